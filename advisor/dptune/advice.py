@@ -1,0 +1,171 @@
+"""What a rule returns and what a report holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from dptune.knobs import Value, knob
+from dptune.measured import Measured, Model
+
+Kind = Literal["time", "risk", "convergence"]
+Severity = Literal["note", "warning", "error"]
+Basis = Literal["measured", "replayed", "bound"]
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
+
+SCHEMA_VERSION = "0.1"
+
+
+def severity_of(share: float) -> Severity | None:
+    """Severity of something that a step pays `share` of its time for: error >= 15 %, warning >= 5 %, note >= 2 %."""
+    if share >= 0.15:
+        return "error"
+    if share >= 0.05:
+        return "warning"
+    if share >= 0.02:
+        return "note"
+    return None
+
+
+class Location(Model):
+    """A line of the user's code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Change(Model):
+    """Set a knob: what it is now, what it should become, and where."""
+
+    knob: str
+    now: Value = Field(description="the value in force; null where unset or unknown")
+    then: Value
+    at: Location | None = None
+
+    @property
+    def paste(self) -> str:
+        """The text to put into the script."""
+        return knob(self.knob).paste.format(then=self.then)
+
+    @model_validator(mode="after")
+    def _knob_is_registered(self) -> Change:
+        knob(self.knob)
+        return self
+
+
+class Saving(Model):
+    """What a change saves of a step at the stated global batch, as an interval.
+
+    `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known.
+    """
+
+    low_ms: float = Field(ge=0, description="milliseconds of a step, at least")
+    high_ms: float = Field(ge=0, description="milliseconds of a step, at most")
+    low_share: float = Field(ge=0, le=1)
+    high_share: float = Field(ge=0, le=1)
+    low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
+    high_us_per_sample: float | None = None
+    global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
+    basis: Basis
+    how: str = Field(description="one sentence: how the figures were come by")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Saving:
+        if self.low_ms > self.high_ms or self.low_share > self.high_share:
+            raise ValueError("a saving's low is above its high")
+        return self
+
+
+class Evidence(Model):
+    """One labelled figure behind an advice, and where to look for it."""
+
+    label: str
+    value: float | int | str
+    unit: str = ""
+    rank: int | None = None
+    start_ns: int | None = Field(None, description="on that rank's trace clock")
+    end_ns: int | None = None
+
+
+class Advice(Model):
+    """One thing to change, why, and what it saves."""
+
+    rule: str = Field(description="the rule's code, e.g. DP101")
+    slug: str
+    kind: Kind
+    severity: Severity
+    title: str = Field(description="one sentence with its numbers")
+    why: str = Field(description="the mechanism, in one or two sentences")
+    changes: list[Change]
+    saves: Saving | None = Field(None, description="for kind time")
+    confidence: Literal["low", "medium", "high"]
+    evidence: list[Evidence]
+    numerics: Literal["same", "changes"]
+    watch: str = Field("", description="what to watch after the change, where numerics change")
+    fingerprint: str = Field(description="rule and subject, no numbers: stable between runs")
+    verify: str = Field("", description="the command that proves it")
+
+    @model_validator(mode="after")
+    def _time_has_a_saving(self) -> Advice:
+        if self.kind == "time" and self.saves is None:
+            raise ValueError("advice of kind time states what it saves")
+        return self
+
+
+class Skipped(Model):
+    """A rule that could not be run on this run, and why."""
+
+    rule: str
+    reason: str
+
+
+class Finding(Model):
+    """One thing that limits what can be said of a run."""
+
+    code: str
+    level: Literal["info", "partial", "unjudgeable"]
+    text: str
+
+
+class Trust(Model):
+    """Whether the run can be judged at all. `unjudgeable` means that no advice does not mean healthy."""
+
+    level: Literal["sound", "partial", "unjudgeable"]
+    findings: list[Finding]
+
+
+class Headline(Model):
+    """Verdict, why, next: the top of every report."""
+
+    verdict: str
+    why: str
+    next: str
+
+
+class RunSummary(Model):
+    """What was read."""
+
+    sources: list[str]
+    command: str | None = Field(None, description="the recorded command, secrets redacted; null for foreign traces")
+    recorded: str | None = Field(None, description="ISO 8601; null for foreign traces")
+    how_it_ended: str | None = None
+    torch: str | None = None
+    rank_basis: str = Field("", description="where the rank numbers come from")
+
+
+class Report(Model):
+    """Everything dptune says about a run."""
+
+    schema_version: str = SCHEMA_VERSION
+    dptune: str = Field(description="version of dptune that wrote it")
+    run: RunSummary
+    headline: Headline
+    trust: Trust
+    advice: list[Advice] = Field(description="ranked within each kind")
+    skipped: list[Skipped]
+    quiet: list[str] = Field(description="rules that ran and had nothing to say")
+    measured: Measured

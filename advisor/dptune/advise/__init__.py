@@ -1,0 +1,1 @@
+"""Trust, packs, engine, ranking."""

@@ -1,0 +1,1 @@
+"""Starts the user's script, finds its steps, records."""

@@ -1,0 +1,245 @@
+"""Every figure a rule may read; a figure that could not be measured says why.
+
+A model here derives from `Figures`. A field typed `Figure[int]` reads as an `int`; where the figure could not be
+measured, reading it raises `Missing` with the reason, so that no rule computes with a hole. In JSON the hole is `null`
+and the reason stands under `missing`.
+
+Units are in the names: `_ns` nanoseconds, `_bytes` bytes, `_share` a fraction of the step between 0 and 1,
+`_gb_per_s` 1e9 bytes per second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Figure = Annotated[T, "may be missing"]
+else:
+    Figure = Optional
+
+ABSENT: Any = None  # the default of a Figure: a hole, which needs a reason in `missing`
+
+
+class Missing(Exception):  # noqa: N818 - the word of the design: a reason, not an error
+    """A figure that could not be measured, with the reason as its message."""
+
+    @property
+    def reason(self) -> str:
+        """Why the figure is not there."""
+        return str(self.args[0])
+
+
+class Model(BaseModel):
+    """A frozen record; unknown fields are ignored when an older or newer report is read back."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Figures(Model):
+    """A record of figures in which any `Figure` field may be missing, with a reason in `missing`."""
+
+    missing: dict[str, str] = Field(default_factory=dict, description="figure name -> why it could not be measured")
+
+    @model_validator(mode="after")
+    def _every_hole_has_a_reason(self) -> Figures:
+        holes = {name for name, value in self.__dict__.items() if value is None}
+        if holes != set(self.missing):
+            unexplained, phantom = sorted(holes - set(self.missing)), sorted(set(self.missing) - holes)
+            raise ValueError(f"missing figures without a reason: {unexplained}; reasons for figures there: {phantom}")
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)
+            if value is None:
+                reasons = super().__getattribute__("__dict__").get("missing", {})
+                if name in reasons:
+                    raise Missing(reasons[name])
+            return value
+
+    def known(self, name: str) -> Any | None:
+        """The figure called `name`, or None where it is missing."""
+        return self.__dict__[name]
+
+
+class Account(Model):
+    """Where the nanoseconds of a window went: exclusive classes, in int64 ns, that sum to the window exactly.
+
+    Each nanosecond belongs to the highest class active then: compute > communication > copy > memset > idle.
+    """
+
+    window_ns: int = Field(description="length of the window")
+    compute_ns: int = Field(description="union of compute, whatever runs beside it")
+    exposed_communication_ns: int = Field(description="communication with no compute beside it")
+    copy_ns: int = Field(description="copies with neither compute nor communication beside them")
+    memset_ns: int = Field(description="memsets with nothing above them beside them")
+    input_idle_ns: int = Field(description="idle while the script waits for its data loader")
+    unexplained_idle_ns: int = Field(description="idle with no cause found")
+    communication_ns: int = Field(description="union of communication: hidden + exposed; not part of the sum")
+    hidden_communication_ns: int = Field(description="communication with compute beside it; not part of the sum")
+
+    @property
+    def idle_ns(self) -> int:
+        """Nanoseconds in which the device ran nothing."""
+        return self.input_idle_ns + self.unexplained_idle_ns
+
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds in which the device ran anything."""
+        return self.window_ns - self.idle_ns
+
+    @property
+    def overlap_share(self) -> float:
+        """Hidden communication / communication; raises Missing where nothing was communicated."""
+        if not self.communication_ns:
+            raise Missing("no communication in the window")
+        return self.hidden_communication_ns / self.communication_ns
+
+    @model_validator(mode="after")
+    def _balances(self) -> Account:
+        parts = self.compute_ns + self.exposed_communication_ns + self.copy_ns + self.memset_ns + self.idle_ns
+        if parts != self.window_ns:
+            raise ValueError(f"account does not balance: parts {parts} ns, window {self.window_ns} ns")
+        if self.hidden_communication_ns + self.exposed_communication_ns != self.communication_ns:
+            raise ValueError("hidden + exposed communication is not the communication")
+        return self
+
+    def __add__(self, other: Account) -> Account:
+        return Account(**{name: getattr(self, name) + getattr(other, name) for name in Account.model_fields})
+
+
+class StepAccount(Model):
+    """The account of one step on one device of one rank."""
+
+    number: int = Field(description="N of ProfilerStep#N")
+    start_ns: int = Field(description="start of the window on the trace's own clock")
+    account: Account
+
+
+class DeviceFigures(Model):
+    """One device of one rank: its steps and the whole recording."""
+
+    device: str = Field(description="'cpu', 'cuda:3', ...")
+    steps: list[StepAccount] = Field(description="steady steps of the lean window; empty where none were found")
+    whole: Account = Field(description="first device operation's start to the last one's end")
+    device_operations: int = Field(description="kernels, copies and memsets (on a CPU: operators and collectives)")
+    kernels: int = Field(description="complete events of category kernel; 0 on a CPU")
+
+    @property
+    def total(self) -> Account:
+        """Sum over the steps; raises Missing where there are none."""
+        if not self.steps:
+            raise Missing("no steps were found in the trace")
+        total = self.steps[0].account
+        for step in self.steps[1:]:
+            total = total + step.account
+        return total
+
+
+class StepTime(Figures):
+    """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
+
+    basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
+    median_ns: Figure[int] = Field(ABSENT, description="the step time a report speaks of, on `basis`")
+    unprofiled_median_ns: Figure[int] = ABSENT
+    unprofiled_q1_ns: Figure[int] = ABSENT
+    unprofiled_q3_ns: Figure[int] = ABSENT
+    unprofiled_steps: int = 0
+    lean_median_ns: Figure[int] = ABSENT
+    lean_steps: int = 0
+    rich_median_ns: Figure[int] = ABSENT
+    rich_steps: int = 0
+
+
+class CollectiveFigures(Figures):
+    """All collectives of one kind, group, type and size, over the steps of every rank."""
+
+    kind: str = Field(description="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, p2p, ...; or unknown")
+    group: Figure[str] = ABSENT
+    group_size: Figure[int] = ABSENT
+    dtype: Figure[str] = ABSENT
+    message_bytes: Figure[int] = Field(ABSENT, description="max(input, output) of one call, bytes")
+    calls: int = Field(description="calls inside steps, all ranks together")
+    calls_per_step: float = Field(description="per rank and step")
+    median_ns: int = Field(description="median duration of one call on one rank, waiting included")
+    shortest_ns: int = Field(description="shortest duration over calls and ranks: the least waiting")
+    total_ns: int = Field(description="sum of durations, all ranks")
+
+
+class CopyFigures(Figures):
+    """Copies of one direction, over the steps of every rank."""
+
+    direction: Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"]
+    pinned: Figure[bool] = ABSENT
+    calls: int
+    calls_per_step: float = Field(description="per rank and step")
+    total_bytes: Figure[int] = ABSENT
+    total_ns: int
+    exposed_ns: int = Field(description="part of the union with no compute and no communication beside it")
+
+
+class InputFigures(Figures):
+    """Waiting for the data loader, per rank and step."""
+
+    wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
+    wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of the mean wait per step")
+    basis: Literal["unprofiled", "traced"] = "traced"
+
+
+class AccumulationFigures(Figures):
+    """Micro-batches per optimizer step, and how many of them all-reduced gradients."""
+
+    backwards_per_step: Figure[int] = ABSENT
+    synchronised_backwards_per_step: Figure[int] = ABSENT
+
+
+class MatmulFigures(Figures):
+    """Matrix products (and convolutions) on the device, and whether they used tensor cores."""
+
+    fp32_share: Figure[float] = Field(ABSENT, description="fp32 matmul and convolution kernels' time / step")
+    tensor_core_share: Figure[float] = Field(ABSENT, description="tensor-core kernels' time / step")
+    tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
+
+
+class RankFigures(Figures):
+    """One rank of the run."""
+
+    rank: int
+    host: Figure[str] = ABSENT
+    device_name: Figure[str] = ABSENT
+    source: str = Field(description="the trace file it was read from")
+    partial: str = Field("", description="where the file broke off, if it did")
+    events: int = Field(description="length of traceEvents as read")
+    unprofiled_median_ns: Figure[int] = ABSENT
+    loader_wait_share: Figure[float] = ABSENT
+    devices: list[DeviceFigures] = Field(default_factory=list)
+
+
+class Measured(Figures):
+    """All figures of a run."""
+
+    world_size: Figure[int] = ABSENT
+    backend: Figure[str] = Field(ABSENT, description="nccl, gloo, ...")
+    device_kind: Figure[str] = Field(ABSENT, description="'cpu', 'cuda', 'rocm', ...")
+    samples_per_step: Figure[int] = Field(ABSENT, description="global batch: samples per optimizer step, all ranks")
+    step: StepTime
+    account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the lean window")
+    ranks: list[RankFigures]
+    collectives: Figure[list[CollectiveFigures]] = ABSENT
+    copies: Figure[list[CopyFigures]] = ABSENT
+    input: InputFigures
+    accumulation: AccumulationFigures
+    matmul: MatmulFigures
+
+    def milliseconds(self, share: float) -> float:
+        """A share of the step as milliseconds of the step time (`step.basis` says which)."""
+        return share * self.step.median_ns / 1e6
+
+    def share(self, class_ns: str) -> float:
+        """The share of the step that `account` gives to a class, by its field or property name."""
+        return float(getattr(self.account, class_ns)) / self.account.window_ns

@@ -1,0 +1,1 @@
+"""What measure and advise return, formatted; nothing is computed here."""

@@ -1,0 +1,96 @@
+"""What a rule declares and what it may ask.
+
+A rule is a module with `RULE = Rule(...)` and `check(run: RunView) -> Iterator[Advice]`. A pack is a package whose
+modules are rules, registered under the entry point `dptune.rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dptune.advice import Advice, Change, Kind, Saving
+from dptune.measured import Measured, Missing
+from dptune.runfile.facts import Facts
+
+__all__ = ["Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number a rule decides by: its name in `[tool.dptune.rules.<code>]`, its default, and the reason for it."""
+
+    name: str
+    default: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule declares. `code` is the family and a number; `since` the version it appeared in.
+
+    A `preview` rule runs only when it is selected by name.
+    """
+
+    code: str
+    name: str
+    family: str
+    kind: Kind
+    summary: str
+    since: str
+    thresholds: tuple[Threshold, ...] = ()
+    preview: bool = False
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What a rule may ask: the figures, the facts of each rank, its own thresholds, and what a change would do.
+
+    Reading a figure or a fact that is not there raises `Missing`; the engine then reports the rule as skipped.
+    """
+
+    measured: Measured
+    facts: Sequence[Facts]
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    def limit(self, threshold: Threshold) -> float:
+        """The threshold's value: the user's, else its default."""
+        return self.limits.get(threshold.name, threshold.default)
+
+    def any_facts(self) -> Facts:
+        """The facts of the lowest recorded rank; raises Missing for a trace that dptune did not record."""
+        if not self.facts:
+            raise Missing("the run has no facts: it was not recorded by `dptune profile`")
+        return self.facts[0]
+
+    def bound(self, low_share: float, high_share: float, how: str) -> Saving:
+        """A saving between two shares of the step that is a bound: more cannot be saved."""
+        step_ns = self.measured.step.median_ns
+        batch = self.measured.known("samples_per_step")
+        per_sample_us = step_ns / batch / 1e3 if batch else None
+        return Saving(
+            low_ms=low_share * step_ns / 1e6,
+            high_ms=high_share * step_ns / 1e6,
+            low_share=low_share,
+            high_share=high_share,
+            low_us_per_sample=None if per_sample_us is None else low_share * per_sample_us,
+            high_us_per_sample=None if per_sample_us is None else high_share * per_sample_us,
+            global_batch=batch,
+            basis="bound",
+            how=how,
+        )
+
+    def predict(self, changes: Sequence[Change]) -> Saving:
+        """What the changes together would save; raises Missing until the run has a step model."""
+        raise Missing(f"no step model to predict {', '.join(change.knob for change in changes)} with")
+
+
+class RuleModule(Protocol):
+    """The shape of a rule file."""
+
+    RULE: Rule
+
+    def check(self, run: RunView) -> Iterator[Advice]:
+        """Yield advice, or nothing on a run where there is nothing to say."""
+        ...

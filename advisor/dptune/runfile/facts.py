@@ -1,0 +1,139 @@
+"""rank-NNNNN.facts.json: what only the live process knew, per rank.
+
+Every fact is optional: one that could not be read is absent and stands in `unread` with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA_VERSION = "0.1"
+
+
+@dataclass
+class Window:
+    """One window of the recording: `steps` optimizer steps starting with number `first_step`, one list item each.
+
+    `durations_ns` is host wall time from the end of one optimizer step to the end of the next;
+    `device_durations_ns` the same between events on the device, where it is a GPU.
+    `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_samples` the batch
+    size of the loaders times the batches drawn, `backwards` the calls of backward, and `unsynced_backwards` those of
+    them under `no_sync`.
+    """
+
+    name: str
+    first_step: int
+    durations_ns: list[int] = field(default_factory=list)
+    device_durations_ns: list[int] | None = None
+    loader_wait_ns: list[int] = field(default_factory=list)
+    loader_batches: list[int] = field(default_factory=list)
+    loader_samples: list[int] = field(default_factory=list)
+    backwards: list[int] = field(default_factory=list)
+    unsynced_backwards: list[int] = field(default_factory=list)
+    trace: str | None = None
+    complete: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How many whole steps the window holds."""
+        return len(self.durations_ns)
+
+
+@dataclass
+class DdpFacts:
+    """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced."""
+
+    module: str
+    where: str | None = None
+    bucket_cap_bytes: int | None = None
+    bucket_sizes: list[int] = field(default_factory=list)
+    rebuilt_bucket_sizes: list[int] = field(default_factory=list)
+    grad_ready_order: list[int] = field(default_factory=list)
+    gradient_bytes: int | None = None
+    parameter_tensors: int | None = None
+    backend: str | None = None
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
+    gradient_as_bucket_view: bool | None = None
+    broadcast_buffers: bool | None = None
+    comm_hook: str | None = None
+
+
+@dataclass
+class LoaderFacts:
+    """One DataLoader that the training thread drew batches from."""
+
+    where: str | None = None
+    batch_size: int | None = None
+    num_workers: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    prefetch_factor: int | None = None
+    drop_last: bool | None = None
+    dataset: str | None = None
+    dataset_samples: int | None = None
+    sampler: str | None = None
+    distributed_sampler: bool | None = None
+
+
+@dataclass
+class OptimizerFacts:
+    """One optimizer. The first one seen is the clock of the recording."""
+
+    name: str
+    where: str | None = None
+    learning_rates: list[float] = field(default_factory=list)
+    fused: bool | None = None
+    foreach: bool | None = None
+    parameter_tensors: int = 0
+    parameters: int = 0
+
+
+@dataclass
+class DeviceFacts:
+    """The device this rank computes on, and the host's share for it."""
+
+    kind: str
+    name: str | None = None
+    index: int | None = None
+    compute_capability: str | None = None
+    memory_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    cores: int | None = None
+    usable_cores: int | None = None
+    torch_threads: int | None = None
+
+
+@dataclass
+class Facts:
+    """Everything one rank said about itself.
+
+    `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the
+    NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `ended` how this rank's part ended.
+    """
+
+    rank: int
+    schema_version: str = SCHEMA_VERSION
+    local_rank: int | None = None
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    python: str = ""
+    torch: str = ""
+    backend: str | None = None
+    device: DeviceFacts | None = None
+    windows: list[Window] = field(default_factory=list)
+    ddp: list[DdpFacts] = field(default_factory=list)
+    loaders: list[LoaderFacts] = field(default_factory=list)
+    optimizers: list[OptimizerFacts] = field(default_factory=list)
+    settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    autocast: str | None = None
+    grad_scaler: bool | None = None
+    unread: dict[str, str] = field(default_factory=dict)
+    ended: str = "recording"
+
+    def window(self, name: str) -> Window | None:
+        """The window called `unprofiled`, `lean` or `rich`, if one was begun."""
+        return next((w for w in self.windows if w.name == name), None)

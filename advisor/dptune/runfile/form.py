@@ -1,0 +1,64 @@
+"""Dataclasses to JSON files and back.
+
+Writing is closed: a record holds its declared fields and nothing else. Reading ignores fields it does not know and
+fills in those that a file of another version lacks, so that old and new runs compare.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+import typing
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def write(path: Path, record: Any) -> None:
+    """Write a dataclass as JSON, whole or not at all (a temporary name, then a rename)."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary.write_text(json.dumps(asdict(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)  # noqa: PTH105 - atomic on every platform
+
+
+def read(path: Path, record: type[T]) -> T:
+    """Read a file that `write` wrote. Raises OSError, or ValueError with one sentence on what does not fit."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path.name} is not JSON: {error}") from None
+    try:
+        built: T = _build(record, data, path.name)
+    except TypeError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    return built
+
+
+def _build(kind: Any, data: Any, where: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if data is None:
+            return None
+        return _build(next(a for a in typing.get_args(kind) if a is not type(None)), data, where)
+    if is_dataclass(kind):
+        if not isinstance(data, dict):
+            raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
+        hints = typing.get_type_hints(kind)
+        named = [f.name for f in fields(kind) if f.name in data]
+        return typing.cast(Any, kind)(**{n: _build(hints[n], data[n], f"{where}.{n}") for n in named})
+    if origin is list:
+        if not isinstance(data, list):
+            raise ValueError(f"{where}: expected a list, found {type(data).__name__}")
+        return [_build(typing.get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(data)]
+    if origin is dict:
+        if not isinstance(data, dict):
+            raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
+        return data
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if kind in (int, float, str, bool) and (not isinstance(data, kind) or (kind is int and isinstance(data, bool))):
+        raise ValueError(f"{where}: expected {kind.__name__}, found {type(data).__name__}")
+    return data

@@ -1,0 +1,38 @@
+"""Names inside a run folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+RUN_JSON = "run.json"
+LATEST = "latest"
+LIVE = "live"
+_RANK_FILE = re.compile(r"^rank-(\d+)\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
+
+
+def facts(folder: Path, rank: int) -> Path:
+    """Path of a rank's facts."""
+    return folder / f"rank-{rank:05d}.facts.json"
+
+
+def trace(folder: Path, rank: int, window: str) -> Path:
+    """Path of a rank's trace of the `lean` or the `rich` window."""
+    return folder / f"rank-{rank:05d}.{'detail.' if window == 'rich' else ''}trace.json.gz"
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank in a file name of this format; None for any other name."""
+    match = _RANK_FILE.match(path.name)
+    return int(match[1]) if match else None
+
+
+def is_detail(path: Path) -> bool:
+    """Whether a file name of this format is that of a rich window."""
+    match = _RANK_FILE.match(path.name)
+    return bool(match and match[2].startswith("detail"))
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether dptune recorded this folder."""
+    return (folder / RUN_JSON).is_file() or any(folder.glob("rank-*.facts.json"))

@@ -1,0 +1,47 @@
+"""run.json: what was run, where, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA_VERSION = "0.1"
+
+
+@dataclass
+class Ending:
+    """How the recording ended.
+
+    `how`: recording | complete | script-ended | no-steps | failed | interrupted | timed-out. `complete` means that
+    every window was filled. `exit_status` is the script's own: what its shell would have seen.
+    """
+
+    how: str = "recording"
+    exit_status: int | None = None
+    failed_rank: int | None = None
+    note: str = ""
+
+
+@dataclass
+class Schedule:
+    """Optimizer steps per window, in this order."""
+
+    warmup: int = 5
+    unprofiled: int = 20
+    lean: int = 5
+    rich: int = 3
+
+
+@dataclass
+class RunRecord:
+    """run.json. Secrets are redacted from `command` before it is written."""
+
+    schema_version: str = SCHEMA_VERSION
+    dptune: str = ""
+    recorded: str = ""
+    command: list[str] = field(default_factory=list)
+    python: str = ""
+    working_directory: str = ""
+    world_size: int | None = None
+    nproc_per_node: int = 1
+    schedule: Schedule = field(default_factory=Schedule)
+    ending: Ending = field(default_factory=Ending)

@@ -1,0 +1,1 @@
+"""Bytes -> columns; ranks -> a run."""
