@@ -7,6 +7,7 @@ fills in those that a file of another version lacks, so that old and new runs co
 from __future__ import annotations
 
 import json
+import math
 import os
 import types
 import typing
@@ -20,7 +21,7 @@ T = TypeVar("T")
 def write(path: Path, record: Any) -> None:
     """Write a dataclass as JSON, whole or not at all (a temporary name, then a rename)."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    temporary.write_text(json.dumps(asdict(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)  # noqa: PTH105 - atomic on every platform
 
 
@@ -35,6 +36,17 @@ def read(path: Path, record: type[T]) -> T:
     except TypeError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return built
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinities and no NaN, and one odd learning rate must not lose a recording: they become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _build(kind: Any, data: Any, where: str) -> Any:
@@ -57,6 +69,8 @@ def _build(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, dict):
             raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
         return data
+    if kind is float and data in ("inf", "-inf", "nan"):
+        return float(data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if kind in (int, float, str, bool) and (not isinstance(data, kind) or (kind is int and isinstance(data, bool))):

@@ -1,0 +1,90 @@
+"""Counts what happens between two optimizer steps: batches drawn and the wait for them, and calls of backward.
+
+Each meter wraps one function of torch that the script calls through its module or class, so the script is unchanged.
+The cost is two clock readings per batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import dataloader
+
+from dptune.capture.injected.places import Places
+
+
+@dataclass
+class Tally:
+    """What one thread did since its tally was last taken."""
+
+    loader_wait_ns: int = 0
+    loader_batches: int = 0
+    loader_samples: int = 0
+    backwards: int = 0
+    unsynced_backwards: int = 0
+
+
+def samples_in(batch: Any) -> int:
+    """Leading dimension of the first tensor found in a batch (lists, tuples and dicts are searched); 0 if none."""
+    if isinstance(batch, torch.Tensor):
+        return int(batch.shape[0]) if batch.dim() else 0
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return next((found for found in map(samples_in, batch) if found), 0)
+    return 0
+
+
+class Meters:
+    """Tallies by thread. Several threads may draw batches; only the training thread's tally is a step's."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
+
+    def take(self) -> Tally:
+        """The calling thread's tally since it was last taken."""
+        return self._tallies.pop(threading.get_ident(), Tally())
+
+    def install(self) -> None:
+        """Wrap the loader iterator's `__next__` and `torch.autograd.backward`."""
+        self._meter_loader()
+        self._meter_backward()
+
+    def _meter_loader(self) -> None:
+        iterator = dataloader._BaseDataLoaderIter
+        draw = iterator.__next__
+
+        @functools.wraps(draw)
+        def metered(this: Any) -> Any:
+            begun = time.perf_counter_ns()
+            try:
+                batch = draw(this)
+            finally:
+                tally = self._tallies[threading.get_ident()]
+                tally.loader_wait_ns += time.perf_counter_ns() - begun
+            tally.loader_batches += 1
+            tally.loader_samples += samples_in(batch) or getattr(this._index_sampler, "batch_size", 0) or 0
+            return batch
+
+        iterator.__next__ = metered  # type: ignore[method-assign, assignment]
+
+    def _meter_backward(self) -> None:
+        backward = torch.autograd.backward
+
+        @functools.wraps(backward)
+        def metered(*args: Any, **kwargs: Any) -> None:
+            tally = self._tallies[threading.get_ident()]
+            tally.backwards += 1
+            if any(not module.require_backward_grad_sync for module in self._places.ddp()):
+                tally.unsynced_backwards += 1
+            backward(*args, **kwargs)
+
+        torch.autograd.backward = metered

@@ -1,0 +1,187 @@
+"""The clock of a recording: every step of the first optimizer moves it on, through the windows, to the end.
+
+    warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > end
+
+Every rank counts the same optimizer steps, so all of them change windows and end at the same step.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from typing import Any
+
+from torch.optim import Optimizer
+
+from dptune.capture.injected import identity
+from dptune.capture.injected.endings import Endings, RecordingComplete, leave_together
+from dptune.capture.injected.gather import gather
+from dptune.capture.injected.live import Live
+from dptune.capture.injected.meters import Meters
+from dptune.capture.injected.places import Places
+from dptune.capture.injected.plan import PROFILER_WARMUP, Plan
+from dptune.capture.injected.stopwatch import Stopwatch
+from dptune.capture.injected.tracing import Tracing
+from dptune.runfile import form, paths
+from dptune.runfile.facts import Facts, Window
+
+
+class Recorder:
+    """Records this process once its first optimizer has stepped; until then it only waits."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._places = Places()
+        self._meters = Meters(self._places)
+        self._live = Live(plan)
+        self._clock: weakref.ref[Optimizer] | None = None
+        self._thread = 0
+        self._step = 0
+        self._facts = Facts(rank=0)
+        self._stopwatch: Stopwatch | None = None
+        self._window: Window | None = None
+        self._tracing: Tracing | None = None
+        self._done = False
+        self._agenda = _agenda(plan)
+
+    def install(self) -> None:
+        """Hook into torch: the optimizer's step, the meters, the constructors."""
+        self._places.install()
+        self._meters.install()
+        self._watch_optimizers()
+        if identity.is_worker(self._plan.launcher):
+            self._live.start()
+
+    def _watch_optimizers(self) -> None:
+        hook = Optimizer.profile_hook_step
+
+        def hook_and_tick(step: Any) -> Any:
+            hooked = hook(step)
+
+            @functools.wraps(hooked)
+            def ticking(*args: Any, **kwargs: Any) -> Any:
+                result = hooked(*args, **kwargs)
+                self._tick(args[0])
+                return result
+
+            return ticking
+
+        Optimizer.profile_hook_step = staticmethod(hook_and_tick)  # type: ignore[method-assign, assignment]
+
+    def _tick(self, optimizer: Optimizer) -> None:
+        if self._done:
+            return
+        if self._clock is None:
+            self._begin(optimizer)
+        elif self._clock() is not optimizer or threading.get_ident() != self._thread:
+            return
+        try:
+            self._advance()
+        except RecordingComplete:
+            raise
+        except Exception as error:
+            self.finish(f"failed: {type(error).__name__}: {error}")
+            print(f"dptune: rank {self._facts.rank}: recording stopped: {error}", file=sys.stderr)
+
+    def _begin(self, optimizer: Optimizer) -> None:
+        self._clock, self._thread = weakref.ref(optimizer), threading.get_ident()
+        self._facts.rank = identity.rank()
+        if not self._live.claim(self._facts.rank):
+            self._done = True  # another process of this run already records this rank
+            return
+        Endings(self.finish).install()
+
+    def _advance(self) -> None:
+        """One optimizer step has ended: close it in the window it belongs to, and open what begins now."""
+        if self._done:
+            return
+        self._step += 1
+        tally = self._meters.take()
+        if self._window is not None and self._stopwatch is not None:
+            if self._tracing is not None:
+                self._tracing.end_step()
+            self._stopwatch.mark()
+            w = self._window
+            w.loader_wait_ns.append(tally.loader_wait_ns)
+            w.loader_batches.append(tally.loader_batches)
+            w.loader_samples.append(tally.loader_samples)
+            w.backwards.append(tally.backwards)
+            w.unsynced_backwards.append(tally.unsynced_backwards)
+        self._turn_page()
+
+    def _turn_page(self) -> None:
+        for action, window in self._agenda.get(self._step, ()):
+            if action == "close":
+                self._close_window(complete=True)
+            elif action == "prepare":
+                self._tracing = Tracing(window)
+                self._tracing.prepare()
+            elif action == "open":
+                self._open_window(window)
+            elif action == "end":
+                self._end()
+        if self._tracing is not None and self._tracing.recording:
+            self._tracing.begin_step(self._step + 1)
+        self._live.say(self._step, self._window.name if self._window else "warm-up")
+
+    def _open_window(self, name: str) -> None:
+        self._window = Window(name=name, first_step=self._step + 1)
+        self._facts.windows.append(self._window)
+        if self._tracing is not None:
+            self._tracing.begin()
+        self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
+
+    def _close_window(self, complete: bool) -> None:
+        window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
+        self._window = self._stopwatch = self._tracing = None
+        if tracing is not None:
+            tracing.end()
+        if window is None or stopwatch is None:
+            return
+        window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
+        window.complete = complete
+        if tracing is not None:
+            target = paths.trace(self._plan.path, self._facts.rank, window.name)
+            tracing.save(target)
+            window.trace = target.name
+        self._write_facts()
+
+    def _write_facts(self) -> None:
+        gather(self._facts, self._places)
+        form.write(paths.facts(self._plan.path, self._facts.rank), self._facts)
+
+    def _end(self) -> None:
+        self.finish("complete")
+        if self._plan.end_when_full:
+            leave_together()
+            raise RecordingComplete
+
+    def finish(self, ended: str) -> None:
+        """Put everything on disk, once: called when the windows are full, and when the process ends before that."""
+        if self._done:
+            return
+        self._done = True
+        self._facts.ended = ended
+        self._close_window(complete=False)
+        self._write_facts()
+        self._live.say(self._step, "done")
+
+
+def _agenda(plan: Plan) -> dict[int, list[tuple[str, str]]]:
+    """What to do after which step: close, prepare and open windows, and end."""
+    agenda: dict[int, list[tuple[str, str]]] = {}
+    at = plan.schedule.warmup
+    for name in ("unprofiled", "lean", "rich"):
+        steps: int = getattr(plan.schedule, name)
+        if not steps:
+            continue
+        if name != "unprofiled":
+            agenda.setdefault(at, []).append(("prepare", name))
+            at += PROFILER_WARMUP
+        agenda.setdefault(at, []).append(("open", name))
+        at += steps
+        agenda.setdefault(at, []).append(("close", name))
+    agenda.setdefault(at, []).append(("end", ""))
+    return agenda

@@ -1,0 +1,20 @@
+"""Hooks into torch, once, right after its import. Whatever goes wrong here must not reach the user's script."""
+
+from __future__ import annotations
+
+import sys
+
+from dptune.capture.injected.plan import Plan
+
+
+def start() -> None:
+    """Install the recorder in this process. A failure is one line on stderr, and the script runs unrecorded."""
+    try:
+        plan = Plan.from_environment()
+        if plan is None:
+            return
+        from dptune.capture.injected.recorder import Recorder
+
+        Recorder(plan).install()
+    except Exception as error:
+        print(f"dptune: this process is not recorded: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""Which Python runs the user's script: one that has torch, which may not be the one dptune itself lives in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dptune.errors import CaptureError
+
+_LOWEST_PYTHON = (3, 10)
+_ASK = """
+import json, sys, importlib.util
+try:
+    from importlib.metadata import version
+    torch = version("torch") if importlib.util.find_spec("torch") else None
+except Exception:
+    torch = "unknown" if importlib.util.find_spec("torch") else None
+print(json.dumps([list(sys.version_info[:3]), torch]))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python and the torch it has, by version; `torch` is None where it has none."""
+
+    path: str
+    python: tuple[int, ...]
+    torch: str | None
+
+
+def choose(asked: str | None) -> Interpreter:
+    """The Python asked for, else the active environment's, else dptune's own, else PATH's: the first that has torch.
+
+    Raises CaptureError with what to install where none has it.
+    """
+    if asked is not None:
+        found = _ask(shutil.which(asked) or asked)
+        if found is None:
+            raise CaptureError(f"--python: '{asked}' is not a Python that runs", "give the path of a python executable")
+        candidates = [found]
+    else:
+        candidates = [answer for answer in map(_ask, _candidates()) if answer is not None]
+    for interpreter in candidates:
+        if interpreter.torch is not None:
+            if interpreter.python < _LOWEST_PYTHON:
+                version = ".".join(map(str, interpreter.python))
+                raise CaptureError(f"{interpreter.path} is Python {version}: recording needs 3.10 or later")
+            return interpreter
+    looked_at = ", ".join(interpreter.path for interpreter in candidates) or "no Python was found"
+    raise CaptureError(
+        f"no torch to record with ({looked_at})",
+        "pip install 'dptune[profile]', or name the Python that has torch: dptune profile --python PATH ...",
+    )
+
+
+def _candidates() -> list[str]:
+    environments = [os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
+    paths = [str(Path(folder) / ("Scripts/python.exe" if os.name == "nt" else "bin/python")) for folder in environments]
+    paths += [sys.executable, *filter(None, (shutil.which("python"), shutil.which("python3")))]
+    return list(dict.fromkeys(path for path in paths if Path(path).exists()))
+
+
+def _ask(path: str) -> Interpreter | None:
+    try:
+        answer = subprocess.run([path, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True)
+        version, torch = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return Interpreter(path, tuple(version), torch)

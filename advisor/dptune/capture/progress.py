@@ -1,0 +1,69 @@
+"""What the ranks say while they run, and the line that shows it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from dptune.runfile.paths import LIVE
+
+
+@dataclass(frozen=True)
+class Said:
+    """The last word of one rank: optimizer steps made, the window it is in, and where it is before the first step."""
+
+    rank: int
+    pid: int
+    step: int
+    phase: str
+    where: str | None
+
+
+def listen(folder: Path) -> list[Said]:
+    """The last word of each rank that has said anything, by rank."""
+    said = []
+    for path in sorted((folder / LIVE).glob("rank-*.json")):
+        try:
+            said.append(Said(**json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
+            continue  # replaced or removed under our eyes: the next look sees it
+    return said
+
+
+class ProgressLine:
+    """One line on a terminal, rewritten in place; elsewhere one line per change of window. Always stderr."""
+
+    def __init__(self, total_steps: int, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._total, self._quiet = total_steps, quiet
+        self._terminal = self._stream.isatty()
+        self._last = ""
+
+    def show(self, said: list[Said]) -> None:
+        """Show the slowest rank's step and window."""
+        if self._quiet or not said:
+            return
+        slowest = min(said, key=lambda one: one.step)
+        if not slowest.step:
+            phase, text = "starting", "waiting for the first optimizer step"
+        else:
+            phase, text = slowest.phase, f"step {slowest.step}/{self._total} · {slowest.phase}"
+        shown = text if self._terminal else phase
+        if shown == self._last:
+            return
+        self._last = shown
+        if self._terminal:
+            # The cursor goes back to the line's start, so that what the script prints replaces this line.
+            self._stream.write(f"\r\x1b[Kdptune: {text}\r")
+        else:
+            self._stream.write(f"dptune: {text}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the line off the terminal."""
+        if self._terminal and not self._quiet:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

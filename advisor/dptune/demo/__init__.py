@@ -1,0 +1,1 @@
+"""The training script that `dptune demo --record` runs, and a recording of it."""

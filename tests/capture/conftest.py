@@ -1,0 +1,76 @@
+"""Real scripts, recorded by the real command in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dptune.runfile import form
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
+
+PLAIN = """
+    import sys, torch
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(60):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@dataclass
+class Run:
+    status: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def record(self) -> RunRecord:
+        return form.read(self.folder / "run.json", RunRecord)
+
+    def facts(self, rank: int = 0) -> Facts:
+        return form.read(self.folder / f"rank-{rank:05d}.facts.json", Facts)
+
+    @property
+    def files(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**{k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}, **extra}
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Callable[..., Run]:
+    """profile(script text, *dptune options, arguments=(), env={}): record it and read back what came of it."""
+    pytest.importorskip("torch", reason="recording needs torch")
+
+    def run(script: str, *options: str, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Run:
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        folder = tmp_path / "run"
+        target = [] if "-m" in options else ["train.py"]
+        done = subprocess.run(
+            [sys.executable, "-m", "dptune", "profile", "--run-dir", str(folder), *options, *target, *arguments],
+            cwd=tmp_path,
+            env=environment(**(env or {})),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return Run(done.returncode, done.stdout, done.stderr, folder)
+
+    return run
+
+
+SHORT = ("--warmup", "2", "--unprofiled", "4", "--lean", "2", "--rich", "1")

@@ -1,0 +1,102 @@
+"""The script's own Python, path and start-up files are respected."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import interpreter
+from dptune.errors import CaptureError
+
+from .conftest import PLAIN, SHORT, Run, environment
+
+SHOW = "    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
+
+
+@pytest.mark.records
+def test_a_sitecustomize_of_the_users_own_still_runs(profile: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import os\nos.environ['SEEN'] = 'own'\n")
+    run = profile(PLAIN + SHOW, "--continue", *SHORT, env={"PYTHONPATH": str(tmp_path / "own")})
+    path, seen = run.out.splitlines()
+    assert seen == "own"
+    assert str(tmp_path / "own") in path
+    assert "injected" not in path
+    assert run.facts().ended == "complete"
+
+
+@pytest.mark.records
+def test_torch_in_an_environment_without_dptune(profile: Callable[..., Run], tmp_path: Path) -> None:
+    import torch
+
+    venv.create(tmp_path / "theirs", with_pip=False)
+    python = tmp_path / "theirs" / "bin" / "python"
+    packages = Path(torch.__file__).parent.parent
+    (site,) = (tmp_path / "theirs").glob("lib/python*/site-packages")
+    (site / "torch.pth").write_text(f"{packages}\n")
+    alone = subprocess.run([python, "-c", "import dptune"], capture_output=True, env=environment(), check=False)
+    if alone.returncode == 0:
+        pytest.skip("dptune is installed as plain files beside torch here, so no environment has the one alone")
+    run = profile(PLAIN + "    print(sys.prefix)\n", "--continue", "--python", str(python), *SHORT)
+    assert run.out.strip() == str(tmp_path / "theirs")
+    assert run.facts().ended == "complete"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A Python without torch."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    return tmp_path / "bare"
+
+
+def test_without_torch_the_user_is_told_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("VIRTUAL_ENV", str(bare))
+    with pytest.raises(CaptureError, match="no torch to record with") as caught:
+        interpreter.choose(None)
+    assert "pip install 'dptune[profile]'" in caught.value.hint
+
+
+def test_the_active_environment_comes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="finding torch needs torch")
+    own = sys.prefix
+    monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
+    monkeypatch.setenv("VIRTUAL_ENV", own)
+    assert interpreter.choose(None).path == os.path.join(own, "bin", "python")  # noqa: PTH118
+
+
+def test_a_python_asked_for_is_not_replaced_by_another(bare: Path) -> None:
+    with pytest.raises(CaptureError, match="no torch to record with"):
+        interpreter.choose(str(bare / "bin" / "python"))
+    with pytest.raises(CaptureError, match="is not a Python that runs"):
+        interpreter.choose("/no/such/python")
+
+
+def test_a_missing_script_is_said_before_anything_is_written(profile: Callable[..., Run], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dptune", "profile", "nowhere.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "dptune: error: no such script: nowhere.py" in done.stderr
+    assert not (tmp_path / "dptune-runs").exists()
+
+
+@pytest.mark.records
+def test_a_run_folder_in_use_is_refused(profile: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    run = profile(PLAIN, *SHORT)
+    assert run.status == 2
+    assert "is not empty" in run.err
+    assert run.files == {"mine.txt"}

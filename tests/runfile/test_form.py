@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dptune.runfile import form
+from dptune.runfile.facts import Facts, OptimizerFacts, Window
+from dptune.runfile.record import RunRecord
+
+
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(facts=st.from_type(Facts))
+def test_facts_come_back_as_they_were_written(facts: Facts) -> None:
+    with TemporaryDirectory() as folder:
+        form.write(Path(folder) / "facts.json", facts)
+        assert form.read(Path(folder) / "facts.json", Facts) == facts
+
+
+def test_unknown_fields_are_ignored_and_lacking_ones_filled_in(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(
+        json.dumps({"rank": 3, "from the future": 1, "windows": [{"name": "lean", "first_step": 9}]})
+    )
+    assert form.read(tmp_path / "f", Facts) == Facts(rank=3, windows=[Window("lean", 9)])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "f is not JSON"),
+        ("[]", "f: expected an object, found list"),
+        ("{}", "rank"),
+        ('{"rank": "3"}', "f.rank: expected int, found str"),
+        ('{"rank": 3, "windows": [5]}', r"f.windows\[0\]: expected an object, found int"),
+        (
+            '{"rank": 3, "windows": [{"name": "x", "first_step": 1, "durations_ns": [1, true]}]}',
+            "expected int, found bool",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        form.read(tmp_path / "f", Facts)
+
+
+def test_a_learning_rate_that_is_no_number_does_not_lose_the_facts(tmp_path: Path) -> None:
+    odd = Facts(rank=0, optimizers=[OptimizerFacts("SGD", learning_rates=[float("inf"), 0.5])])
+    form.write(tmp_path / "f", odd)
+    assert "Infinity" not in (tmp_path / "f").read_text()
+    assert form.read(tmp_path / "f", Facts) == odd
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    form.write(tmp_path / "run.json", RunRecord(dptune="1"))
+    with pytest.raises(TypeError):
+        form.write(tmp_path / "run.json", dataclasses.replace(RunRecord(), dptune=object()))  # type: ignore[arg-type]
+    assert form.read(tmp_path / "run.json", RunRecord).dptune == "1"
