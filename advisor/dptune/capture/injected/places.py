@@ -6,6 +6,7 @@ Also whether autocast was entered, and with which type.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import sysconfig
 import weakref
@@ -29,12 +30,18 @@ _NOT_THE_USERS = (
 )
 
 
+_HERE = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - a prefix: where the script was started
+
+
 def users_line(frame: FrameType | None) -> str | None:
-    """`file:line` of the innermost frame that is neither torch's, the standard library's nor an installed package's."""
+    """`file:line` of the innermost frame that is neither torch's, the standard library's nor an installed package's.
+
+    The file is relative to the folder the script was started in, where it lies below it.
+    """
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_NOT_THE_USERS):
-            return f"{name}:{frame.f_lineno}"
+            return f"{name.removeprefix(_HERE)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 

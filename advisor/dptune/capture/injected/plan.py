@@ -43,8 +43,13 @@ class Plan:
         return Path(self.folder)
 
     @property
+    def first_boundary(self) -> int:
+        """The step after which the first window opens: the end of the very first one at the earliest."""
+        return max(1, self.schedule.warmup)
+
+    @property
     def total_steps(self) -> int:
         """Optimizer steps from the first one to the end of the recording."""
         s = self.schedule
         traced = sum(steps + PROFILER_WARMUP for steps in (s.lean, s.rich) if steps)
-        return s.warmup + s.unprofiled + traced
+        return self.first_boundary + s.unprofiled + traced

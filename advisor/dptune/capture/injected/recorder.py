@@ -172,7 +172,7 @@ class Recorder:
 def _agenda(plan: Plan) -> dict[int, list[tuple[str, str]]]:
     """What to do after which step: close, prepare and open windows, and end."""
     agenda: dict[int, list[tuple[str, str]]] = {}
-    at = plan.schedule.warmup
+    at = plan.first_boundary
     for name in ("unprofiled", "lean", "rich"):
         steps: int = getattr(plan.schedule, name)
         if not steps:

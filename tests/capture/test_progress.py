@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from dptune.capture.progress import ProgressLine, Said, listen
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def at(rank: int, step: int, phase: str) -> Said:
+    return Said(rank, 1, step, phase, None)
+
+
+def test_the_slowest_rank_is_shown() -> None:
+    terminal = Terminal()
+    ProgressLine(35, stream=terminal).show([at(0, 9, "unprofiled"), at(1, 4, "warm-up")])
+    assert terminal.getvalue() == "\r\x1b[Kdptune: step 4/35 · warm-up\r"
+
+
+def test_elsewhere_than_on_a_terminal_there_is_one_plain_line_per_window() -> None:
+    log = io.StringIO()
+    line = ProgressLine(35, stream=log)
+    for said in (at(0, 0, "starting"), at(0, 1, "warm-up"), at(0, 2, "warm-up"), at(0, 6, "unprofiled")):
+        line.show([said])
+    line.clear()
+    assert log.getvalue().splitlines() == [
+        "dptune: waiting for the first optimizer step",
+        "dptune: step 1/35 · warm-up",
+        "dptune: step 6/35 · unprofiled",
+    ]
+
+
+def test_quiet_says_nothing() -> None:
+    terminal = Terminal()
+    line = ProgressLine(35, quiet=True, stream=terminal)
+    line.show([at(0, 1, "warm-up")])
+    line.clear()
+    assert terminal.getvalue() == ""
+
+
+def test_half_written_words_are_passed_over(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    live.mkdir()
+    word = {"rank": 1, "pid": 7, "step": 3, "phase": "lean", "where": None}
+    (live / "rank-00001.json").write_text(json.dumps(word))
+    (live / "rank-00000.json").write_text('{"rank": 0, "pi')
+    assert listen(tmp_path) == [Said(1, 7, 3, "lean", None)]
