@@ -34,6 +34,12 @@ class Location(Model):
     file: str
     line: int
 
+    @classmethod
+    def parse(cls, where: str | None) -> Location | None:
+        """From `file:line`, as facts hold it; None where there is none."""
+        file, _, line = (where or "").rpartition(":")
+        return cls(file=file, line=int(line)) if file and line.isdecimal() else None
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 

@@ -93,6 +93,12 @@ class Account(Model):
         """Nanoseconds in which the device ran anything."""
         return self.window_ns - self.idle_ns
 
+    def share(self, class_ns: str) -> float:
+        """The share of the window that a class takes, by its field or property name."""
+        if not self.window_ns:
+            raise Missing("the window holds no time")
+        return float(getattr(self, class_ns)) / self.window_ns
+
     @property
     def overlap_share(self) -> float:
         """Hidden communication / communication; raises Missing where nothing was communicated."""
@@ -118,7 +124,7 @@ class StepAccount(Model):
 
     number: int = Field(description="N of ProfilerStep#N")
     start_ns: int = Field(description="start of the window on the trace's own clock")
-    account: Account
+    account: Account = Field(description="where the time of the window went")
 
 
 class DeviceFigures(Model):
@@ -146,23 +152,25 @@ class StepTime(Figures):
 
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
     median_ns: Figure[int] = Field(ABSENT, description="the step time a report speaks of, on `basis`")
-    unprofiled_median_ns: Figure[int] = ABSENT
-    unprofiled_q1_ns: Figure[int] = ABSENT
-    unprofiled_q3_ns: Figure[int] = ABSENT
-    unprofiled_steps: int = 0
-    lean_median_ns: Figure[int] = ABSENT
-    lean_steps: int = 0
-    rich_median_ns: Figure[int] = ABSENT
-    rich_steps: int = 0
+    unprofiled_median_ns: Figure[int] = Field(
+        ABSENT, description="a step without the profiler: median over ranks of each rank's median"
+    )
+    unprofiled_q1_ns: Figure[int] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
+    unprofiled_q3_ns: Figure[int] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
+    unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
+    lean_median_ns: Figure[int] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
+    lean_steps: int = Field(0, description="steps of the light window, on the rank that has most")
+    rich_median_ns: Figure[int] = Field(ABSENT, description="a step of the detailed window, slowed further")
+    rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
 
 
 class CollectiveFigures(Figures):
     """All collectives of one kind, group, type and size, over the steps of every rank."""
 
     kind: str = Field(description="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, p2p, ...; or unknown")
-    group: Figure[str] = ABSENT
-    group_size: Figure[int] = ABSENT
-    dtype: Figure[str] = ABSENT
+    group: Figure[str] = Field(ABSENT, description="name of the process group")
+    group_size: Figure[int] = Field(ABSENT, description="ranks in the process group")
+    dtype: Figure[str] = Field(ABSENT, description="type of the elements sent")
     message_bytes: Figure[int] = Field(ABSENT, description="max(input, output) of one call, bytes")
     calls: int = Field(description="calls inside steps, all ranks together")
     calls_per_step: float = Field(description="per rank and step")
@@ -174,12 +182,12 @@ class CollectiveFigures(Figures):
 class CopyFigures(Figures):
     """Copies of one direction, over the steps of every rank."""
 
-    direction: Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"]
-    pinned: Figure[bool] = ABSENT
-    calls: int
+    direction: Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"] = Field(description="from host or device to which")
+    pinned: Figure[bool] = Field(ABSENT, description="whether the host side is page-locked memory")
+    calls: int = Field(description="copies inside steps, all ranks together")
     calls_per_step: float = Field(description="per rank and step")
-    total_bytes: Figure[int] = ABSENT
-    total_ns: int
+    total_bytes: Figure[int] = Field(ABSENT, description="sum of the bytes copied, all ranks")
+    total_ns: int = Field(description="sum of durations, all ranks")
     exposed_ns: int = Field(description="part of the union with no compute and no communication beside it")
 
 
@@ -188,14 +196,14 @@ class InputFigures(Figures):
 
     wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
     wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of the mean wait per step")
-    basis: Literal["unprofiled", "traced"] = "traced"
+    basis: Literal["unprofiled", "traced"] = Field("traced", description="which steps the wait was taken from")
 
 
 class AccumulationFigures(Figures):
     """Micro-batches per optimizer step, and how many of them all-reduced gradients."""
 
-    backwards_per_step: Figure[int] = ABSENT
-    synchronised_backwards_per_step: Figure[int] = ABSENT
+    backwards_per_step: Figure[int] = Field(ABSENT, description="calls of backward per optimizer step")
+    synchronised_backwards_per_step: Figure[int] = Field(ABSENT, description="those of them that all-reduced gradients")
 
 
 class MatmulFigures(Figures):
@@ -209,32 +217,32 @@ class MatmulFigures(Figures):
 class RankFigures(Figures):
     """One rank of the run."""
 
-    rank: int
-    host: Figure[str] = ABSENT
-    device_name: Figure[str] = ABSENT
+    rank: int = Field(description="number of the rank in the run")
+    host: Figure[str] = Field(ABSENT, description="name of the machine it ran on")
+    device_name: Figure[str] = Field(ABSENT, description="what the device calls itself")
     source: str = Field(description="the trace file it was read from")
     partial: str = Field("", description="where the file broke off, if it did")
     events: int = Field(description="length of traceEvents as read")
-    unprofiled_median_ns: Figure[int] = ABSENT
-    loader_wait_share: Figure[float] = ABSENT
-    devices: list[DeviceFigures] = Field(default_factory=list)
+    unprofiled_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
+    loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
+    devices: list[DeviceFigures] = Field(default_factory=list, description="the devices it computed on")
 
 
 class Measured(Figures):
     """All figures of a run."""
 
-    world_size: Figure[int] = ABSENT
+    world_size: Figure[int] = Field(ABSENT, description="ranks of the run, recorded or not")
     backend: Figure[str] = Field(ABSENT, description="nccl, gloo, ...")
     device_kind: Figure[str] = Field(ABSENT, description="'cpu', 'cuda', 'rocm', ...")
     samples_per_step: Figure[int] = Field(ABSENT, description="global batch: samples per optimizer step, all ranks")
-    step: StepTime
+    step: StepTime = Field(description="how long a step takes")
     account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the lean window")
-    ranks: list[RankFigures]
-    collectives: Figure[list[CollectiveFigures]] = ABSENT
-    copies: Figure[list[CopyFigures]] = ABSENT
-    input: InputFigures
-    accumulation: AccumulationFigures
-    matmul: MatmulFigures
+    ranks: list[RankFigures] = Field(description="the ranks that were read")
+    collectives: Figure[list[CollectiveFigures]] = Field(ABSENT, description="collectives in steps, by kind and size")
+    copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
+    input: InputFigures = Field(description="waiting for the data loader")
+    accumulation: AccumulationFigures = Field(description="micro-batches per optimizer step")
+    matmul: MatmulFigures = Field(description="matrix products and their precision")
 
     def milliseconds(self, share: float) -> float:
         """A share of the step as milliseconds of the step time (`step.basis` says which)."""
@@ -242,4 +250,4 @@ class Measured(Figures):
 
     def share(self, class_ns: str) -> float:
         """The share of the step that `account` gives to a class, by its field or property name."""
-        return float(getattr(self.account, class_ns)) / self.account.window_ns
+        return self.account.share(class_ns)

@@ -19,8 +19,8 @@ class Clips(Dataset):
     """Random feature vectors with a label; `slow` seconds are spent on decoding each."""
 
     def __init__(self, samples, width, slow):
-        self.features = torch.randn(samples, width)
-        self.labels = torch.randint(0, 10, (samples,))
+        self.features = torch.randn(samples, width).unbind()
+        self.labels = torch.randint(0, 10, (samples,)).tolist()
         self.slow = slow
 
     def __len__(self):

@@ -1,0 +1,77 @@
+# dptune: what a developer runs. `make help` lists the targets.
+#
+# PYTHON is the interpreter that the environment is made with, VENV where it lies:
+#   make test PYTHON=python3.12 VENV=/tmp/dptune-3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+BY := -c constraints.txt
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check lint format types layers tests docs dist clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.profile ## record a small two-rank training run on this machine and report on it
+	$(BIN)/dptune demo --record
+
+test: $(VENV)/.test ## set up the environment, then `make check`
+	@$(MAKE) --no-print-directory check
+
+check: lint types layers tests ## what CI runs, in the environment that is there
+
+lint: ## ruff: the linter, and whether the code is formatted
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: ## let ruff format the code and fix what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: ## mypy --strict
+	$(BIN)/mypy
+
+layers: ## import-linter: who may import whom
+	$(BIN)/lint-imports
+
+tests: ## pytest; its last lines say what was skipped, and why
+	$(BIN)/python -m pytest -rs
+
+docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "built: site/index.html"
+
+dist: $(VENV)/.test ## build the sdist, and the wheel from it, into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## remove what was built; the environment stays
+	rm -rf dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# A stamp in the environment stands for one installation; a changed pyproject.toml or constraints.txt renews it.
+
+$(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "dptune needs Python 3.11 or newer; try: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.profile: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "installing dptune and torch into $(VENV)"
+	@$(PIP) install $(BY) --editable '.[profile]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.profile
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) install $(BY) --group test
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "installing what the documentation is built with into $(VENV)"
+	@$(PIP) install $(BY) --editable . --group docs
+	@touch $@

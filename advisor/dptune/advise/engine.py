@@ -1,0 +1,132 @@
+"""Runs the rules on a run and puts the report together.
+
+A rule that asks for a figure that is not there is skipped, with the reason. A rule that fails is skipped too and named
+among the findings: no rule can take the report down with it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from dptune import __version__
+from dptune.advice import Advice, Finding, Report, RunSummary, Skipped
+from dptune.advise import packs
+from dptune.advise.headline import headline
+from dptune.advise.ranking import merged, settled
+from dptune.advise.trust import judge
+from dptune.config import Settings
+from dptune.errors import UsageError
+from dptune.measured import Measured, Missing
+from dptune.rule import RunView
+from dptune.runfile.facts import Facts
+
+if TYPE_CHECKING:
+    from dptune.trace import Run
+
+_CEILING: dict[str, Literal["low", "medium", "high"]] = {"sound": "high", "partial": "medium", "unjudgeable": "low"}
+_CONFIDENCE = ("low", "medium", "high")
+
+
+@dataclass
+class Outcome:
+    """What the rules said: advice, rules that could not run, rules with nothing to say, and rules that failed."""
+
+    advice: list[Advice] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    quiet: list[str] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
+
+
+def build_report(run: Run, measured: Measured, settings: Settings) -> Report:
+    """The report of a run. Raises UsageError where the settings name a rule or threshold that is not installed."""
+    facts = [run.facts[rank] for rank in sorted(run.facts)]
+    return assemble(summary(run), facts, run.findings, measured, settings, packs.survey())
+
+
+def assemble(
+    about: RunSummary,
+    facts: Sequence[Facts],
+    findings: Iterable[Finding],
+    measured: Measured,
+    settings: Settings,
+    installed: packs.Survey,
+) -> Report:
+    """The report, from what was read, what was measured, and the rules there are."""
+    try:
+        settings.check_against(loaded.rule for loaded in installed.rules)
+    except UsageError as error:
+        if installed.problems:
+            error.hint = f"{error.hint} Packs that did not load: {'; '.join(installed.problems)}"
+        raise
+    outcome = run_rules(installed.rules, measured, facts, settings)
+    unusable = [Finding(code="rule-pack", level="info", text=problem) for problem in installed.problems]
+    trust = judge(measured, facts, [*findings, *unusable, *outcome.failures])
+    advice, contradicted = settled(merged(outcome.advice))
+    advice = [_no_surer_than(one, _CEILING[trust.level]) for one in advice]
+    skipped = [*outcome.skipped, *contradicted]
+    return Report(
+        dptune=__version__,
+        run=about,
+        headline=headline(measured, trust, advice, skipped, outcome.quiet, recorded=about.command is not None),
+        trust=trust,
+        advice=advice,
+        skipped=skipped,
+        quiet=outcome.quiet,
+        measured=measured,
+    )
+
+
+def run_rules(
+    rules: Iterable[packs.LoadedRule], measured: Measured, facts: Sequence[Facts], settings: Settings
+) -> Outcome:
+    """Ask every rule that is to be run."""
+    outcome = Outcome()
+    for loaded in rules:
+        rule = loaded.rule
+        if not settings.runs(rule):
+            continue
+        try:
+            said = list(loaded.check(RunView(measured, facts, settings.limits(rule))))
+            _check_advice(said, rule.code)
+        except Missing as missing:
+            outcome.skipped.append(Skipped(rule=rule.code, reason=missing.reason))
+        except Exception as error:
+            reason = f"the rule failed: {type(error).__name__}: {error}"
+            outcome.skipped.append(Skipped(rule=rule.code, reason=reason))
+            text = f"{rule.code} ({loaded.pack}) could not be asked; {reason}"
+            outcome.failures.append(Finding(code="rule-failed", level="info", text=text))
+        else:
+            outcome.advice.extend(said)
+            if not said:
+                outcome.quiet.append(rule.code)
+    return outcome
+
+
+def summary(run: Run) -> RunSummary:
+    """What was read, for the top of the report."""
+    record = run.record
+    return RunSummary(
+        sources=run.sources,
+        command=shlex.join(record.command) if record else None,
+        recorded=record.recorded if record else None,
+        how_it_ended=record.ending.how if record else None,
+        torch=next((facts.torch for facts in run.facts.values() if facts.torch), None),
+        rank_basis=run.rank_basis,
+    )
+
+
+def _check_advice(said: Sequence[Advice], code: str) -> None:
+    for one in said:
+        if not isinstance(one, Advice):
+            raise TypeError(f"it yielded {type(one).__name__}, not Advice")
+        if one.rule != code:
+            raise ValueError(f"it spoke in the name of {one.rule}")
+
+
+def _no_surer_than(one: Advice, ceiling: Literal["low", "medium", "high"]) -> Advice:
+    """Advice is no surer than the run it rests on."""
+    lower = min(one.confidence, ceiling, key=_CONFIDENCE.index)
+    return one if lower == one.confidence else one.model_copy(update={"confidence": lower})

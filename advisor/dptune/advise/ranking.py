@@ -1,0 +1,66 @@
+"""The order of advice, one card for one mechanism, and one voice on one setting.
+
+Kinds are ranked within themselves. Advice that saves time is ordered by the middle of its interval, so that a ceiling
+counts half of what it allows; risk and convergence by severity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dptune.advice import SEVERITIES, Advice, Change, Kind, Skipped
+
+KINDS: tuple[Kind, ...] = ("time", "risk", "convergence")
+_CONFIDENCE = ("low", "medium", "high")
+
+
+def ranked(advice: Iterable[Advice]) -> list[Advice]:
+    """Time first, then risk, then convergence; the most worth doing first in each. The same order on every run."""
+    return sorted(advice, key=_key)
+
+
+def merged(advice: Iterable[Advice]) -> list[Advice]:
+    """One card per fingerprint: the best ranked, with the changes and the evidence of the others added."""
+    cards: dict[str, Advice] = {}
+    for one in ranked(advice):
+        first = cards.get(one.fingerprint)
+        cards[one.fingerprint] = one if first is None else _joined(first, one)
+    return ranked(cards.values())
+
+
+def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
+    """Of advice that wants one setting at different values the best ranked; the rest, as skipped with the reason."""
+    kept: list[Advice] = []
+    dropped: list[Skipped] = []
+    for one in ranked(advice):
+        rival = next(((other, c) for other in kept for c in one.changes if _contradicts(c, other.changes)), None)
+        if rival is None:
+            kept.append(one)
+        else:
+            other, change = rival
+            reason = f"its advice on {change.knob} contradicts that of {other.rule}, which saves more or is surer"
+            dropped.append(Skipped(rule=one.rule, reason=reason))
+    return kept, dropped
+
+
+def _key(one: Advice) -> tuple[int, float, int, int, str]:
+    expected = (one.saves.low_share + one.saves.high_share) / 2 if one.saves and one.kind == "time" else 0.0
+    severity, confidence = SEVERITIES.index(one.severity), _CONFIDENCE.index(one.confidence)
+    return (KINDS.index(one.kind), -expected, -severity, -confidence, one.fingerprint)
+
+
+def _joined(first: Advice, other: Advice) -> Advice:
+    changes = [*first.changes, *(c for c in other.changes if c not in first.changes)]
+    evidence = [*first.evidence, *(e for e in other.evidence if e not in first.evidence)]
+    worst = max(first.severity, other.severity, key=SEVERITIES.index)
+    return first.model_copy(update={"changes": changes, "evidence": evidence, "severity": worst})
+
+
+def _contradicts(change: Change, others: Iterable[Change]) -> bool:
+    """Whether another change sets the same knob at the same place (or at no known place) to something else."""
+    return any(
+        other.knob == change.knob
+        and other.then != change.then
+        and (other.at == change.at or other.at is None or change.at is None)
+        for other in others
+    )

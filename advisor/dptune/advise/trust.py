@@ -1,0 +1,118 @@
+"""Whether a run can be judged at all, and what limits what may be said of it. Not a rule: it cannot be ignored.
+
+A run is `unjudgeable` when no account of its steps can be made, `partial` when ranks or files are incomplete, else
+`sound`. What the profiler cost, how noisy the steps were and debug switches left on are said beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dptune.advice import Finding, Trust
+from dptune.measured import Measured, RankFigures
+from dptune.runfile.facts import Facts
+
+LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
+NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
+
+_SWITCHES = (
+    ("CUDA_LAUNCH_BLOCKING", lambda value: value not in ("", "0"), "every kernel is waited for, so nothing overlaps"),
+    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "every collective is checked across ranks"),
+)
+
+
+def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] = ()) -> Trust:
+    """The level and all findings: those made while reading and measuring, then those of the figures."""
+    findings = list(found)
+    codes = {finding.code for finding in findings}
+    of_figures = (*_account(measured), *_ranks(measured), *_times(measured), *_switches(facts))
+    findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
+    levels = {finding.level for finding in findings}
+    return Trust(
+        level="unjudgeable" if "unjudgeable" in levels else "partial" if "partial" in levels else "sound",
+        findings=list({(finding.code, finding.text): finding for finding in findings}.values()),
+    )
+
+
+def steady_steps(rank: RankFigures) -> int:
+    """How many steady steps this rank's busiest device recorded."""
+    return max((len(device.steps) for device in rank.devices), default=0)
+
+
+def _account(measured: Measured) -> Iterator[Finding]:
+    steps = {rank.rank: steady_steps(rank) for rank in measured.ranks}
+    most = max(steps.values(), default=0)
+    if not any(device.device_operations for rank in measured.ranks for device in rank.devices):
+        yield _unjudgeable(
+            "device-events-missing", "no work of any device was recorded, so no step can be accounted for"
+        )
+    elif measured.known("device_kind") in ("cuda", "rocm") and not any(
+        device.kernels for rank in measured.ranks for device in rank.devices
+    ):
+        yield _unjudgeable("gpu-events-missing", "the run used GPUs, but the traces hold no GPU kernel")
+    elif most == 0:
+        yield _unjudgeable("steps-missing", "no steps were found in the traces, so nothing can be said per step")
+    elif most < LEAST_STEPS:
+        text = (
+            f"only {most} steady {'step was' if most == 1 else 'steps were'} recorded; it takes {LEAST_STEPS} to judge"
+        )
+        yield _unjudgeable("steps-few", text)
+    elif measured.known("account") is None:
+        yield _unjudgeable("account-missing", f"the steps cannot be accounted for: {measured.missing['account']}")
+    elif measured.step.known("median_ns") is None:
+        yield _unjudgeable("step-time-missing", f"no step has a time: {measured.step.missing['median_ns']}")
+    short = [str(rank) for rank, count in steps.items() if count < LEAST_STEPS]
+    if short and most >= LEAST_STEPS:
+        text = f"fewer than {LEAST_STEPS} steady steps on rank {', '.join(short)}; other ranks recorded up to {most}"
+        yield Finding(code="steps-few-on-ranks", level="partial", text=text)
+
+
+def _ranks(measured: Measured) -> Iterator[Finding]:
+    for rank in measured.ranks:
+        if rank.partial:
+            text = f"the trace of rank {rank.rank} ({rank.source}) breaks off {rank.partial}"
+            yield Finding(code="trace-partial", level="partial", text=text)
+    world = measured.known("world_size")
+    if world is not None and len(measured.ranks) < world:
+        text = f"{len(measured.ranks)} of {world} ranks were read: what the others did is not known"
+        yield Finding(code="ranks-missing", level="partial", text=text)
+
+
+def _times(measured: Measured) -> Iterator[Finding]:
+    step = measured.step
+    unprofiled, lean = step.known("unprofiled_median_ns"), step.known("lean_median_ns")
+    if unprofiled is None:
+        text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
+        yield Finding(code="times-traced", level="info", text=text)
+        return
+    if lean is not None:
+        text = (
+            f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler "
+            f"({lean / 1e6:.3g} ms, {unprofiled / 1e6:.3g} ms): milliseconds are shares of the latter"
+        )
+        yield Finding(code="profiler-cost", level="info", text=text)
+    low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
+    if low is not None and high is not None and high - low > NOISY_SHARE * unprofiled:
+        text = (
+            f"steps vary: half of them took {low / 1e6:.3g} to {high / 1e6:.3g} ms "
+            f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
+        )
+        yield Finding(code="steps-noisy", level="info", text=text)
+
+
+def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:
+    left_on = {}
+    for rank in facts:
+        for name, is_on, effect in _SWITCHES:
+            value = rank.environment.get(name, "")
+            if is_on(value):
+                left_on[f"{name}={value}"] = effect
+        if rank.settings.get("anomaly_mode"):
+            left_on["torch.autograd.detect_anomaly"] = "every backward operation is checked for NaN"
+    for switch, effect in left_on.items():
+        text = f"{switch} is on: {effect}. Switch it off and record again; this is not how fast the script can run"
+        yield Finding(code="debug-switch", level="info", text=text)
+
+
+def _unjudgeable(code: str, text: str) -> Finding:
+    return Finding(code=code, level="unjudgeable", text=text)

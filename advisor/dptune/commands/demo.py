@@ -1,0 +1,82 @@
+"""Show the report of a small run that comes with dptune, or record it anew.
+
+Without options: the report of a recorded 2-rank training that is packaged with dptune; it needs no torch.
+With --record the same training script is run here first: DistributedDataParallel over gloo on this machine's CPU, in
+under a minute. --fault plants one of four faults for the report to find.
+
+examples:
+  dptune demo
+  dptune demo --record
+  dptune demo --record --fault starved-loader
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+# Fault -> the options of demo/train.py that plant it. The sample runs in sample_traces/ are made with the same.
+FAULTS = {
+    "tiny-buckets": ["--bucket-cap-mb", "0.01"],
+    "starved-loader": ["--decode-ms", "0.3"],
+    "accumulation-without-no-sync": ["--accumulate", "4"],
+    "none": [],
+}
+PACKAGED = "tiny-buckets"
+_DEMO = Path(__file__).parents[1] / "demo"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--record", action="store_true", help="record the run on this machine first (needs torch)")
+    parser.add_argument(
+        "--fault", choices=sorted(FAULTS), default=PACKAGED, help=f"what is wrong with the run (default: {PACKAGED})"
+    )
+    parser.add_argument("--python", metavar="PATH", help="the Python that has torch (default: the active environment's)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="what is printed on stdout (default: text)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record if asked, then print the report and say what to try next."""
+    from dptune.commands.reading import report_of
+    from dptune.errors import UsageError
+    from dptune.present import json, terminal, text
+
+    if args.record:
+        folder = _record(args.fault, args.python)
+    elif args.fault != PACKAGED:
+        raise UsageError(f"the packaged run shows {PACKAGED} only", f"dptune demo --record --fault {args.fault}")
+    else:
+        folder = _DEMO / "run"
+    report = report_of([str(folder)])
+    if args.format == "json":
+        sys.stdout.write(json.text(report))
+    else:
+        sys.stdout.write(text.text(report, terminal.width(sys.stdout), terminal.colours(sys.stdout)))
+    print(f"dptune: {_then(args.record, folder)}", file=sys.stderr)
+    return 0
+
+
+def _then(recorded: bool, folder: Path) -> str:
+    if recorded:
+        return f"to walk through it: dptune report {folder}; your own script: dptune profile train.py"
+    return "that was a packaged recording; your own script: dptune profile train.py"
+
+
+def _record(fault: str, python: str | None) -> Path:
+    from dptune.capture import interpreter, launch, recording
+
+    chosen = interpreter.choose(python)
+    script = Path("dptune-runs") / "demo" / "train.py"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(_DEMO / "train.py", script)
+    words = FAULTS[fault]
+    print(f"dptune: dptune profile --nproc-per-node 2 {script} {' '.join(words)}", file=sys.stderr)
+    made = recording.record(launch.Script(str(script), tuple(words)), chosen, recording.Options(processes=2))
+    for line in recording.epilogue(made):
+        print(f"dptune: {line}", file=sys.stderr)
+    return made.folder

@@ -1,0 +1,63 @@
+"""A parser of one verb's arguments whose mistakes end as one sentence and a hint."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from dptune.errors import UsageError
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like `word`, or None where nothing is like it."""
+    near = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
+class Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` that raises `UsageError` with the nearest thing it knows."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+
+    @classmethod
+    def of_verb(cls, verb: str, docstring: str) -> Parser:
+        """The parser of a verb: its module's first line describes it, the rest follows the options."""
+        first, _, rest = docstring.strip().partition("\n")
+        parser = cls(prog=f"dptune {verb}", description=first, epilog=rest.strip() or None)
+        parser.add_argument("--debug", action="store_true", help="on an error, show the traceback too")
+        return parser
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """As argparse's, but an option that is not there names the nearest one."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            word = unknown[0]
+            kind = "option" if word.startswith("-") else "argument"
+            near = nearest(word.split("=")[0], self._options()) if kind == "option" else None
+            raise UsageError(
+                f"`{self.prog}` has no {kind} '{word}'",
+                f"did you mean '{near}'?" if near else f"see `{self.prog} --help`",
+            )
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print and exit on."""
+        hint = f"see `{self.prog} --help`"
+        choice = re.search(r"invalid choice: '?([^'(]+?)'? \(choose from (.*)\)", message)
+        if choice and (near := nearest(choice[1], re.findall(r"[\w-]+", choice[2]))):
+            hint = f"did you mean '{near}'?"
+        raise UsageError(message, hint)
+
+    def _options(self) -> list[str]:
+        names = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    names += parser._option_string_actions
+        return names

@@ -1,0 +1,96 @@
+"""Say where the step's time goes and what to change.
+
+PATH is a run folder made by `dptune profile`, one trace, several traces, or a folder of traces from torch.profiler.
+Without PATH the latest recording in ./dptune-runs is read. A terminal gets a full-screen report; a pipe or a file
+gets text. A run of which only a part could be read is reported too, and says so.
+
+examples:
+  dptune report
+  dptune report dptune-runs/2026-11-20T23-31-08-train --no-tui
+  dptune report rank*_trace.json --format json -o report.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.reading import report_of
+from dptune.errors import UsageError
+from dptune.present import terminal
+
+if TYPE_CHECKING:
+    from dptune.advice import Report
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
+    parser.add_argument("--format", choices=("text", "json", "tui"), help="what to show (default: tui on a terminal)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead of stdout")
+    parser.add_argument("--no-tui", action="store_true", help="text, also on a terminal")
+    parser.add_argument("--width", type=int, metavar="N", help="columns of the text (default: the terminal's, else 80)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the report in the chosen format; 0 also where only a part could be read."""
+    chosen = _format(args)
+    _check_output(args.output)
+    report = report_of(args.paths)
+    if chosen == "tui":
+        from dptune.present.tui import show
+
+        show(report)
+    else:
+        _write(_text(report, chosen, args), args.output)
+    return 0
+
+
+def _format(args: argparse.Namespace) -> str:
+    asked: str | None = args.format
+    if asked == "tui":
+        if args.no_tui or args.output:
+            raise UsageError(
+                f"--format tui and {'--no-tui' if args.no_tui else '-o'} exclude each other", "leave one out"
+            )
+        if reason := terminal.no_interface():
+            raise UsageError(f"the full-screen report cannot be shown: {reason}", "use --format text or --format json")
+        return asked
+    if asked:
+        return asked
+    return "text" if args.no_tui or args.output or terminal.no_interface() else "tui"
+
+
+def _check_output(output: Path | None) -> None:
+    """Fail before the minutes of reading, not after."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise UsageError(f"cannot write to {output}: it is a folder", "name a file in it")
+    if not output.parent.is_dir():
+        raise UsageError(f"cannot write to {output}: there is no folder {output.parent}", "make it first")
+
+
+def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
+    if chosen == "json":
+        from dptune.present import json
+
+        return json.text(report)
+    from dptune.present import text
+
+    if args.output:
+        return text.text(report, width=terminal.width(sys.stdout, args.width or 80))
+    return text.text(report, terminal.width(sys.stdout, args.width), terminal.colours(sys.stdout))
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UsageError(f"cannot write to {output}: {error.strerror or error}", "name another file with -o") from error
+    print(f"dptune: wrote {output}", file=sys.stderr)

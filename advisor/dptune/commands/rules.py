@@ -1,0 +1,56 @@
+"""List the rules, or explain one.
+
+A rule looks for one problem in a run. `list` shows every rule that is installed, from every rule pack; `explain`
+shows what a rule measures, why it costs time, what to change, and the thresholds it decides by.
+
+examples:
+  dptune rules list
+  dptune rules list --format json
+  dptune rules explain DP102
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from dptune.present import terminal
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|explain")
+    listing = actions.add_parser("list", help="every installed rule", description="Every installed rule.")
+    listing.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    explain = actions.add_parser("explain", help="one rule", description="What a rule measures and what to do.")
+    explain.add_argument("code", metavar="CODE", help="the rule's code or name, for example DP102")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list or the explanation."""
+    from dptune import config
+    from dptune.advise import packs
+    from dptune.present import rulebook
+    from dptune.present.ink import paint
+
+    width, colour = terminal.width(sys.stdout), terminal.colours(sys.stdout)
+    settings = config.load()
+    if args.action == "explain":
+        found = packs.find_rule(args.code)
+        lines = rulebook.explained(found.rule, found.doc, settings.limits(found.rule), found.pack, width)
+        sys.stdout.write(paint(lines, colour))
+        return 0
+    survey = packs.survey()
+    rules = [(loaded.rule, loaded.pack) for loaded in survey.rules]
+    if args.format == "json":
+        sys.stdout.write(json.dumps([rulebook.record(*one) for one in rules], indent=2) + "\n")
+    else:
+        running = {rule.code for rule, _ in rules if settings.runs(rule)}
+        sys.stdout.write(paint(rulebook.listed(rules, running, width), colour))
+    if survey.problems:
+        from dptune.present.visible import visible
+
+        for problem in survey.problems:
+            print(f"dptune: warning: {visible(problem)}", file=sys.stderr)
+    return 0

@@ -1,0 +1,126 @@
+"""`[tool.dptune]` in pyproject.toml (or dptune.toml): which rules run, and the thresholds they decide by.
+
+    [tool.dptune]
+    select = ["DP1", "DP501"]        # codes or prefixes; every stable rule where it is left out
+    ignore = ["DP102"]
+    preview = true                   # run rules that are not stable yet
+
+    [tool.dptune.rules.DP501]
+    warning_share = 0.10
+
+In dptune.toml the same keys stand at the top, without `tool.dptune`. Whether the run can be judged at all is not a
+rule: it cannot be ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PrivateAttr, ValidationError
+
+from dptune.errors import UsageError
+from dptune.rule import Rule
+
+Codes = Annotated[tuple[str, ...], Field(description="rule codes, or prefixes of them such as DP1")]
+
+
+class Settings(BaseModel):
+    """What the user configured. The defaults run every stable rule with its own thresholds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    select: Codes | None = None
+    ignore: Codes = ()
+    preview: bool = False
+    rules: dict[str, dict[str, FiniteFloat]] = Field(default_factory=dict, description="code -> threshold -> value")
+    _source: str = PrivateAttr("the configuration")
+
+    def runs(self, rule: Rule) -> bool:
+        """Whether this rule is to be run: the longest matching entry decides, and `ignore` wins a tie.
+
+        A preview rule runs when its whole code is selected, or with `preview = true`.
+        """
+        selected = 0 if self.select is None else _longest_match(rule.code, self.select)
+        if selected is None:
+            return False
+        ignored = _longest_match(rule.code, self.ignore)
+        if ignored is not None and ignored >= selected:
+            return False
+        return not rule.preview or self.preview or rule.code in (self.select or ())
+
+    def limits(self, rule: Rule) -> dict[str, float]:
+        """The thresholds of this rule that the user set."""
+        return dict(self.rules.get(rule.code, {}))
+
+    def check_against(self, rules: Iterable[Rule]) -> None:
+        """Raise UsageError for a code or threshold that no installed rule has, naming the nearest one."""
+        known = {rule.code: rule for rule in rules}
+        for key, codes in (("select", self.select or ()), ("ignore", self.ignore)):
+            for code in codes:
+                if not code or not any(name.startswith(code) for name in known):
+                    raise _unknown(f"`{key}` in {self._source}", "rule", code, known)
+        for code, thresholds in self.rules.items():
+            if code not in known:
+                raise _unknown(f"`rules` in {self._source}", "rule", code, known)
+            names = [threshold.name for threshold in known[code].thresholds]
+            for name in thresholds:
+                if name not in names:
+                    raise _unknown(f"`rules.{code}` in {self._source}", "threshold", name, names)
+
+
+def load(start: Path | None = None) -> Settings:
+    """The settings of the nearest dptune.toml, or pyproject.toml with `[tool.dptune]`, at `start` or above it.
+
+    `start` is a folder, the current one by default. Without such a file: the defaults. Raises UsageError for a file
+    that is not TOML and for keys or values that do not fit.
+    """
+    start = (start or Path.cwd()).absolute()
+    for folder in (start, *start.parents):
+        own, project = folder / "dptune.toml", folder / "pyproject.toml"
+        if own.is_file():
+            return _settings(_read(own), own)
+        if project.is_file():
+            tool = _read(project).get("tool", {})
+            if isinstance(tool, dict) and "dptune" in tool:
+                return _settings(tool["dptune"], project)
+    return Settings()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}", "correct the file, or move it away") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _settings(table: Any, path: Path) -> Settings:
+    try:
+        settings = Settings.model_validate(table)
+    except ValidationError as failure:
+        first = failure.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise _unknown(str(path), "key", where, list(Settings.model_fields)) from None
+        raise UsageError(
+            f"{path}: `{where or 'tool.dptune'}`: {first['msg']}", f"found {first['input']!r:.80}"
+        ) from None
+    settings._source = str(path)
+    return settings
+
+
+def _longest_match(code: str, entries: Iterable[str]) -> int | None:
+    return max((len(entry) for entry in entries if code.startswith(entry)), default=None)
+
+
+def _unknown(where: str, what: str, name: str, known: Iterable[str]) -> UsageError:
+    known = sorted(known)
+    folded = {candidate.casefold(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    hint = f"did you mean '{folded[near[0]]}'?" if near else f"there is: {', '.join(known) or 'none'}"
+    return UsageError(f"{where}: there is no {what} '{name}'", hint)

@@ -1,0 +1,156 @@
+"""Collective calls inside the steps of one rank: kind, size, and how long each took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dptune.measure.dtypes import bytes_of, dtype_of
+from dptune.measure.intervals import Ints
+from dptune.measure.kinds import UNKNOWN, kernel_dtype, kind_of
+from dptune.measure.launches import UNLAUNCHED, launch_rows
+from dptune.measure.steps import OUTSIDE
+from dptune.measure.views import DeviceView, RankView
+from dptune.trace.columns import NONE, Columns, integer
+from dptune.trace.events import Trace
+from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
+from dptune.trace.schema import Args
+
+_NCCL = "nccl:"
+_GATHERING = ("all_gather", "gather")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective on one rank. `step` is the index of its step; what the trace does not say is None."""
+
+    step: int
+    kind: str
+    dur_ns: int
+    group: str | None = None
+    group_size: int | None = None
+    dtype: str | None = None
+    message_bytes: int | None = None
+
+
+def calls(view: RankView, device: DeviceView) -> list[Call]:
+    """The collectives launched (on a CPU: begun) inside steps, in the order of launching."""
+    own, columns = device.operations, view.columns
+    chosen = (own.work == Work.COMMUNICATION) & (device.launched_in != OUTSIDE)
+    rows, steps = own.rows[chosen], device.launched_in[chosen]
+    if own.on_cpu:
+        kinds = _gloo_kinds(columns)
+        order = np.argsort(columns.ts_ns[rows], kind="stable")
+        return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds) for at in order.tolist()]
+    launch = launch_rows(columns, rows)
+    titles = _titles(columns, launch)
+    when = np.where(launch == UNLAUNCHED, columns.ts_ns[rows], columns.ts_ns[launch])
+    order = np.argsort(when, kind="stable")
+    return [_nccl_call(view.trace, int(rows[at]), int(steps[at]), titles[at]) for at in order.tolist()]
+
+
+def _nccl_call(trace: Trace, row: int, step: int, title: str) -> Call:
+    columns = trace.columns
+    name, dur_ns = columns.name(row), int(columns.dur_ns[row])
+    args = trace.collectives.get(row)
+    if args is None or args.collective is None:
+        kind = kind_of(title) if title else UNKNOWN
+        kind = kind if kind != UNKNOWN else kind_of(name)
+        return Call(step, kind, dur_ns, *_only_group(trace), dtype=dtype_of(kernel_dtype(name)))
+    dtype = dtype_of(args.dtype)
+    elements = max(integer(args.in_elements), integer(args.out_elements))
+    size = integer(args.group_size)
+    return Call(
+        step,
+        kind_of(args.collective),
+        dur_ns,
+        group=None if args.group is None else str(args.group),
+        group_size=size if size > 0 else None,
+        dtype=dtype,
+        message_bytes=elements * bytes_of(dtype) if dtype and elements != NONE else None,
+    )
+
+
+def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str]) -> Call:
+    columns = trace.columns
+    kind = kinds.get(row) or kind_of(columns.name(row))
+    group, group_size = _only_group(trace)
+    dtype, total_bytes = _tensors(trace.collectives.get(row))
+    if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
+        total_bytes = total_bytes * group_size if group_size else None
+    return Call(step, kind, int(columns.dur_ns[row]), group, group_size, dtype, total_bytes)
+
+
+def _only_group(trace: Trace) -> tuple[str | None, int | None]:
+    """The process group of calls that do not name theirs: the only one there is, if there is only one."""
+    groups = trace.distributed.groups
+    if len(groups) == 1:
+        return next(iter(groups.items()))
+    return None, None
+
+
+def _tensors(args: Args | None) -> tuple[str | None, int | None]:
+    """Type and bytes of a call's tensors from `Input Dims` and `Input type`; None where they were not recorded."""
+    if args is None:
+        return None, None
+    try:
+        dims, types = msgspec.json.decode(args.input_dims), msgspec.json.decode(args.input_types)
+    except msgspec.MsgspecError:
+        return None, None
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None, None
+    found = [(dtype_of(word), shape) for word, shape in zip(types, dims, strict=False)]
+    known = [(dtype, shape) for dtype, shape in found if dtype is not None]
+    if not known:
+        return None, None
+    return known[0][0], sum(_elements(shape) * bytes_of(dtype) for dtype, shape in known)
+
+
+def _elements(shape: Any) -> int:
+    """Elements of a shape, or of a list of shapes."""
+    if isinstance(shape, list) and any(isinstance(part, list) for part in shape):
+        return sum(_elements(part) for part in shape)
+    return math.prod(max(integer(length), 0) for length in shape) if isinstance(shape, list) else 0
+
+
+def _titles(columns: Columns, launch: Ints) -> list[str]:
+    """For each launch the `nccl:*` range of its thread that encloses it, "" where there is none."""
+    ranges = np.flatnonzero(
+        columns.named(lambda name: name.startswith(_NCCL)) & ~columns.of_category({"gpu_user_annotation"})
+    )
+    ranges = ranges[np.argsort(columns.ts_ns[ranges], kind="stable")]
+    threads = columns.tid_id[ranges]
+    found = []
+    for row in launch.tolist():
+        title = ""
+        if row != UNLAUNCHED:
+            own = ranges[threads == columns.tid_id[row]]
+            at = int(np.searchsorted(columns.ts_ns[own], columns.ts_ns[row], side="right")) - 1
+            if at >= 0 and columns.end_ns[own[at]] >= columns.end_ns[row]:
+                title = columns.name(int(own[at]))
+        found.append(title)
+    return found
+
+
+def _gloo_kinds(columns: Columns) -> dict[int, str]:
+    """Kinds of gloo's events by the `c10d::` operators that asked for them, where the two match one to one.
+
+    Gloo runs FSDP's reduce_scatter as an all_reduce; only the operator says what it was. Workers take calls in the
+    order they were made, so both in order of time are the same sequence unless some were not recorded.
+    """
+    events = np.flatnonzero(columns.named(lambda name: name.startswith("gloo:")))
+    asked = np.flatnonzero(
+        columns.named(lambda name: name.startswith("c10d::") and kind_of(name) != UNKNOWN)
+        & ~columns.of_category(LAUNCH_CATEGORIES)
+    )
+    if len(events) != len(asked):
+        return {}
+    events = events[np.argsort(columns.ts_ns[events], kind="stable")]
+    asked = asked[np.argsort(columns.ts_ns[asked], kind="stable")]
+    if (columns.ts_ns[asked] > columns.ts_ns[events]).any():
+        return {}
+    return {int(event): kind_of(columns.name(int(op))) for event, op in zip(events, asked, strict=True)}

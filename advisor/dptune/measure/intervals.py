@@ -1,0 +1,87 @@
+"""Sets of time: unions, intersections and differences of intervals, in exact int64 nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Disjoint half-open intervals [start, end) in ascending order, with time between each and the next.
+
+    `start_ns` and `end_ns` are int64 arrays of equal length.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+
+    @classmethod
+    def union(cls, start_ns: Ints, end_ns: Ints) -> Intervals:
+        """The union of any intervals, in any order; those without length add nothing."""
+        lasting = end_ns > start_ns
+        start_ns, end_ns = start_ns[lasting], end_ns[lasting]
+        if not len(start_ns):
+            return NOTHING
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], np.maximum.accumulate(end_ns[order])
+        first = np.concatenate(([True], start_ns[1:] > end_ns[:-1]))
+        last = np.concatenate((first[1:], [True]))
+        return cls(start_ns[first], end_ns[last])
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def total_ns(self) -> int:
+        """How long the set is."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals.union(
+            np.concatenate((self.start_ns, other.start_ns)), np.concatenate((self.end_ns, other.end_ns))
+        )
+
+    def __and__(self, other: Intervals) -> Intervals:
+        cuts = self._cuts(other)
+        return _pieces(cuts, self._covers(cuts) & other._covers(cuts))
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        cuts = self._cuts(other)
+        return _pieces(cuts, self._covers(cuts) & ~other._covers(cuts))
+
+    def within(self, start_ns: int, end_ns: int) -> Intervals:
+        """The part of the set inside one interval."""
+        first = int(np.searchsorted(self.end_ns, start_ns, side="right"))
+        last = int(np.searchsorted(self.start_ns, end_ns, side="left"))
+        if first >= last:
+            return NOTHING
+        return Intervals(np.maximum(self.start_ns[first:last], start_ns), np.minimum(self.end_ns[first:last], end_ns))
+
+    def _cuts(self, other: Intervals) -> Ints:
+        return np.unique(np.concatenate((self.start_ns, self.end_ns, other.start_ns, other.end_ns)))
+
+    def _covers(self, cuts: Ints) -> Mask:
+        """For each piece between neighbouring cuts, whether it lies in the set."""
+        if not len(self) or len(cuts) < 2:
+            return np.zeros(max(len(cuts) - 1, 0), dtype=np.bool_)
+        at = np.searchsorted(self.start_ns, cuts[:-1], side="right") - 1
+        return np.asarray((at >= 0) & (cuts[:-1] < self.end_ns[at]), dtype=np.bool_)
+
+
+NOTHING = Intervals(_NOTHING, _NOTHING)
+
+
+def interval(start_ns: int, end_ns: int) -> Intervals:
+    """The set of one interval."""
+    return Intervals.union(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
+
+
+def _pieces(cuts: Ints, wanted: Mask) -> Intervals:
+    return Intervals.union(cuts[:-1][wanted], cuts[1:][wanted]) if wanted.any() else NOTHING

@@ -1,0 +1,26 @@
+"""Which call of the host launched an operation of the device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dptune.measure.intervals import Ints
+from dptune.trace.columns import NONE, Columns
+from dptune.trace.kernels import LAUNCH_CATEGORIES
+
+UNLAUNCHED = -1  # launched before recording began, or its launch was not recorded
+
+
+def launch_rows(columns: Columns, rows: Ints) -> Ints:
+    """For each device operation the row of the runtime or driver call with its correlation, the earliest of several.
+
+    UNLAUNCHED where there is none. int64, as long as `rows`.
+    """
+    calls = np.flatnonzero(columns.of_category(LAUNCH_CATEGORIES) & (columns.correlation != NONE))
+    if not len(calls):
+        return np.full(len(rows), UNLAUNCHED, dtype=np.int64)
+    calls = calls[np.lexsort((columns.ts_ns[calls], columns.correlation[calls]))]
+    keys, first = np.unique(columns.correlation[calls], return_index=True)
+    wanted = columns.correlation[rows]
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, calls[first[at]], UNLAUNCHED).astype(np.int64)

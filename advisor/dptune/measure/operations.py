@@ -1,0 +1,125 @@
+"""What each device of a rank ran, by class.
+
+On a GPU an operation is a kernel, copy or memset. On a CPU run the device is the compute threads: compute is the
+union of operators there, without loading data and without collectives; communication is what gloo's worker threads run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.trace.columns import NONE, Columns, integer
+from dptune.trace.events import Trace
+from dptune.trace.kernels import (
+    DEVICE_CATEGORIES,
+    FOREIGN_DEVICE_CATEGORIES,
+    GLOO_PREFIX,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    LAUNCH_NAME,
+    LOADER_NAME,
+    OPERATOR_CATEGORIES,
+    RANGE_CATEGORIES,
+    Work,
+    work_of,
+)
+
+# Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.
+_COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
+# Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too.
+_ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """The operations of one device. `rows` index the trace's columns and `work` is the class of each (int64).
+
+    `time` is the union of each class; `span_ns` the first start and the last end. `kernels` is 0 on a CPU.
+    """
+
+    device: str
+    rows: Ints
+    work: Ints
+    time: dict[Work, Intervals]
+    span_ns: tuple[int, int]
+    kernels: int
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the device is the host's own threads."""
+        return self.device == "cpu"
+
+
+def operations(trace: Trace) -> list[Operations]:
+    """The devices of a trace that ran anything; none where the device's events were not recorded."""
+    columns = trace.columns
+    rows = np.flatnonzero(columns.of_category(DEVICE_CATEGORIES))
+    if len(rows):
+        device = _device_index(columns, rows)
+        return [_gpu(columns, rows[device == index], int(index)) for index in np.unique(device)]
+    if uses_device(columns):
+        return []
+    return _cpu(columns)
+
+
+def uses_device(columns: Columns) -> bool:
+    """Whether the process gave work to a device other than the CPU, recorded or not."""
+    launches = columns.of_category(LAUNCH_CATEGORIES) & columns.named(LAUNCH_NAME.search)
+    return bool(launches.any() or columns.of_category(DEVICE_CATEGORIES | FOREIGN_DEVICE_CATEGORIES).any())
+
+
+def loader_ranges(trace: Trace) -> Intervals:
+    """When the script waits inside its DataLoader, on any thread."""
+    columns = trace.columns
+    rows = np.flatnonzero(columns.of_category(RANGE_CATEGORIES) & columns.named(LOADER_NAME.match))
+    return _union(columns, rows)
+
+
+def _gpu(columns: Columns, rows: Ints, index: int) -> Operations:
+    kinds = {
+        (category, name): work_of(columns.categories[category], columns.names[name])
+        for category, name in set(zip(columns.category_id[rows].tolist(), columns.name_id[rows].tolist(), strict=True))
+    }
+    pairs = zip(columns.category_id[rows].tolist(), columns.name_id[rows].tolist(), strict=True)
+    work = np.array([kinds[pair] for pair in pairs], dtype=np.int64)
+    kernels = int(columns.of_category(KERNEL_CATEGORIES)[rows].sum())
+    time = {kind: _union(columns, rows[work == kind]) for kind in Work}
+    return Operations(f"cuda:{index}", rows, work, time, _span(columns, rows), kernels)
+
+
+def _device_index(columns: Columns, rows: Ints) -> Ints:
+    """The device of each row; files before 2021 name it only as the process."""
+    named = columns.device[rows]
+    process = np.array([max(integer(label), 0) for label in columns.labels], dtype=np.int64)
+    return np.where(named != NONE, named, process[columns.pid_id[rows]])
+
+
+def _cpu(columns: Columns) -> list[Operations]:
+    gloo = columns.named(lambda name: name.startswith(GLOO_PREFIX))
+    worker_threads = np.unique(columns.tid_id[gloo])
+    operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(columns.tid_id, worker_threads)
+    operator &= ~columns.named(_ENCLOSING.match)
+    call = operator & columns.named(_COLLECTIVE_CALL.match)
+    loading = columns.of_category(RANGE_CATEGORIES) & columns.named(LOADER_NAME.match)
+    compute = NOTHING
+    for thread in np.unique(columns.tid_id[operator]):
+        own = columns.tid_id == thread
+        compute |= _union(columns, own & operator & ~call) - _union(columns, own & (call | loading))
+    rows = np.flatnonzero((operator & ~call) | gloo)
+    if not len(rows):
+        return []
+    work = np.where(gloo[rows], int(Work.COMMUNICATION), int(Work.COMPUTE)).astype(np.int64)
+    time = {Work.COMPUTE: compute, Work.COMMUNICATION: _union(columns, gloo), Work.COPY: NOTHING, Work.MEMSET: NOTHING}
+    return [Operations("cpu", rows, work, time, _span(columns, rows), 0)]
+
+
+def _union(columns: Columns, rows: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Intervals:
+    return Intervals.union(columns.ts_ns[rows], columns.end_ns[rows])
+
+
+def _span(columns: Columns, rows: Ints) -> tuple[int, int]:
+    return int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())

@@ -1,0 +1,84 @@
+"""Steps: as the host marked them, and as windows of a device.
+
+Work launched inside a step on the host often runs after it. A step's window on a device therefore runs from the first
+operation that the step launched to the first that the next one launched. The last step has no next one: its window ends
+with its own last operation, or earlier where something launched after it begins, so its tail of idle is not counted.
+On a CPU the window is the ProfilerStep itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.intervals import Ints, Mask
+from dptune.measure.launches import UNLAUNCHED, launch_rows
+from dptune.measure.operations import Operations
+from dptune.trace.columns import Columns
+from dptune.trace.events import Trace
+from dptune.trace.kernels import RANGE_CATEGORIES, STEP_NAME
+
+OUTSIDE = -1  # launched in no step, or by nothing that was recorded
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: N of ProfilerStep#N and an interval in nanoseconds on the trace's clock."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.start_ns
+
+
+def host_steps(trace: Trace) -> list[Step]:
+    """The ProfilerStep ranges of the host, in order of time; those without length are left out."""
+    columns = trace.columns
+    rows = np.flatnonzero(columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match))
+    found = []
+    for row in rows.tolist():
+        match = STEP_NAME.match(columns.name(row))
+        if match and columns.dur_ns[row] > 0:
+            found.append(Step(int(match[1]), int(columns.ts_ns[row]), int(columns.end_ns[row])))
+    return sorted(found, key=lambda step: step.start_ns)
+
+
+def launching_steps(columns: Columns, operations: Operations, steps: list[Step]) -> Ints:
+    """For each operation the index of the host step it was launched in (on a CPU: began in), else OUTSIDE."""
+    if operations.on_cpu:
+        when = columns.ts_ns[operations.rows]
+    else:
+        launch = launch_rows(columns, operations.rows)
+        when = np.where(launch == UNLAUNCHED, np.iinfo(np.int64).min, columns.ts_ns[launch])
+    if not steps:
+        return np.full(len(when), OUTSIDE, dtype=np.int64)
+    at = np.searchsorted(np.array([step.start_ns for step in steps]), when, side="right") - 1
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    return np.where((at >= 0) & (when < ends[at]), at, OUTSIDE).astype(np.int64)
+
+
+def windows(columns: Columns, operations: Operations, steps: list[Step], launched_in: Ints) -> list[Step]:
+    """The windows of the steps on a device, without those that launched nothing there."""
+    if operations.on_cpu:
+        return steps
+    start, end = columns.ts_ns[operations.rows], columns.end_ns[operations.rows]
+    begins = {int(at): int(start[launched_in == at].min()) for at in np.unique(launched_in) if at != OUTSIDE}
+    if not begins:
+        return []
+    order = sorted(begins)
+    last = order[-1]
+    later = start[_launched_after(columns, operations, steps[last].end_ns)]
+    close = min([int(end[launched_in == last].max()), *later[later >= begins[last]].tolist()])
+    ends = [begins[at] for at in order[1:]] + [close]
+    found = [Step(steps[at].number, begins[at], stop) for at, stop in zip(order, ends, strict=True)]
+    return [window for window in found if window.length_ns > 0]
+
+
+def _launched_after(columns: Columns, operations: Operations, time_ns: int) -> Mask:
+    launch = launch_rows(columns, operations.rows)
+    return np.asarray((launch != UNLAUNCHED) & (columns.ts_ns[launch] >= time_ns), dtype=np.bool_)

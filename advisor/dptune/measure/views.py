@@ -1,0 +1,60 @@
+"""What every figure starts from: per rank the steps, and per device its operations and windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.operations import Operations, loader_ranges, operations
+from dptune.measure.steps import Step, host_steps, launching_steps, windows
+from dptune.trace.columns import Columns
+from dptune.trace.events import Trace
+
+NO_STEPS = "the trace marks no steps (no ProfilerStep: the script does not call profiler.step())"
+BROKEN = "the trace breaks off, so what its steps lack is not known"
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceView:
+    """One device of one rank. `launched_in` is by operation the index of its host step, -1 outside all of them."""
+
+    operations: Operations
+    windows: list[Step]
+    launched_in: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class RankView:
+    """One window of one rank. Without steps, `no_steps` says why."""
+
+    rank: int
+    trace: Trace
+    steps: list[Step]
+    loading: Intervals
+    devices: list[DeviceView]
+    no_steps: str = ""
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the trace."""
+        return self.trace.columns
+
+
+def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
+    """The steps and devices of a trace. `first_step` numbers the steps anew, from what the recording counted.
+
+    A trace that breaks off has no steady steps: its events are not in order of time, so any may lack some.
+    """
+    steps = [] if trace.partial else host_steps(trace)
+    if first_step is not None:
+        steps = [Step(first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
+    devices = []
+    for own in operations(trace):
+        launched_in = launching_steps(trace.columns, own, steps)
+        devices.append(DeviceView(own, windows(trace.columns, own, steps, launched_in), launched_in))
+    why = BROKEN if trace.partial else NO_STEPS if not steps else ""
+    if not why and not devices:
+        why = "the trace holds no operation of a device"
+    if not why and not any(device.windows for device in devices):
+        why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
+    return RankView(rank, trace, steps, loader_ranges(trace), devices, why)

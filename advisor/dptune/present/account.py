@@ -1,0 +1,104 @@
+"""Where the time of a step goes, as a bar and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dptune.advice import Report
+from dptune.measured import Measured, Missing
+from dptune.present.amounts import Hole, milliseconds, percent, shown, step_milliseconds
+from dptune.present.lines import Line, Role, Span, heading, wrapped
+
+_NARROWEST = 46  # below it the figures follow the name
+_NARROW = 70  # below it the words stand under each row
+
+
+class Class(NamedTuple):
+    """One class of the account: its field, the sign it has in the bar, its name, and what it means."""
+
+    field: str
+    sign: str
+    name: str
+    words: str
+    role: Role
+
+
+CLASSES = (
+    Class("compute_ns", "#", "compute", "the device calculates", "good"),
+    Class("exposed_communication_ns", "!", "exposed communication", "exchanging, nothing calculated", "error"),
+    Class("copy_ns", "=", "copies", "moving data, nothing else runs", "warning"),
+    Class("memset_ns", "-", "memory set", "filling memory, nothing else", "warning"),
+    Class("input_idle_ns", "~", "waiting for input", "idle: next batch is not there", "warning"),
+    Class("unexplained_idle_ns", ".", "idle, cause unknown", "nothing runs, cause not found", "dim"),
+)
+
+
+def basis(measured: Measured) -> str:
+    """What the milliseconds of this report are."""
+    if measured.step.basis == "unprofiled":
+        return (
+            "ms are scaled: the share of the traced steps times the step time without the profiler "
+            "(the profiler slows a step, so its own times are too long)"
+        )
+    return "ms are traced: no step was timed without the profiler, which slows steps; trust shares more than ms"
+
+
+def account(report: Report, width: int) -> Iterator[Line]:
+    """The account of the median step: every moment counted once, so that the rows add up to the step."""
+    measured = report.measured
+    label = "scaled" if measured.step.basis == "unprofiled" else "traced"
+    yield from heading(f"Where the time of a step goes ({label})", width)
+    try:
+        shares = [(kind, measured.share(kind.field)) for kind in CLASSES]
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    yield from bar(shares, width)
+    for kind, share in shares:
+        yield from _row(measured, kind, share, width)
+    step = shown(lambda: measured.step.median_ns, lambda ns: milliseconds(ns / 1e6))
+    yield from wrapped(
+        f"A step takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
+    )
+    yield from wrapped(_hidden(measured), width, "  ")
+    yield from wrapped(f"{basis(measured)}.", width, "  ", role="dim")
+
+
+def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
+    """The step as one bar, a sign per class."""
+    room, begun, spans = max(width - 6, 10), 0.0, [Span("  [")]
+    for kind, share in shares:
+        cells = round((begun + share) * room) - round(begun * room)
+        begun += share
+        if cells > 0:
+            spans.append(Span(kind.sign * cells, kind.role))
+    yield (*spans, Span("]"))
+
+
+def _row(measured: Measured, kind: Class, share: float, width: int) -> Iterator[Line]:
+    time = step_milliseconds(measured, share)
+    figures = f"{kind.name:<21}  {time if isinstance(time, str) else '':>8}  {percent(share):>7}"
+    if width < _NARROWEST:
+        figures = f"{kind.name} {time if isinstance(time, str) else ''} {percent(share)}"
+    start = (Span(f"  {kind.sign}", kind.role), Span(f" {figures}"))
+    margin = len(figures) + 6
+    if width < _NARROW:
+        yield start
+        if share:
+            yield from wrapped(kind.words, width, "      ", role="dim")
+        return
+    told = list(wrapped(kind.words, width, " " * margin, role="dim"))
+    yield (*start, Span(told[0][0].text[margin - 2 :], "dim"))
+    yield from told[1:]
+
+
+def _hidden(measured: Measured) -> str:
+    account = measured.account
+    if not account.communication_ns:
+        return "No communication was seen inside the steps."
+    share = measured.share("hidden_communication_ns")
+    return (
+        f"Communication that ran beside compute costs nothing and is not in the rows: {percent(share)} of the step; "
+        f"{percent(account.overlap_share)} of all communication is hidden like that."
+    )

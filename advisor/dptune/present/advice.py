@@ -1,0 +1,123 @@
+"""One piece of advice as a card: what to change, why, what it saves, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving
+from dptune.knobs import Value, knob
+from dptune.measured import Measured
+from dptune.present.amounts import between, milliseconds, number, percent, shown
+from dptune.present.lines import Line, Role, code, heading, labelled, line, wrapped
+
+KINDS: dict[Kind, str] = {
+    "time": "What to change to save time",
+    "risk": "Risks: what may be wrong, whatever it costs",
+    "convergence": "How the model learns: hypotheses to try, not gains",
+}
+_BASIS = {
+    "measured": "Measured: the change was run",
+    "replayed": "Predicted: the recorded steps were replayed with the change",
+    "bound": "A ceiling: it cannot save more, and may save less",
+}
+_ROLES: dict[str, Role] = {"error": "error", "warning": "warning", "note": "note"}
+
+
+def advice(report: Report, width: int) -> Iterator[Line]:
+    """Every card, ranked within its kind."""
+    if not report.advice:
+        yield from heading("What to change", width)
+        yield from wrapped(nothing_to_say(report), width, "  ")
+    number_of = 0
+    for kind, title in KINDS.items():
+        cards = [one for one in report.advice if one.kind == kind]
+        if cards:
+            yield from heading(title, width)
+        for one in cards:
+            number_of += 1
+            yield from _first(number_of, one, width)
+            yield from body(one, report.measured, width, "   ")
+
+
+def nothing_to_say(report: Report) -> str:
+    """What an empty list of advice means on this run."""
+    if report.trust.level == "unjudgeable":
+        return "This run cannot be judged, so that no advice is given does not mean that it is healthy."
+    if report.skipped:
+        return f"No rule that could run found anything to change; {len(report.skipped)} could not run (see below)."
+    return "Every rule ran, and none found anything to change."
+
+
+def tag(one: Advice) -> str:
+    """Rule, name and severity in one short line."""
+    return f"{one.severity}: {one.rule} {one.slug}"
+
+
+def body(one: Advice, measured: Measured, width: int, indent: str = "") -> Iterator[Line]:
+    """The labelled lines below a card's title."""
+    if one.saves:
+        yield from labelled("Saves", saving(one.saves, measured), width, indent=indent, role="strong")
+        per_sample = _per_sample(one.saves)
+        if per_sample:
+            yield from labelled("", per_sample, width, indent=indent)
+    yield from labelled("Why", one.why, width, indent=indent)
+    for change in one.changes:
+        yield from labelled("Change", _change(change), width, indent=indent)
+        yield from code(change.paste, f"{indent}{' ' * 12}" if width >= 60 else f"{indent}  ")
+    for number_of, evidence in enumerate(one.evidence):
+        yield from labelled("" if number_of else "Evidence", _evidence(evidence), width, indent=indent)
+    sure = one.confidence + (f": {one.saves.how}" if one.saves else "")
+    yield from labelled("How sure", sure, width, indent=indent)
+    yield from labelled("Learning", _learning(one), width, indent=indent)
+    if one.verify:
+        yield from labelled("Prove it", one.verify, width, indent=indent, role="code")
+    yield from labelled("More", f"dptune rules explain {one.rule}", width, indent=indent, role="code")
+
+
+def saving(saves: Saving, measured: Measured) -> str:
+    """The interval in ms and percent, with its basis in plain words."""
+    interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
+    step = shown(lambda: measured.step.median_ns, lambda ns: f"each {milliseconds(ns / 1e6)} step")
+    shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
+    return f"{interval} of {step if isinstance(step, str) else 'each step'} ({shares}). {_BASIS[saves.basis]}"
+
+
+def _first(number_of: int, one: Advice, width: int) -> Iterator[Line]:
+    yield line("")
+    yield line(f"{number_of:>2} {tag(one)}", _ROLES[one.severity])
+    yield from wrapped(one.title, width, "   ", role="strong")
+
+
+def _per_sample(saves: Saving) -> str:
+    if saves.low_us_per_sample is None or saves.high_us_per_sample is None or not saves.global_batch:
+        return ""
+    interval = between(number(saves.low_us_per_sample), number(saves.high_us_per_sample), "us per sample")
+    return f"that is {interval} at {saves.global_batch:,} samples a step"
+
+
+def _change(change: Change) -> str:
+    known = knob(change.knob)
+    now = _value(change.now) if change.now is not None else "unset or not known"
+    unit = f" {known.unit}" if known.unit else ""
+    where = f" at {change.at}" if change.at else ""
+    return f"set {change.knob} to {_value(change.then)}{unit} (now {now}){where}: {known.summary}"
+
+
+def _value(value: Value) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _evidence(evidence: Evidence) -> str:
+    value = number(evidence.value) if isinstance(evidence.value, float) else str(evidence.value)
+    where = [] if evidence.rank is None else [f"rank {evidence.rank}"]
+    if evidence.start_ns is not None:
+        until = "" if evidence.end_ns is None else f" to {evidence.end_ns / 1e3:,.3f}"
+        where.append(f"from {evidence.start_ns / 1e3:,.3f}{until} us on its trace's clock")
+    unit = f" {evidence.unit}" if evidence.unit else ""
+    return f"{evidence.label}: {value}{unit}" + (f" ({', '.join(where)})" if where else "")
+
+
+def _learning(one: Advice) -> str:
+    if one.numerics == "same":
+        return "the change leaves the arithmetic as it is"
+    return f"the change can alter what is learned. {one.watch}".strip()

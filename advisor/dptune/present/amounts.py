@@ -1,0 +1,84 @@
+"""Numbers as people say them, and what stands where a number could not be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from dptune.measured import Measured, Missing
+
+T = TypeVar("T")
+
+
+class Hole(NamedTuple):
+    """What stands in the place of a figure that could not be measured."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"not measured: {self.reason}"
+
+
+def shown(read: Callable[[], T], write: Callable[[T], str] = str) -> str | Hole:
+    """A figure written by `write`, or the hole with its reason."""
+    try:
+        return write(read())
+    except Missing as missing:
+        return Hole(missing.reason)
+
+
+def number(value: float) -> str:
+    """Three digits where they matter: 0.42, 4.20, 42.0, 420.1, 4,201."""
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 0.01:
+        return "<0.01"
+    return f"{value:,.{2 if size < 9.995 else 1 if size < 999.95 else 0}f}"
+
+
+def milliseconds(value: float) -> str:
+    """A time in ms with its unit."""
+    return f"{number(value)} ms"
+
+
+def ns_as_ms(value: int) -> str:
+    """Nanoseconds written in ms, without the unit (for a column that states it)."""
+    return number(value / 1e6)
+
+
+def percent(share: float) -> str:
+    """A share between 0 and 1, in percent."""
+    if share == 0:
+        return "0 %"
+    return "<0.1 %" if abs(share) < 0.0005 else f"{share * 100:.1f} %"
+
+
+def data(size: int) -> str:
+    """Bytes in the largest unit of 1024 that leaves a number of at least one."""
+    value, units = float(size), ["bytes", "KiB", "MiB", "GiB"]
+    while abs(value) >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{size} bytes" if units[0] == "bytes" else f"{number(value)} {units[0]}"
+
+
+def times(value: float) -> str:
+    """How often, as a whole number where it is one."""
+    return f"{value:,.0f}" if value == round(value) else number(value)
+
+
+def several(count: int, thing: str, things: str = "") -> str:
+    """A count with its noun."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def between(low: str, high: str, unit: str) -> str:
+    """An interval in words: 'up to 3 ms', '2 to 3 ms', '3 ms'."""
+    if low == high:
+        return f"{low} {unit}"
+    return f"up to {high} {unit}" if low == "0" else f"{low} to {high} {unit}"
+
+
+def step_milliseconds(measured: Measured, share: float) -> str | Hole:
+    """A share of the step in ms, or why the step time is not known."""
+    return shown(lambda: measured.milliseconds(share), milliseconds)

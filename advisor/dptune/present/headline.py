@@ -1,0 +1,57 @@
+"""Verdict, Why, Next, and how far they can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.present.lines import Line, Role, Span, heading, labelled
+
+_LEVELS: dict[str, tuple[str, Role]] = {
+    "sound": ("yes", "good"),
+    "partial": ("in part; keep these in mind", "warning"),
+    "unjudgeable": ("no: that no advice is given does not mean that the run is healthy", "error"),
+}
+
+
+def headline(report: Report, width: int) -> Iterator[Line]:
+    """The three sentences at the top of every report."""
+    told = report.headline
+    yield from labelled("Verdict", told.verdict, width, role="strong")
+    yield from labelled("Why", told.why, width)
+    yield from labelled("Next", told.next, width)
+
+
+def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:
+    """One line on whether the run can be judged."""
+    words, role = _LEVELS[report.trust.level]
+    yield from labelled("Judgeable", words, width, role=role)
+
+
+def trust(report: Report, width: int) -> Iterator[Line]:
+    """Whether the run can be judged, and each thing that limits it."""
+    words, role = _LEVELS[report.trust.level]
+    yield from heading("Can this run be judged?", width)
+    yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
+    for finding in report.trust.findings:
+        yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
+
+
+def source(report: Report, width: int) -> Iterator[Line]:
+    """What was read, and where it came from."""
+    run = report.run
+    yield from heading("What was read", width)
+    for place, path in enumerate(run.sources[:3]):
+        yield Span(f"  {'Files' if place == 0 else '':<12}", "dim"), Span(path)
+    if len(run.sources) > 3:
+        yield from labelled("", f"and {len(run.sources) - 3:,} more", width, indent="  ")
+    said = (
+        ("Command", run.command),
+        ("Recorded", run.recorded),
+        ("Ended", run.how_it_ended),
+        ("torch", run.torch),
+        ("Ranks", run.rank_basis),
+    )
+    for label, text in said:
+        if text:
+            yield from labelled(label, text, width, indent="  ")

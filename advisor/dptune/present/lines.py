@@ -1,0 +1,73 @@
+"""Lines of a page: text with the role it plays, before anyone gives the role a colour.
+
+A page is made once, as lines; a terminal, a file and a pane of the interface each paint it in their own way.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from dptune.present.visible import visible
+
+Role = Literal["plain", "strong", "dim", "code", "note", "warning", "error", "good"]
+
+
+class Span(NamedTuple):
+    """A piece of a line. Painters show `text` through `visible`."""
+
+    text: str
+    role: Role = "plain"
+
+
+Line = tuple[Span, ...]
+BLANK: Line = ()
+
+
+def line(text: str, role: Role = "plain") -> Line:
+    """A line of one span, as long as it is."""
+    return (Span(visible(text), role),)
+
+
+def heading(text: str, width: int) -> Iterator[Line]:
+    """A blank line and the name of a section."""
+    yield BLANK
+    yield from wrapped(text, width, role="strong")
+
+
+def wrapped(text: str, width: int, indent: str = "", then: str | None = None, role: Role = "plain") -> Iterator[Line]:
+    """The text folded at `width`, its first line after `indent`, the others after `then`."""
+    clean = visible(" ".join(text.split(" ")).replace("\n", " ").strip())
+    folded = textwrap.wrap(
+        clean,
+        max(width, 20),
+        initial_indent=indent,
+        subsequent_indent=indent if then is None else then,
+        break_on_hyphens=False,
+        break_long_words="://" not in clean,  # an address stays whole, to be opened
+    )
+    for row in folded:
+        yield line(row, role)
+
+
+def labelled(
+    label: str, text: str, width: int, column: int = 12, indent: str = "", role: Role = "plain"
+) -> Iterator[Line]:
+    """A label in its column, the text folded beside it; below it where the page is too narrow for two columns."""
+    if width - column - len(indent) < 30:
+        yield line(f"{indent}{label}", "dim")
+        yield from wrapped(text, width, f"{indent}  ", role=role)
+        return
+    margin = " " * column
+    for number, (span,) in enumerate(wrapped(text, width, indent + margin, role=role)):
+        if number == 0:
+            yield Span(f"{indent}{label:<{column}}", "dim"), Span(span.text[len(indent) + column :], role)
+        else:
+            yield (span,)
+
+
+def code(text: str, indent: str) -> Iterator[Line]:
+    """Lines to copy: never folded."""
+    for row in text.splitlines():
+        yield Span(indent), Span(visible(row), "code")

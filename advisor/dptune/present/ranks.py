@@ -1,0 +1,100 @@
+"""One row per rank and device: who is slow, who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from dptune.advice import Report
+from dptune.measured import Account, DeviceFigures, Missing, RankFigures
+from dptune.present.amounts import ns_as_ms, percent, several, shown
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.table import Cell, Column, table
+
+COLUMNS = (
+    Column("rank"),
+    Column("host", right=False, least=8),
+    Column("device", right=False, least=8),
+    Column("step ms"),
+    Column("compute"),
+    Column("exposed"),
+    Column("copies"),
+    Column("idle"),
+    Column("loader"),
+)
+WORDS = (
+    "Step ms is without the profiler. Compute, exposed (communication beside which nothing is calculated), copies and "
+    "idle are shares of the traced steps; loader is the share of the step in which the script waits for its next batch."
+)
+_AT_MOST = 16
+
+
+def ranks(report: Report, width: int) -> Iterator[Line]:
+    """The table of ranks, and what is wrong with the file of any."""
+    rows = list(rank_rows(report))
+    yield from heading(f"Ranks ({len(report.measured.ranks)})", width)
+    yield from table(COLUMNS, rows[:_AT_MOST], width)
+    if len(rows) > _AT_MOST:
+        yield from wrapped(
+            f"and {several(len(rows) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
+        )
+    if rows:
+        yield from wrapped(WORDS, width, "  ", role="dim")
+    names = sorted({str(rank.known("device_name")) for rank in report.measured.ranks if rank.known("device_name")})
+    if names:
+        yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
+    for told in rank_remarks(report):
+        yield from wrapped(told, width, "  ", "    ", role="warning")
+
+
+def rank_rows(report: Report) -> Iterator[list[Cell]]:
+    """Cells of each rank and device, in the order of `COLUMNS`."""
+    for rank in report.measured.ranks:
+        if not rank.devices:
+            yield _row(rank, "none", _no_device)
+        for device in rank.devices:
+            yield _row(rank, device.device, partial(_account, device))
+
+
+def rank_of_row(report: Report) -> list[RankFigures]:
+    """The rank that each row of `rank_rows` is about."""
+    return [rank for rank in report.measured.ranks for _ in range(max(1, len(rank.devices)))]
+
+
+def rank_remarks(report: Report) -> Iterator[str]:
+    """Ranks whose file broke off, or whose shares are of the whole recording because no step was found."""
+    partial_ranks = [rank for rank in report.measured.ranks if rank.partial]
+    for rank in partial_ranks[:_AT_MOST]:
+        yield f"Rank {rank.rank} is partial: {rank.partial}"
+    if len(partial_ranks) > _AT_MOST:
+        yield f"{several(len(partial_ranks) - _AT_MOST, 'more rank is', 'more ranks are')} partial."
+    whole = [str(rank.rank) for rank in report.measured.ranks if any(not device.steps for device in rank.devices)]
+    if whole:
+        which = f"rank {whole[0]}" if len(whole) == 1 else f"ranks {', '.join(whole[:_AT_MOST])}"
+        more = f" and {len(whole) - _AT_MOST} more" if len(whole) > _AT_MOST else ""
+        yield f"No steps were found on {which}{more}: the shares are of the whole recording."
+
+
+def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list[Cell]:
+    def part(name: str) -> Cell:
+        return shown(lambda: account().share(name), percent)
+
+    return [
+        str(rank.rank),
+        shown(lambda: rank.host),
+        device,
+        shown(lambda: rank.unprofiled_median_ns, ns_as_ms),
+        part("compute_ns"),
+        part("exposed_communication_ns"),
+        part("copy_ns"),
+        part("idle_ns"),
+        shown(lambda: rank.loader_wait_share, percent),
+    ]
+
+
+def _account(device: DeviceFigures) -> Account:
+    return device.total if device.steps else device.whole
+
+
+def _no_device() -> Account:
+    raise Missing("the trace holds no device operations of this rank")

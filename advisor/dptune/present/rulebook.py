@@ -1,0 +1,93 @@
+"""Rules for a reader: the list of them, and the page of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dptune.present.amounts import several
+from dptune.present.lines import BLANK, Line, Span, code, heading, labelled, line, wrapped
+from dptune.rule import Rule, Threshold
+
+_KINDS = {"time": "saves time", "risk": "finds a risk", "convergence": "concerns how the model learns"}
+_BULLET = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
+
+
+def record(rule: Rule, pack: str) -> dict[str, Any]:
+    """A rule as JSON."""
+    return {**asdict(rule), "pack": pack}
+
+
+def listed(rules: Sequence[tuple[Rule, str]], running: Collection[str], width: int) -> Iterator[Line]:
+    """Every rule under its family, with those that do not run marked."""
+    family = ""
+    for rule, pack in rules:
+        if rule.family != family:
+            family = rule.family
+            yield from heading(family, width)
+        notes = [note for note, said in (("preview", rule.preview), ("off", rule.code not in running)) if said]
+        if not pack.startswith("dptune "):
+            notes.append(f"from {pack}")
+        tail = f" ({', '.join(notes)})" if notes else ""
+        yield from labelled(rule.code, f"{rule.name}{tail}: {rule.summary}", width, column=8, indent="  ")
+    if not rules:
+        yield from wrapped("No rule is installed.", width)
+        return
+    yield BLANK
+    yield from wrapped(f"{several(len(rules), 'rule')}. More about one: dptune rules explain {rules[0][0].code}", width)
+
+
+def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, width: int) -> Iterator[Line]:
+    """The rule's own page: what its file says, then the thresholds in force."""
+    yield line(f"{rule.code} {rule.name}", "strong")
+    yield from wrapped(rule.summary, width)
+    preview = "; in preview: it runs only when it is selected" if rule.preview else ""
+    yield from wrapped(
+        f"{_KINDS[rule.kind]}; family {rule.family}; since {rule.since}; {pack}{preview}", width, role="dim"
+    )
+    yield from document(doc, width)
+    if rule.thresholds:
+        yield from heading("Thresholds", width)
+        for threshold in rule.thresholds:
+            yield from _threshold(threshold, limits, width)
+        yield from wrapped(
+            f"Change one in pyproject.toml under [tool.dptune.rules.{rule.code}].", width, "  ", role="dim"
+        )
+
+
+def document(doc: str, width: int) -> Iterator[Line]:
+    """A docstring in markdown, as far as rules use it: headings, paragraphs, lists, blocks of code."""
+    _, _, rest = doc.strip().partition("\n")
+    paragraph: list[str] = []
+    fenced = False
+    for row in [*rest.splitlines(), ""]:
+        bare = row.strip()
+        starts = not bare or bare.startswith(("## ", "```")) or _BULLET.match(row) is not None
+        if paragraph and (starts or fenced):
+            yield from _paragraph(paragraph, width)
+            paragraph = []
+        if bare.startswith("```"):
+            fenced = not fenced
+        elif fenced or (row.startswith("    ") and not paragraph and bare):
+            yield from code(row, "    " if fenced else "")
+        elif bare.startswith("## "):
+            yield from heading(bare[3:], width)
+        elif bare:
+            paragraph.append(row)
+
+
+def _paragraph(rows: Sequence[str], width: int) -> Iterator[Line]:
+    bullet = _BULLET.match(rows[0])
+    text = " ".join(row.strip() for row in rows)
+    yield from wrapped(text, width, "  ", "    " if bullet else "  ")
+
+
+def _threshold(threshold: Threshold, limits: Mapping[str, float], width: int) -> Iterator[Line]:
+    value = limits.get(threshold.name, threshold.default)
+    told = f"{threshold.name} = {value:g}"
+    if value != threshold.default:
+        told += f" (yours; dptune's own is {threshold.default:g})"
+    yield (Span("  "), *line(told, "code"))
+    yield from wrapped(threshold.reason, width, "      ")

@@ -1,0 +1,43 @@
+"""Rules that could not run, rules that had nothing to say, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.present.lines import Line, heading, labelled, wrapped
+
+
+def skipped(report: Report, width: int) -> Iterator[Line]:
+    """Rules by the reason they could not run for, and those that ran and were quiet."""
+    reasons: dict[str, list[str]] = {}
+    for one in report.skipped:
+        reasons.setdefault(one.reason, []).append(one.rule)
+    if reasons:
+        yield from heading("Rules that could not run", width)
+    for reason, rules in reasons.items():
+        yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
+    if report.quiet:
+        yield from heading("Rules that ran and found nothing", width)
+        yield from wrapped(", ".join(report.quiet), width, "  ")
+
+
+def next_command(report: Report, width: int) -> Iterator[Line]:
+    """The one command to type next."""
+    yield from heading("Next command", width)
+    if report.advice:
+        first = report.advice[0]
+        command, words = f"dptune rules explain {first.rule}", "what the first advice means, and when to leave it alone"
+        if first.verify:
+            command, words = first.verify, "proves the first advice by running it"
+    elif report.run.command is None:
+        command, words = (
+            "dptune profile train.py",
+            "records what these traces do not hold: step times without the profiler",
+        )
+    elif report.trust.level == "unjudgeable":
+        command, words = "dptune profile train.py", "records again, with enough steps to judge"
+    else:
+        command, words = "dptune rules list", "everything that was looked at"
+    yield from labelled("$", command, width, column=2, indent="  ", role="code")
+    yield from wrapped(words, width, "    ", role="dim")

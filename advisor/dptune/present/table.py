@@ -1,0 +1,97 @@
+"""Rows in columns, as wide as the page allows.
+
+A hole is shown by a letter, and its reason below the table. A column in which every row misses the figure for one
+reason is left out and named below. Where the page is too narrow for columns, each row is a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dptune.present.amounts import Hole
+from dptune.present.lines import Line, Role, Span, wrapped
+from dptune.present.visible import visible
+
+Cell = str | Hole
+_GAPS = (2, 1)
+
+
+class Column(NamedTuple):
+    """A heading; numbers stand `right`. `least` is how far it may be cut where the page is too narrow: 0 for never."""
+
+    heading: str
+    right: bool = True
+    least: int = 0
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, indent: str = "  ") -> Iterator[Line]:
+    """The heading, a line per row, and the reasons of what is missing."""
+    if not rows:
+        return
+    left_out = absent_throughout(rows)
+    kept = [i for i in range(len(columns)) if i not in left_out]
+    marks: dict[Hole, str] = {}
+    written = [[_written(row[i], marks) for i in kept] for row in rows]
+    heads = [columns[i] for i in kept]
+    yield from _drawn(heads, written, width, indent)
+    for hole, mark in marks.items():
+        yield from wrapped(f"{mark} {hole}", width, indent, f"{indent}    ", "dim")
+    for i, hole in left_out.items():
+        yield from wrapped(f"{columns[i].heading} {hole}", width, indent, f"{indent}  ", "dim")
+
+
+def absent_throughout(rows: Sequence[Sequence[Cell]]) -> dict[int, Hole]:
+    """Columns in which every row misses the figure for one reason, with that reason."""
+    return dict(_absent(rows))
+
+
+def _absent(rows: Sequence[Sequence[Cell]]) -> Iterator[tuple[int, Hole]]:
+    for i, first in enumerate(rows[0]):
+        if isinstance(first, Hole) and all(row[i] == first for row in rows):
+            yield i, first
+
+
+def _written(cell: Cell, marks: dict[Hole, str]) -> str:
+    if isinstance(cell, Hole):
+        return marks.setdefault(cell, f"[{_letter(len(marks))}]")
+    return visible(cell)
+
+
+def _letter(place: int) -> str:
+    return chr(ord("a") + place) if place < 26 else str(place)
+
+
+def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, indent: str) -> Iterator[Line]:
+    for gap in _GAPS:
+        widths, excess = _widths(columns, rows, width - len(indent) - gap * (len(columns) - 1))
+        if excess <= 0:
+            yield (_cells([column.heading for column in columns], columns, widths, indent, gap, "dim"),)
+            for row in rows:
+                yield (_cells(row, columns, widths, indent, gap, "plain"),)
+            return
+    for row in rows:
+        said = ", ".join(f"{column.heading} {text}" for column, text in zip(columns, row, strict=True))
+        yield from wrapped(said, width, indent, f"{indent}  ")
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> tuple[list[int], int]:
+    """Width of each column, and by how much they are too wide together."""
+    widths = [max(len(columns[i].heading), *(len(row[i]) for row in rows)) for i in range(len(columns))]
+    excess = sum(widths) - room
+    for i, column in enumerate(columns):
+        if column.least and excess > 0:
+            cut = min(excess, max(0, widths[i] - max(column.least, len(column.heading))))
+            widths[i] -= cut
+            excess -= cut
+    return widths, excess
+
+
+def _cells(
+    texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int], indent: str, gap: int, role: Role
+) -> Span:
+    pieces = []
+    for text, column, room in zip(texts, columns, widths, strict=True):
+        short = text if len(text) <= room else f"{text[: room - 2]}.."
+        pieces.append(f"{short:>{room}}" if column.right else f"{short:<{room}}")
+    return Span((indent + (" " * gap).join(pieces)).rstrip(), role)

@@ -1,0 +1,41 @@
+"""What this terminal can show: colours, how wide a line, the full-screen interface."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from typing import TextIO
+
+NARROWEST = 40
+WIDEST = 120  # a longer line is hard to read
+
+
+def colours(stream: TextIO) -> bool:
+    """Whether to colour: only on a terminal that is not dumb, and never under NO_COLOR."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width(stream: TextIO, asked: int | None = None) -> int:
+    """Columns of a line: what was asked for, else the terminal's own, else 80."""
+    if asked is not None:
+        return max(asked, NARROWEST)
+    if not stream.isatty():
+        return 80
+    return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+
+
+def no_interface() -> str | None:
+    """Why the full-screen interface cannot be shown here; None where it can."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or not stream.isatty():
+            return f"{name} is not a terminal"
+    if os.environ.get("TERM", "dumb") == "dumb" and sys.platform != "win32":
+        return "the terminal is dumb (TERM)"
+    if os.environ.get("CI"):
+        return "CI is set"
+    if importlib.util.find_spec("textual") is None:
+        return "textual is not installed"
+    return None

@@ -1,0 +1,118 @@
+"""What moves: collectives between ranks, copies between host and device, batches from the loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import CollectiveFigures, CopyFigures, Missing
+from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown, times
+from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.table import Cell, Column, table
+
+_COLLECTIVES = (
+    Column("kind", right=False, least=16),
+    Column("group", right=False, least=6),
+    Column("ranks"),
+    Column("type", right=False, least=8),
+    Column("message"),
+    Column("per step"),
+    Column("median ms"),
+    Column("least ms"),
+)
+_COPIES = (
+    Column("direction", right=False),
+    Column("memory", right=False),
+    Column("per step"),
+    Column("moved"),
+    Column("total ms"),
+    Column("exposed ms"),
+)
+_DIRECTIONS = {
+    "h2d": "host to device",
+    "d2h": "device to host",
+    "d2d": "on the device",
+    "p2p": "device to device",
+    "h2h": "on the host",
+    "unknown": "unknown",
+}
+_AT_MOST = 12
+
+
+def collectives(report: Report, width: int) -> Iterator[Line]:
+    """Exchanges between ranks: how many, how big, how long."""
+    yield from heading("Collectives: exchanges between ranks (traced times)", width)
+    try:
+        found = report.measured.collectives
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    if not found:
+        yield from wrapped("None inside the steps.", width, "  ")
+        return
+    yield from table(_COLLECTIVES, [_collective(one) for one in found[:_AT_MOST]], width)
+    if len(found) > _AT_MOST:
+        more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
+        yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
+    words = (
+        "A call lasts until its last rank has arrived: the median holds waiting, the least time holds the least of it."
+    )
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def copies(report: Report, width: int) -> Iterator[Line]:
+    """Copies by direction; exposed ms is copying beside which nothing was calculated or exchanged."""
+    yield from heading("Copies (traced times, over all ranks and steps)", width)
+    try:
+        found = report.measured.copies
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    if not found:
+        yield from wrapped("None inside the steps.", width, "  ")
+        return
+    yield from table(_COPIES, [_copy(one) for one in found[:_AT_MOST]], width)
+    words = "Exposed is copying while nothing is calculated or exchanged. Pinned memory can be copied beside compute."
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def feeding(report: Report, width: int) -> Iterator[Line]:
+    """Waiting for the data loader, and micro-batches per optimizer step."""
+    measured = report.measured
+    wait, step = measured.input, measured.accumulation
+    yield from heading("Input and batch", width)
+    share = shown(lambda: wait.wait_share, lambda found: f"{percent(found)} of the step")
+    time = shown(lambda: wait.wait_ns, lambda ns: f"{ns_as_ms(ns)} ms per step")
+    window = "steps without the profiler" if wait.basis == "unprofiled" else "traced steps"
+    said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
+    yield from labelled("Loader wait", said, width, column=18, indent="  ")
+    for label, text in (
+        ("Samples a step", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} over all ranks")),
+        ("Backwards a step", shown(lambda: step.backwards_per_step)),
+        ("  that exchange", shown(lambda: step.synchronised_backwards_per_step)),
+    ):
+        yield from labelled(label, str(text), width, column=18, indent="  ")
+
+
+def _collective(one: CollectiveFigures) -> list[Cell]:
+    return [
+        one.kind,
+        shown(lambda: one.group),
+        shown(lambda: one.group_size),
+        shown(lambda: one.dtype),
+        shown(lambda: one.message_bytes, data),
+        times(one.calls_per_step),
+        ns_as_ms(one.median_ns),
+        ns_as_ms(one.shortest_ns),
+    ]
+
+
+def _copy(one: CopyFigures) -> list[Cell]:
+    return [
+        _DIRECTIONS[one.direction],
+        shown(lambda: one.pinned, lambda pinned: "pinned" if pinned else "pageable"),
+        times(one.calls_per_step),
+        shown(lambda: one.total_bytes, data),
+        ns_as_ms(one.total_ns),
+        ns_as_ms(one.exposed_ns),
+    ]

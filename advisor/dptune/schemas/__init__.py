@@ -1,0 +1,36 @@
+"""JSON schemas of what dptune writes: `report.json` and `run.json` beside this file.
+
+After a change to a report's or a run's fields, `python -m dptune.schemas` writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schemas() -> dict[str, str]:
+    """File name -> the schema as text, made from the words themselves."""
+    from pydantic import TypeAdapter
+
+    from dptune.advice import Report
+    from dptune.runfile.record import RunRecord
+
+    return {
+        "report.json": _text(Report.model_json_schema(mode="serialization")),
+        "run.json": _text(TypeAdapter(RunRecord).json_schema(mode="serialization")),
+    }
+
+
+def write() -> None:
+    """Write every schema beside this file."""
+    for name, text in schemas().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return json.dumps({"$schema": _DIALECT, **schema}, indent=2) + "\n"

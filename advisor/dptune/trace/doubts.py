@@ -1,0 +1,50 @@
+"""What in a file that could be read limits what may be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dptune.advice import Finding
+from dptune.trace.columns import Builder, Columns
+from dptune.trace.kernels import (
+    DEVICE_CATEGORIES,
+    FOREIGN_DEVICE_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    LAUNCH_NAME,
+    OPERATOR_CATEGORIES,
+)
+
+
+def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Iterator[Finding]:
+    """Findings about one file, named by the file."""
+    if partial:
+        yield Finding(code="trace-partial", level="partial", text=f"{name} breaks off {partial}")
+    if builder.unreadable:
+        text = f"{name}: {builder.unreadable:,} of {builder.events:,} events could not be read and were left out"
+        yield Finding(code="events-unreadable", level="partial", text=text)
+    if builder.negative:
+        text = f"{name}: {builder.negative:,} events have a negative duration, taken as 0"
+        yield Finding(code="negative-durations", level="partial", text=text)
+    processes = np.unique(columns.pid_id[columns.of_category(OPERATOR_CATEGORIES)])
+    if len(processes) > 1:
+        pids = ", ".join(columns.labels[p] for p in processes)
+        text = f"{name} holds operators of {len(processes)} processes ({pids}): several ranks wrote to one file"
+        yield Finding(code="several-ranks-in-one-file", level="unjudgeable", text=text)
+    yield from _device_events(name, columns)
+
+
+def _device_events(name: str, columns: Columns) -> Iterator[Finding]:
+    if columns.of_category(DEVICE_CATEGORIES).any():
+        return
+    foreign = columns.of_category(FOREIGN_DEVICE_CATEGORIES)
+    if foreign.any():
+        what = columns.categories[columns.category_id[foreign][0]]
+        text = f"{name} records a device that dptune cannot account for (events of category {what})"
+        yield Finding(code="device-unknown", level="unjudgeable", text=text)
+        return
+    launches = int((columns.of_category(LAUNCH_CATEGORIES) & columns.named(LAUNCH_NAME.search)).sum())
+    if launches:
+        text = f"{name} launched {launches:,} kernels but holds no GPU event: they were not recorded or were dropped"
+        yield Finding(code="gpu-events-missing", level="unjudgeable", text=text)

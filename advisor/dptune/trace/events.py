@@ -1,0 +1,52 @@
+"""A trace that was read: its columns, and what the file says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dptune.advice import Finding
+from dptune.trace.columns import Columns
+from dptune.trace.schema import Args
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that the file lists. `name` is "" in some; `compute_major` is None off NVIDIA."""
+
+    index: int
+    name: str
+    compute_major: int | None = None
+    compute_minor: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """What the file says about the process group; each part may be missing. `groups` is size by name."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    groups: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One trace file. `events` is the length of `traceEvents`; `partial` where the file broke off, "" if whole.
+
+    `collectives` holds, by row, the arguments of events that describe a collective. `base_ns` is what times count
+    from, in nanoseconds since the epoch; 0 where they count from the epoch itself. `thread_names` is by (pid, tid).
+    `findings` are oddities of the file that limit what can be said of it.
+    """
+
+    path: str
+    events: int
+    columns: Columns
+    partial: str = ""
+    collectives: dict[int, Args] = field(default_factory=dict)
+    devices: tuple[Device, ...] = ()
+    distributed: Distributed = field(default_factory=Distributed)
+    base_ns: int = 0
+    host: str = ""
+    thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()

@@ -1,0 +1,101 @@
+"""From what a user names to the files to read."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dptune.advice import Finding
+from dptune.errors import RunError
+from dptune.runfile import paths as names
+
+_SUFFIXES = (".json", ".json.gz", ".gz")
+_ITERATION = re.compile(r"^iteration_(\d+)$")
+
+
+@dataclass
+class Files:
+    """The run folders and the foreign trace files that were found, each once, in a stable order."""
+
+    run_folders: list[Path] = field(default_factory=list)
+    traces: list[Path] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def find(wanted: Sequence[str | os.PathLike[str]]) -> Files:
+    """Expand globs and folders. Raises RunError for a path that leads to nothing."""
+    found = Files()
+    for given in wanted:
+        for path in _expanded(given):
+            if path.is_dir():
+                _folder(path, found)
+            elif path.name == names.RUN_JSON or path.name.endswith(".facts.json"):
+                _once(found.run_folders, path.parent)
+            else:
+                _once(found.traces, path)
+    if not found.run_folders and not found.traces:
+        raise RunError("no trace files were named", "give a run folder, a trace file, a glob or a folder of traces")
+    return found
+
+
+def _expanded(given: str | os.PathLike[str]) -> list[Path]:
+    path = Path(given).expanduser()
+    if path.exists():
+        return [path]
+    matches = sorted(glob.glob(str(path), recursive=True), key=_natural)  # noqa: PTH207 - takes absolute patterns
+    if not matches:
+        raise RunError(f"{path} does not exist", "check the path; quote a glob so that the shell leaves it alone")
+    return [Path(match) for match in matches]
+
+
+def _folder(folder: Path, found: Files) -> None:
+    latest = folder / names.LATEST
+    if not names.is_run_folder(folder) and latest.is_file():
+        target = folder / latest.read_text(encoding="utf-8", errors="replace").strip()
+        if names.is_run_folder(target):
+            folder = target
+    if names.is_run_folder(folder):
+        _once(found.run_folders, folder)
+        return
+    inside = sorted(_traces_in(folder), key=lambda path: _natural(str(path)))
+    nested = sorted({p.parent for p in folder.rglob(names.RUN_JSON) if p.is_file()}, key=str)
+    if nested and not inside:
+        raise RunError(f"{folder} holds {len(nested)} runs", f"name one of them, such as {nested[-1]}")
+    if not inside:
+        raise RunError(f"{folder} holds no trace files", "traces end in .json or .json.gz")
+    for path in _last_iteration(inside, found):
+        _once(found.traces, path)
+
+
+def _traces_in(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ours = path.name == names.RUN_JSON or names.rank_of(path) is not None
+        if path.name.endswith(_SUFFIXES) and path.is_file() and not hidden and not ours:
+            yield path
+
+
+def _last_iteration(traces: list[Path], found: Files) -> list[Path]:
+    """Of torchtitan's iteration_N folders, the files of the last: each holds all ranks once."""
+    iterations = {path: int(match[1]) for path in traces if (match := _ITERATION.match(path.parent.name))}
+    if len(set(iterations.values())) < 2:
+        return traces
+    last = max(iterations.values())
+    others = sorted(set(iterations.values()) - {last})
+    text = f"read iteration_{last}; left out iteration_{', iteration_'.join(map(str, others))}"
+    found.findings.append(Finding(code="iterations-left-out", level="info", text=text))
+    return [path for path in traces if iterations.get(path, last) == last]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key under which rank10 comes after rank9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _once(paths: list[Path], path: Path) -> None:
+    if path not in paths:
+        paths.append(path)

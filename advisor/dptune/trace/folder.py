@@ -1,0 +1,59 @@
+"""A folder that dptune recorded: its record, facts and trace files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dptune.advice import Finding
+from dptune.runfile import form
+from dptune.runfile import paths as names
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
+
+
+@dataclass
+class Contents:
+    """A run folder: `traces` are the lean windows and `details` the rich ones, by rank."""
+
+    path: Path
+    record: RunRecord | None = None
+    facts: dict[int, Facts] = field(default_factory=dict)
+    traces: dict[int, Path] = field(default_factory=dict)
+    details: dict[int, Path] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def contents(path: Path) -> Contents:
+    """What a run folder holds; a record or facts that cannot be read become findings."""
+    found = Contents(path)
+    record = path / names.RUN_JSON
+    if record.is_file():
+        try:
+            found.record = form.read(record, RunRecord)
+        except (OSError, ValueError) as error:
+            _unreadable(found, error)
+    for file in sorted(path.iterdir()):
+        rank = names.rank_of(file)
+        if rank is None:
+            continue
+        if file.name.endswith(".facts.json"):
+            try:
+                found.facts[rank] = form.read(file, Facts)
+            except (OSError, ValueError) as error:
+                _unreadable(found, error)
+        elif names.is_detail(file):
+            found.details[rank] = file
+        else:
+            found.traces[rank] = file
+    for rank in sorted(set(found.details) - set(found.traces)):
+        # The lean window was lost: the rich one still shows the structure of a step.
+        found.traces[rank] = found.details[rank]
+        text = f"rank {rank} has no lean window: its rich window, recorded with shapes and stacks, is used instead"
+        found.findings.append(Finding(code="lean-window-missing", level="partial", text=text))
+    return found
+
+
+def _unreadable(found: Contents, error: Exception) -> None:
+    text = f"{found.path.name}: {error}"
+    found.findings.append(Finding(code="file-unreadable", level="partial", text=text))

@@ -1,0 +1,142 @@
+"""What a user names -> a Run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dptune.advice import Finding
+from dptune.errors import DptuneError, RunError
+from dptune.trace import folder, ranks
+from dptune.trace.decode import decode
+from dptune.trace.events import Trace
+from dptune.trace.files import Files, find
+from dptune.trace.run import Progress, RankTrace, Run, shown
+
+
+def load(paths: Sequence[str | os.PathLike[str]], *, progress: Progress | None = None) -> Run:
+    """Read a run folder, one trace, several files or globs, or a folder of foreign traces.
+
+    `progress` is called with what is being read, how many files are done, and how many there are. A file that cannot
+    be read is a finding as long as another can; otherwise its TraceError, or a RunError that counts them, is raised.
+    """
+    files = find(paths)
+    recorded = [folder.contents(path) for path in files.run_folders]
+    report = progress or (lambda _what, _done, _total: None)
+    total = sum(len(part.traces) for part in recorded) + len(files.traces)
+    gathered = _Gathered(files)
+    done = 0
+    for part in recorded:
+        gathered.add_folder(part)
+        for rank, path in part.traces.items():
+            report(shown(path), done, total)
+            done += 1
+            trace = gathered.read(path)
+            if trace is not None:
+                gathered.place(rank, ranks.FACTS, trace, part.details.get(rank))
+    for path in files.traces:
+        report(shown(path), done, total)
+        done += 1
+        trace = gathered.read(path)
+        if trace is not None:
+            known = ranks.rank_of(trace, path)
+            if known is None:
+                gathered.rankless.append(trace)
+            else:
+                gathered.place(*known, trace)
+    report("", total, total)
+    return gathered.run()
+
+
+class _Gathered:
+    """What has been read so far, and what went wrong on the way."""
+
+    def __init__(self, files: Files) -> None:
+        self.placed: dict[int, RankTrace] = {}
+        self.rankless: list[Trace] = []
+        self.failed: list[DptuneError] = []
+        self.parts: list[folder.Contents] = []
+        self.findings: list[Finding] = list(files.findings)
+        self.bases: list[str] = []
+
+    def add_folder(self, part: folder.Contents) -> None:
+        self.parts.append(part)
+        self.findings += part.findings
+
+    def read(self, path: Path) -> Trace | None:
+        try:
+            return decode(path)
+        except DptuneError as error:
+            self.failed.append(error)
+            self.findings.append(Finding(code="file-unreadable", level="partial", text=error.message))
+            return None
+
+    def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
+        if basis not in self.bases:
+            self.bases.append(basis)
+        if rank in self.placed:
+            kept = shown(self.placed[rank].source)
+            text = f"two files claim rank {rank}: {kept} is used, {shown(trace.path)} left out"
+            self.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
+            return
+        self.findings += trace.findings
+        self.placed[rank] = RankTrace(rank, trace.path, trace, None if rich is None else str(rich))
+
+    def run(self) -> Run:
+        for trace in self.rankless:
+            free = next(n for n in range(len(self.placed) + 1) if n not in self.placed)
+            self.place(free, ranks.ORDER, trace)
+        facts = {rank: own for part in self.parts for rank, own in part.facts.items()}
+        if not self.placed and not facts:
+            self._nothing()
+        run = Run(
+            ranks=[self.placed[rank] for rank in sorted(self.placed)],
+            record=next((part.record for part in self.parts if part.record is not None), None),
+            facts=dict(sorted(facts.items())),
+            findings=self.findings,
+            rank_basis="; ".join(self.bases),
+            sources=[str(part.path) for part in self.parts]
+            + [trace.source for trace in self.placed.values() if not self._inside(trace.source)],
+        )
+        run.findings.extend(_absent(run))
+        return run
+
+    def _inside(self, source: str) -> bool:
+        return any(part.path in Path(source).parents for part in self.parts)
+
+    def _nothing(self) -> None:
+        if len(self.failed) == 1:
+            raise self.failed[0]
+        if self.failed:
+            first = self.failed[0]
+            raise RunError(f"none of {len(self.failed)} files could be read; the first: {first.message}", first.hint)
+        where = ", ".join(str(part.path) for part in self.parts)
+        raise RunError(f"{where} holds neither traces nor facts", "the recording did not reach its first window")
+
+
+def _absent(run: Run) -> list[Finding]:
+    """Ranks of which something is missing."""
+    found = []
+    traced = {rank.rank for rank in run.ranks}
+    for rank in sorted(set(run.facts) - traced):
+        text = f"rank {rank} has facts but no readable trace"
+        found.append(Finding(code="trace-missing", level="partial", text=text))
+    world = run.world_size or 0
+    missing = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
+    if missing:
+        which = f"rank {_spans(missing)} is" if len(missing) == 1 else f"ranks {_spans(missing)} are"
+        text = f"{which} missing: {world - len(missing)} of {world} ranks were given"
+        found.append(Finding(code="ranks-missing", level="partial", text=text))
+    return found
+
+
+def _spans(numbers: list[int]) -> str:
+    """Ascending numbers as spans: 2-7, 9."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)

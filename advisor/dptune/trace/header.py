@@ -1,0 +1,74 @@
+"""What stands beside the events of a trace file: devices, process group, clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+from dptune.trace.columns import NONE, integer
+from dptune.trace.events import Device, Distributed
+from dptune.trace.schema import Header
+
+
+class Metadata(TypedDict):
+    """The fields of a Trace that come from its header."""
+
+    devices: tuple[Device, ...]
+    distributed: Distributed
+    base_ns: int
+    host: str
+
+
+def metadata(header: Header) -> Metadata:
+    """The header's fields, whatever types they were written with; what does not fit is left out."""
+    listed = header.devices if isinstance(header.devices, list) else header.old_devices
+    devices = [_device(entry) for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return Metadata(
+        devices=tuple(devices),
+        distributed=_distributed(header.distributed),
+        base_ns=max(integer(header.base_ns), 0),
+        host=header.host if isinstance(header.host, str) else "",
+    )
+
+
+def is_torch(header: Header) -> bool:
+    """Whether a header holds anything that only torch.profiler writes."""
+    return any(
+        value is not None
+        for value in (header.schema_version, header.devices, header.old_devices, header.distributed, header.base_ns)
+    )
+
+
+def _device(entry: dict[str, Any]) -> Device:
+    name = entry.get("name")
+    return Device(
+        index=integer(entry.get("id")),
+        name=name.strip() if isinstance(name, str) else "",
+        compute_major=_known(entry.get("computeMajor", entry.get("major"))),
+        compute_minor=_known(entry.get("computeMinor", entry.get("minor"))),
+        memory_bytes=_known(entry.get("totalGlobalMem")),
+    )
+
+
+def _distributed(entry: object) -> Distributed:
+    if not isinstance(entry, dict):
+        return Distributed()
+    backend = entry.get("backend")
+    return Distributed(
+        rank=_known(entry.get("rank")),
+        world_size=_known(entry.get("world_size")),
+        backend=backend if isinstance(backend, str) and backend else None,
+        groups=dict(_groups(entry.get("pg_config"))),
+    )
+
+
+def _groups(config: object) -> Iterator[tuple[str, int]]:
+    for group in config if isinstance(config, list) else []:
+        size = _known(group.get("pg_size")) if isinstance(group, dict) else None
+        if size is not None:
+            yield str(group.get("pg_name", "")), size
+
+
+def _known(value: object) -> int | None:
+    number = integer(value)
+    return None if number == NONE else number

@@ -1,0 +1,73 @@
+"""Whether a file is a torch.profiler trace, and what it looks like when it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dptune.errors import TraceError
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import STEP_NAME, TORCH_CATEGORIES
+
+_HINT = (
+    "dptune reads what torch.profiler writes: export_chrome_trace(), tensorboard_trace_handler(), or `dptune profile`"
+)
+# First bytes -> what kind of file that is.
+_MAGIC = (
+    (b"SQLite format 3", "an SQLite database, such as an Nsight Systems export"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstandard file"),
+    (b"\x80", "a Python pickle, such as a CUDA memory snapshot"),
+    (b"PAR1", "a Parquet file"),
+    (b"\x89HDF", "an HDF5 file"),
+)
+# A word of the text -> whose file that is. Checked in this order, in the first part of the text.
+_WORDS = (
+    (b"dynamo_timed", "torch.compile's own timing log"),
+    (b"JSONTraceHandler", "a trace of MosaicML Composer's own profiler"),
+    (b"backward-compute", "a pipeline timeline of Megatron-LM"),
+    (b'"nodes"', "a PyTorch execution trace (a graph, without times)"),
+    (b"highres-ticks", "a TensorFlow or JAX profile"),
+    (b"Cmpt Prep", "an accelerator vendor's own trace"),
+)
+_LOOKED_AT_BYTES = 64 * 1024
+
+
+def is_not_json(text: bytes) -> bool:
+    """Whether the text cannot be the beginning of a JSON object or list."""
+    return text.lstrip()[:1] not in (b"{", b"[")
+
+
+def is_torch(columns: Columns, header_is_torch: bool) -> bool:
+    """Whether the events or the header are torch.profiler's."""
+    if header_is_torch or any(category in TORCH_CATEGORIES for category in columns.categories):
+        return True
+    return any(STEP_NAME.match(name) for name in columns.names)
+
+
+def refusal(path: Path, text: bytes, columns: Columns | None = None) -> TraceError:
+    """The error for a file that is not a torch.profiler trace, naming what it looks like."""
+    return TraceError(f"{path} is not a torch.profiler trace: it looks like {_looks_like(text, columns)}", _HINT)
+
+
+def _looks_like(text: bytes, columns: Columns | None) -> str:
+    start = text.lstrip()[:_LOOKED_AT_BYTES]
+    lower = start[:500].lower()
+    if b"<html" in lower or b"<!doctype html" in lower:
+        return "a web page (was the download link a page about the file?)"
+    if start.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer: the file itself was not downloaded"
+    for magic, what in _MAGIC:
+        if start.startswith(magic):
+            return what
+    if start[:1] not in (b"{", b"["):
+        return "text, not JSON" if start.isascii() else "a binary file of an unknown kind"
+    if start.rstrip() in (b"{}", b"[]"):
+        return "an empty JSON object" if start.startswith(b"{") else "an empty JSON list"
+    if b'"traceEvents"' not in start and b'"ph"' not in start:
+        return "JSON without trace events"
+    for word, what in _WORDS:
+        if word in start:
+            return what
+    if columns is not None and not len(columns) and b'"M"' in start:
+        return "a Chrome trace that names processes and threads but holds no timed event"
+    return "a Chrome trace of another tool"

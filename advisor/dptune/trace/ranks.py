@@ -1,0 +1,37 @@
+"""Which rank a trace file belongs to, and how that is known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dptune.trace.events import Trace
+
+FACTS = "the run folder"
+DISTRIBUTED_INFO = "distributedInfo in the trace"
+FILE_NAME = "the file names"
+FOLDER_NAME = "the folder names"
+ORDER = "the order of the files: nothing in them says"
+
+_RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d+)(?!\d)", re.IGNORECASE)
+_WORKER = re.compile(r"^worker[-_]?(\d+)\.", re.IGNORECASE)
+
+
+def rank_of(trace: Trace, path: Path) -> tuple[int, str] | None:
+    """The rank and what says so: distributedInfo, then the file's name, then the folders'; None where nothing does."""
+    if trace.distributed.rank is not None and trace.distributed.rank >= 0:
+        return trace.distributed.rank, DISTRIBUTED_INFO
+    named = rank_in_name(path.name)
+    if named is not None:
+        return named, FILE_NAME
+    for folder in reversed(path.parts[:-1]):
+        match = _RANK.search(folder)
+        if match:
+            return int(match[1]), FOLDER_NAME
+    return None
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank in a file's name, as torchtitan, HTA's examples, tensorboard's worker names and people write it."""
+    match = _RANK.search(name) or _WORKER.search(name)
+    return int(match[1]) if match else None

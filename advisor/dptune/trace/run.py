@@ -1,0 +1,64 @@
+"""A run: the traces of its ranks, with what the recording says about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from dptune.advice import Finding
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
+from dptune.trace.decode import decode
+from dptune.trace.events import Trace
+
+MOST_RANKS = 1_000_000  # a larger claim is damage
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class RankTrace:
+    """One rank: the trace of its lean window (or its only one), and where its rich window is, if it has one."""
+
+    rank: int
+    source: str
+    lean: Trace
+    rich_source: str | None = None
+
+    @cached_property
+    def rich(self) -> Trace | None:
+        """The trace of the rich window, read when first asked for; raises TraceError where it cannot be read."""
+        return None if self.rich_source is None else decode(self.rich_source)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Ranks in ascending order, the launcher's record and the facts where dptune recorded the run, and findings.
+
+    `rank_basis` says where the rank numbers come from; `sources` are the files that were read.
+    """
+
+    ranks: list[RankTrace]
+    record: RunRecord | None = None
+    facts: dict[int, Facts] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    rank_basis: str = ""
+    sources: list[str] = field(default_factory=list)
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the run had, by the facts, the record or the traces; None where nothing says."""
+        claims = [facts.world_size for facts in self.facts.values()]
+        if not any(claims) and self.record is not None:
+            claims = [self.record.world_size or 0]
+        if not any(claims):
+            claims = [rank.lean.distributed.world_size or 0 for rank in self.ranks]
+        return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A file in a sentence: its name and the folder it lies in."""
+    parts = Path(path).parts
+    return str(Path(*parts[-2:])) if len(parts) > 2 else str(path)

@@ -1,0 +1,187 @@
+"""What the pages say of the code comes from the code, at every build: nothing of it is committed.
+
+A line `<!-- dptune: rules -->` in a page is replaced by what is written here under that name. One page is added for
+each rule of every pack that is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+PLACEHOLDER = re.compile(r"^<!-- dptune: ([a-z-]+)(?: ([a-z -]+))? -->$", re.MULTILINE)
+UNITS = {"_ns": "ns", "_us": "µs", "_ms": "ms", "_bytes": "bytes", "_share": "0 to 1", "_gb_per_s": "1e9 bytes/s"}
+
+
+def loaded_rules() -> list[Any]:
+    """Every rule of every installed pack, in the order of their codes; a pack that cannot be used stops the build."""
+    from dptune.advise.packs import survey
+
+    found = survey()
+    if found.problems:
+        raise RuntimeError("; ".join(found.problems))
+    return found.rules
+
+
+def rule_page(rule: Any, doc: str) -> str:
+    """The page of a rule: what it declares, its docstring as it stands, the numbers it decides by."""
+    facts = [("Family", rule.family), ("Kind of advice", rule.kind), ("Since", rule.since)]
+    if rule.preview:
+        facts.append(("Preview", "runs only when it is selected by name"))
+    text = inspect.cleandoc(doc).removeprefix(rule.summary).strip()
+    parts = [f"# {rule.code} {rule.name}", f"**{rule.summary}**", _table(("", ""), facts), text]
+    if rule.thresholds:
+        rows = [(f"`{each.name}`", _number(each.default), each.reason) for each in rule.thresholds]
+        first = rule.thresholds[0]
+        parts += [
+            "## Thresholds",
+            _table(("name", "default", "why this number"), rows),
+            "Each can be set in `pyproject.toml`:",
+            f"```toml\n[tool.dptune.rules.{rule.code}]\n{first.name} = {_number(first.default)}\n```",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def rules() -> str:
+    """All rules, as a table with a link to the page of each."""
+    rules = [loaded.rule for loaded in loaded_rules()]
+    rows = [(f"[{r.code}]({r.code}.md)", r.name, r.family, r.kind, r.summary) for r in rules]
+    return _table(("code", "name", "family", "kind", "what it looks for"), rows)
+
+
+def knobs() -> str:
+    """Every setting that an advice can name."""
+    from dptune.knobs import KNOBS
+
+    parts = []
+    for knob in KNOBS.values():
+        unit = f" {knob.unit}" if knob.unit else ""
+        learned = "stays the same" if knob.numerics == "same" else "**may change**: it is listed with what to watch"
+        default = "unset" if knob.default is None else f"`{knob.default}`{unit}"
+        parts.append(
+            f"## `{knob.name}`\n\n{_sentence(knob.summary)}\n\n"
+            f"- Default: {default}\n- What is learned: {learned}\n\n```python\n{knob.paste}\n```"
+        )
+    return "\n\n".join(parts)
+
+
+def figures() -> str:
+    """Every figure of `dptune.measured`, by the record it stands in."""
+    from dptune import measured
+
+    records = [
+        value
+        for value in vars(measured).values()
+        if inspect.isclass(value) and issubclass(value, measured.Model) and value.__module__ == measured.__name__
+    ]
+    return "\n\n".join(_record(record) for record in records if record not in (measured.Model, measured.Figures))
+
+
+def _record(record: Any) -> str:
+    rows = [
+        (f"`{name}`", _unit(name), "yes" if not field.is_required() and field.default is None else "", _cell(field))
+        for name, field in record.model_fields.items()
+        if name != "missing"
+    ]
+    return f"## {record.__name__}\n\n{_doc(record)}\n\n" + _table(("figure", "unit", "may be missing", "what"), rows)
+
+
+def _cell(field: Any) -> str:
+    links = [f"see [{kind.__name__}](#{kind.__name__.lower()})" for kind in _nested(field.annotation)]
+    return "; ".join(filter(None, [field.description, *links]))
+
+
+def _nested(annotation: Any) -> list[Any]:
+    """The records inside an annotation such as `list[Record] | None`."""
+    if hasattr(annotation, "model_fields"):
+        return [annotation]
+    return [kind for part in typing.get_args(annotation) for kind in _nested(part)]
+
+
+def records() -> str:
+    """Every field of the files in a run folder, by the dataclass it stands in."""
+    from dptune.runfile import facts, record
+
+    parts = []
+    for module in (record, facts):
+        file, _, what = inspect.cleandoc(module.__doc__ or "").partition(": ")
+        parts.append(f"## {file}\n\n{_sentence(what)}")
+        for kind in vars(module).values():
+            if dataclasses.is_dataclass(kind) and inspect.isclass(kind) and kind.__module__ == module.__name__:
+                rows = [(f"`{field.name}`", f"`{field.type}`") for field in dataclasses.fields(kind)]
+                parts.append(f"### {kind.__name__}\n\n{_doc(kind)}\n\n" + _table(("field", "type"), rows))
+    return "\n\n".join(parts)
+
+
+def usage(verb: str) -> str:
+    """What `dptune VERB --help` prints; the verb may be two words."""
+    plain = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "dptune", *verb.split(), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
+    if done.returncode:
+        raise RuntimeError(f"`dptune {verb} --help` ended with {done.returncode}: {done.stderr}")
+    return f"```text\n$ dptune {verb} --help\n{done.stdout.rstrip()}\n```"
+
+
+WRITERS: dict[str, Callable[..., str]] = {
+    "figures": figures,
+    "help": usage,
+    "knobs": knobs,
+    "records": records,
+    "rules": rules,
+}
+
+
+def _doc(thing: Any) -> str:
+    return inspect.cleandoc(thing.__doc__ or "")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _unit(name: str) -> str:
+    return next((unit for suffix, unit in UNITS.items() if name.endswith(suffix)), "")
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+# The three calls of mkdocs.
+
+
+def on_config(config: Any) -> Any:
+    """Put the page of each rule under the list of all rules."""
+    section = next(part["Rules"] for part in config.nav if "Rules" in part)
+    rules = [loaded.rule for loaded in loaded_rules()]
+    pages = [{f"{rule.code} {rule.name}": f"rules/{rule.code}.md"} for rule in rules]
+    section[1:1] = pages
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the page of each rule."""
+    from mkdocs.structure.files import File
+
+    for loaded in loaded_rules():
+        page = rule_page(loaded.rule, loaded.doc)
+        files.append(File.generated(config, f"rules/{loaded.rule.code}.md", content=page))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the placeholders of a page."""
+    return PLACEHOLDER.sub(lambda found: WRITERS[found[1]](*filter(None, [found[2]])), markdown)

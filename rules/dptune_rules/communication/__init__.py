@@ -1,0 +1,1 @@
+"""Rules about collectives: gradients, buckets, groups."""

@@ -1,0 +1,237 @@
+"""Gradient buckets so small that their start-ups cost time, or one so large that nothing hides it.
+
+## What it measures
+
+The all-reduces of a step that carry gradients: how many, how large, and how long the shortest of them took. With facts
+of the process they are those whose size is that of a DDP bucket; without, every all-reduce of more than 64 bytes, and
+then only in runs that do nothing else but all-reduce and broadcast. The gradients of one backward pass are the sum of
+these messages.
+
+Two cases:
+
+- *too small*: the mean message is below 1 MiB and larger buckets would at least halve their number;
+- *too large*: all gradients travel in a single message of more than 1 MiB, nearly none of it hidden.
+
+## Why it costs time
+
+An all-reduce takes a start-up time, whatever its size, plus its bytes over the rate of the link. Many small buckets pay
+the start-up many times. The saving is bounded by the messages that would no longer be sent, each taken at the shortest
+duration that was seen (waiting and contention are least in that one), and by the communication that nothing hides.
+
+A single bucket is complete only when backward is over, so it cannot travel beside backward at all.
+
+## What to change
+
+`bucket_cap_mb` of DistributedDataParallel. Proposed is a quarter of the gradients, between 1 MiB and 25 MiB: few
+start-ups, while three quarters can still travel before backward ends. The limits are the sizes DDP itself starts from.
+
+Left out, DDP's first bucket is 1 MiB and the others 25 MiB, so that the first one leaves early. Passing 25 is not the
+same: the first bucket is then 25 MiB too, and a model with less than that has one bucket that nothing hides.
+
+## When to leave it alone
+
+- The communication is hidden: then a start-up costs nothing that a step waits for.
+- Buckets are small because the model is.
+- One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little.
+- A communication hook depends on the buckets: PowerSGD keeps its state per bucket.
+
+## References
+
+- Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.2 on bucketing
+  and section 5 on choosing the size: https://arxiv.org/abs/2006.15704
+- DistributedDataParallel, `bucket_cap_mb`:
+  https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+- Measured with two gloo ranks over a link of 200 Mbit/s: 0.05 MiB buckets instead of the default ran at 0.74 times the
+  speed, with 2.4 MB of gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.measured import CollectiveFigures, Missing
+from dptune.rule import Rule, RunView, Threshold
+
+MIB = 2**20
+SCALAR_BYTES = 64  # a loss or a counter that ranks average, not a bucket of gradients
+TARGET_BUCKETS = 4
+LEAST_CAP_MIB, MOST_CAP_MIB = 1, 25
+
+SMALL_MIB = Threshold("small_mib", 1.0, "DDP's own first bucket, the smallest it makes by default, is 1 MiB")
+FEWER_TIMES = Threshold("fewer_times", 2.0, "below half as many messages the change is lost in the noise of a step")
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+TAIL_SHARE = Threshold("tail_share", 0.05, "what a warning is: the exposed communication of a single bucket")
+HIDDEN_SHARE = Threshold("hidden_share", 0.1, "a single bucket leaves when backward is over: next to nothing hides it")
+
+RULE = Rule(
+    code="DP101",
+    name="bucket-size",
+    family="communication",
+    kind="time",
+    summary="gradient buckets are so small that their start-ups cost time, or one is so large that nothing hides it",
+    since="0.1",
+    thresholds=(SMALL_MIB, FEWER_TIMES, WORTH_SHARE, TAIL_SHARE, HIDDEN_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose larger buckets where start-ups cost time, smaller ones where a single bucket cannot be hidden."""
+    buckets = _buckets(run)
+    if buckets is None:
+        return
+    if buckets.mean_bytes < run.limit(SMALL_MIB) * MIB:
+        yield from _raise(run, buckets)
+    elif round(buckets.calls) == 1 and buckets.gradient_bytes > MIB:
+        yield from _lower(run, buckets)
+
+
+@dataclass(frozen=True)
+class _Buckets:
+    """The all-reduces of one backward pass that carry gradients; `passes` such backward passes make a step."""
+
+    calls: float
+    passes: int
+    gradient_bytes: float
+    largest_bytes: int
+    shortest_ns: int
+
+    @property
+    def mean_bytes(self) -> float:
+        return self.gradient_bytes / self.calls
+
+    @property
+    def cap_mib(self) -> int:
+        """A quarter of the gradients, within the sizes DDP itself starts from."""
+        return min(MOST_CAP_MIB, max(LEAST_CAP_MIB, math.ceil(self.gradient_bytes / TARGET_BUCKETS / MIB)))
+
+    @property
+    def fewest_calls(self) -> int:
+        """With that cap at least so many: the tensor that fills a bucket closes it, so it may overshoot by one."""
+        return max(1, math.ceil(self.gradient_bytes / (self.cap_mib * MIB + self.largest_bytes)))
+
+
+def _buckets(run: RunView) -> _Buckets | None:
+    found = run.measured.collectives
+    reductions = [c for c in found if c.kind == "all_reduce" and c.calls_per_step > 0]
+    if any(c.kind == "unknown" for c in found):
+        raise Missing("the traces do not name every collective, so gradient buckets cannot be told from others")
+    reductions = [c for c in reductions if c.message_bytes > SCALAR_BYTES]
+    sizes = {size for f in run.facts[:1] for d in f.ddp for size in d.rebuilt_bucket_sizes or d.bucket_sizes}
+    if any(c.message_bytes in sizes for c in reductions):
+        reductions = [c for c in reductions if c.message_bytes in sizes]
+    elif reductions and not run.facts and any(c.kind not in ("all_reduce", "broadcast") for c in found):
+        raise Missing("other collectives run beside the all-reduces, so DDP's buckets cannot be told from them")
+    return _of_one_pass(reductions, run.measured.accumulation.known("synchronised_backwards_per_step") or 1)
+
+
+def _of_one_pass(reductions: list[CollectiveFigures], passes: int) -> _Buckets | None:
+    if not reductions:
+        return None
+    return _Buckets(
+        calls=sum(c.calls_per_step for c in reductions) / passes,
+        passes=passes,
+        gradient_bytes=sum(c.calls_per_step * c.message_bytes for c in reductions) / passes,
+        largest_bytes=max(c.message_bytes for c in reductions),
+        shortest_ns=min(c.shortest_ns for c in reductions),
+    )
+
+
+def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
+    removed = buckets.calls - buckets.fewest_calls
+    if buckets.calls < run.limit(FEWER_TIMES) * buckets.fewest_calls:
+        return
+    then = math.ceil(buckets.gradient_bytes / buckets.cap_mib / MIB)
+    startup = removed * buckets.passes * buckets.shortest_ns / _step_ns(run)
+    exposed = run.measured.share("exposed_communication_ns")
+    share = min(startup, exposed)
+    changes = _changes(run, buckets, larger=True)
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None or not changes:
+        return
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"gradients travel in {buckets.calls:.0f} all-reduces of {_size(buckets.mean_bytes)} on average: "
+        f"{_size(buckets.cap_mib * MIB)} buckets need about {then}, which saves up to {100 * share:.0f} % of a step",
+        why="Every all-reduce pays a start-up time, whatever its size. Larger buckets pay it less often.",
+        changes=changes,
+        saves=run.bound(
+            0.0,
+            share,
+            f"{removed:.0f} fewer messages per backward pass, each at the shortest duration seen "
+            f"({buckets.shortest_ns / 1e6:.3g} ms), and no more than the exposed communication",
+        ),
+        confidence="medium" if run.facts else "low",
+        evidence=[*_evidence(buckets, exposed), Evidence(label="start-ups that go", value=startup, unit="of a step")],
+        numerics="same",
+        fingerprint=f"{RULE.code}:ddp.bucket_cap_mb:raise",
+    )
+
+
+def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
+    exposed = run.measured.share("exposed_communication_ns")
+    severity = severity_of(exposed)
+    if exposed < run.limit(TAIL_SHARE) or severity is None:
+        return
+    changes = _changes(run, buckets, larger=False)
+    hidden = run.measured.account.overlap_share
+    if hidden > run.limit(HIDDEN_SHARE) or not changes:
+        return
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"all {_size(buckets.gradient_bytes)} of gradients travel in one all-reduce that nothing hides: "
+        f"a step waits {100 * exposed:.0f} % of its time for communication",
+        why="A bucket leaves when its last gradient is ready; a single one leaves when backward is over. "
+        "Smaller buckets start while backward still runs.",
+        changes=changes,
+        saves=run.bound(0.0, exposed, "no more than the exposed communication; the last bucket stays exposed"),
+        confidence="low",
+        evidence=[*_evidence(buckets, exposed), Evidence(label="hidden", value=hidden, unit="of the communication")],
+        numerics="same",
+        fingerprint=f"{RULE.code}:ddp.bucket_cap_mb:lower",
+    )
+
+
+def _changes(run: RunView, buckets: _Buckets, larger: bool) -> list[Change]:
+    """For each DDP module whose cap would change in this direction; for one of unknown cap without facts."""
+    wrapped = [d for f in run.facts[:1] for d in f.ddp]
+    if not wrapped:
+        return [] if run.facts else [Change(knob="ddp.bucket_cap_mb", now=None, then=buckets.cap_mib)]
+    changes = []
+    for module in wrapped:
+        now = None if module.bucket_cap_bytes is None else round(module.bucket_cap_bytes / MIB, 3)
+        if not larger and module.parameter_tensors is not None and module.parameter_tensors < TARGET_BUCKETS:
+            continue  # a bucket never splits a tensor
+        if now is None or (now < buckets.cap_mib if larger else now > buckets.cap_mib):
+            where = Location.parse(module.where)
+            changes.append(Change(knob="ddp.bucket_cap_mb", now=now, then=buckets.cap_mib, at=where))
+    return changes
+
+
+def _step_ns(run: RunView) -> float:
+    """The mean traced step, the one the durations of collectives belong to."""
+    steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
+    if not steps:
+        raise Missing("no steps were found in the trace")
+    return run.measured.account.window_ns / steps
+
+
+def _evidence(buckets: _Buckets, exposed: float) -> list[Evidence]:
+    return [
+        Evidence(label="gradient all-reduces", value=round(buckets.calls, 1), unit="per backward pass"),
+        Evidence(label="gradients", value=round(buckets.gradient_bytes), unit="bytes per backward pass"),
+        Evidence(label="shortest gradient all-reduce", value=round(buckets.shortest_ns / 1e6, 4), unit="ms"),
+        Evidence(label="exposed communication", value=exposed, unit="of a step"),
+    ]
+
+
+def _size(count: float) -> str:
+    return f"{count / MIB:.3g} MiB" if count >= MIB / 10 else f"{count / 1024:.3g} KiB"

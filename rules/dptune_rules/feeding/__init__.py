@@ -1,0 +1,1 @@
+"""Rules about getting batches to the device."""

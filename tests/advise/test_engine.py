@@ -1,0 +1,178 @@
+import pytest
+
+from dptune import __version__
+from dptune.advice import Finding, Report, RunSummary
+from dptune.advise import engine
+from dptune.advise.packs import Survey
+from dptune.config import Settings
+from dptune.errors import UsageError
+from dptune.measured import Missing
+from dptune.rule import Threshold
+from dptune.runfile.facts import DdpFacts
+from dptune.runfile.record import Ending, RunRecord
+
+ABOUT = RunSummary(sources=["trace.json"])
+SHARE = Threshold("share", 0.1, "made up")
+
+
+@pytest.fixture
+def assemble(make_measured, survey_of):
+    def report(*rules, settings=None, measured=None, facts=(), findings=(), problems=()):
+        installed = Survey(survey_of(*rules).rules, list(problems))
+        return engine.assemble(ABOUT, facts, findings, measured or make_measured(), settings or Settings(), installed)
+
+    return report
+
+
+def says(make_advice, *codes):
+    return lambda run: iter([make_advice(code) for code in codes])
+
+
+def quiet(run):
+    return iter(())
+
+
+def test_advice_is_in_the_report_and_ranked(assemble, make_rule, make_advice):
+    report = assemble(
+        make_rule("XX101", lambda run: iter([make_advice("XX101", high=0.1)])),
+        make_rule("XX102", lambda run: iter([make_advice("XX102", high=0.3)])),
+        make_rule("XX103", quiet),
+    )
+    assert [one.rule for one in report.advice] == ["XX102", "XX101"]
+    assert (report.quiet, report.skipped) == (["XX103"], [])
+    assert report.dptune == __version__
+    assert report.headline.next.startswith("Use `DataLoader(")
+    assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_a_missing_figure_skips_the_rule_with_the_reason(assemble, make_rule, make_measured):
+    measured = make_measured(wait_share=None)
+    report = assemble(
+        make_rule("XX101", lambda run: iter([run.measured.input.wait_share])), make_rule("XX102"), measured=measured
+    )
+    assert [(one.rule, one.reason) for one in report.skipped] == [("XX101", "wait_share was not measured")]
+    assert [one.rule for one in report.advice] == ["XX102"]
+    assert report.quiet == []
+    assert "rule-failed" not in [finding.code for finding in report.trust.findings]
+
+
+def test_missing_after_some_advice_skips_the_rule(assemble, make_rule, make_advice):
+    def check(run):
+        yield make_advice("XX101")
+        raise Missing("the rest is not known")
+
+    report = assemble(make_rule("XX101", check))
+    assert report.advice == []
+    assert report.skipped[0].reason == "the rest is not known"
+
+
+def fails(run):
+    yield from {}["no such key"]
+
+
+@pytest.mark.parametrize(
+    ("check", "named"),
+    [
+        (fails, "the rule failed: KeyError: 'no such key'"),
+        (lambda run: None, "the rule failed: TypeError"),
+        (lambda run: iter(["advice"]), "the rule failed: TypeError: it yielded str, not Advice"),
+    ],
+)
+def test_a_rule_that_fails_is_named_and_the_others_run(assemble, make_rule, check, named):
+    report = assemble(make_rule("XX101", check), make_rule("XX102"))
+    assert [one.rule for one in report.advice] == ["XX102"]
+    assert report.skipped[0].rule == "XX101"
+    assert named in report.skipped[0].reason
+    (finding,) = [finding for finding in report.trust.findings if finding.code == "rule-failed"]
+    assert named in finding.text
+    assert "made-up 1.0" in finding.text
+    assert report.trust.level == "sound"
+
+
+def test_a_rule_cannot_speak_for_another(assemble, make_rule, make_advice):
+    report = assemble(make_rule("XX101", says(make_advice, "XX999")))
+    assert report.advice == []
+    assert "in the name of XX999" in report.skipped[0].reason
+
+
+def test_the_users_thresholds_reach_the_rule(assemble, make_rule, make_advice):
+    def check(run):
+        yield make_advice("XX101", title=f"limit {run.limit(SHARE)}")
+
+    rule = make_rule("XX101", check, thresholds=(SHARE,))
+    assert assemble(rule).advice[0].title == "limit 0.1"
+    settings = Settings(rules={"XX101": {"share": 0.25}})
+    assert assemble(rule, settings=settings).advice[0].title == "limit 0.25"
+
+
+def test_rules_that_are_not_to_run_do_not(assemble, make_rule):
+    rules = make_rule("XX101", fails), make_rule("XX102"), make_rule("YY101", fails, preview=True)
+    report = assemble(*rules, settings=Settings(ignore=["XX101"]))
+    assert [one.rule for one in report.advice] == ["XX102"]
+    assert report.skipped == []
+
+
+def test_a_code_that_no_rule_has_is_an_error(assemble, make_rule):
+    with pytest.raises(UsageError) as raised:
+        assemble(make_rule("XX101"), settings=Settings(ignore=["XX201"]), problems=["acme is left out: broken"])
+    assert "XX201" in raised.value.message
+    assert "did you mean 'XX101'?" in raised.value.hint
+    assert "acme is left out: broken" in raised.value.hint
+
+
+def test_duplicates_are_merged_and_contradictions_settled(assemble, make_rule, make_advice):
+    def other(run):
+        change = make_advice().changes[0].model_copy(update={"then": 8})
+        yield make_advice("XX102", high=0.05, changes=[change])
+
+    report = assemble(make_rule("XX101", says(make_advice, "XX101", "XX101")), make_rule("XX102", other))
+    assert [one.rule for one in report.advice] == ["XX101"]
+    assert [one.rule for one in report.skipped] == ["XX102"]
+
+
+def test_advice_is_no_surer_than_the_run(assemble, make_rule, make_measured):
+    partial = [Finding(code="x", level="partial", text="a part")]
+    assert assemble(make_rule()).advice[0].confidence == "high"
+    assert assemble(make_rule(), findings=partial).advice[0].confidence == "medium"
+    report = assemble(make_rule(), measured=make_measured(steps=2))
+    assert (report.trust.level, report.advice[0].confidence) == ("unjudgeable", "low")
+
+
+def test_packs_that_did_not_load_are_among_the_findings(assemble, make_rule):
+    report = assemble(make_rule(), problems=["acme is left out: broken"])
+    assert "acme is left out: broken" in [finding.text for finding in report.trust.findings]
+    assert report.trust.level == "sound"
+
+
+class RecordedRun:
+    """What the engine asks of a run."""
+
+    def __init__(self, facts, record=None):
+        self.facts, self.record = facts, record
+        self.findings = [Finding(code="x", level="partial", text="rank 2 is missing")]
+        self.rank_basis, self.sources = "file names", ["rank-00000.trace.json.gz"]
+
+
+def test_the_report_of_a_recorded_run(make_measured, make_facts):
+    """Ranks in order: rules read the facts of the lowest."""
+    ddp = DdpFacts("Net", "train.py:31")
+    record = RunRecord(command=["train.py", "--name", "a b"], recorded="2026-11-20T23:31:08", ending=Ending("complete"))
+    run = RecordedRun({1: make_facts(rank=1), 0: make_facts(ddp=[ddp], torch="2.13.0")}, record)
+    report = engine.build_report(run, make_measured(exposed_share=0.6, synchronised=4), Settings(select=["DP102"]))
+    assert [one.rule for one in report.advice] == ["DP102"]
+    assert report.run == RunSummary(
+        sources=["rank-00000.trace.json.gz"],
+        command="train.py --name 'a b'",
+        recorded="2026-11-20T23:31:08",
+        how_it_ended="complete",
+        torch="2.13.0",
+        rank_basis="file names",
+    )
+    assert report.trust.level == "partial"
+
+
+def test_the_report_of_a_foreign_trace(make_measured):
+    report = engine.build_report(RecordedRun({}), make_measured(), Settings())
+    assert (report.run.command, report.run.recorded, report.run.how_it_ended, report.run.torch) == (None,) * 4
+    assert [one.rule for one in report.skipped] == ["DP102"]
+    assert report.quiet == ["DP101", "DP401", "DP501"]

@@ -1,0 +1,112 @@
+import pytest
+
+from dptune.advice import Finding, Location, Skipped, Trust
+from dptune.advise.headline import headline
+
+SOUND = Trust(level="sound", findings=[])
+
+
+def said(measured, trust=SOUND, advice=(), skipped=(), quiet=("XX109",), recorded=True):
+    return headline(measured, trust, advice, skipped, quiet, recorded)
+
+
+def test_a_healthy_run(make_measured):
+    told = said(make_measured(exposed_share=0.03))
+    assert told.verdict.startswith("Healthy")
+    assert told.why == "A step takes 10 ms (without the profiler): computing 97 %, exposed communication 3 %."
+    assert told.next.startswith("Nothing to change")
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict"),
+    [
+        ({"exposed_share": 0.4}, "Communication-bound: 40 % of each step waits for communication."),
+        ({"wait_share": 0.3}, "Input-bound: 30 % of each step waits for the data loader."),
+        ({"wait_share": 0.1}, "Mostly computing, but 10 % of each step waits for the data loader."),
+    ],
+)
+def test_what_limits_the_step_is_named_with_and_without_advice(make_measured, make_advice, run, verdict):
+    assert said(make_measured(**run)).verdict == verdict
+    assert said(make_measured(**run), advice=[make_advice()]).verdict == verdict
+    assert "perfetto" in said(make_measured(**run)).next
+
+
+def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_measured, hand_made):
+    measured = make_measured(wait_share=0.2)
+    waits = hand_made.figures(hand_made.InputFigures, wait_share=0.35, basis="unprofiled")
+    told = said(measured.model_copy(update={"input": waits}))
+    assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
+    assert "computing 80 %, idle for input 20 %." in told.why
+    assert told.why.endswith("The script waits for its data loader 35 % of the time (unprofiled steps).")
+
+
+def test_a_compute_bound_run_with_advice(make_measured, make_advice):
+    told = said(make_measured(), advice=[make_advice()])
+    assert told.verdict == "Compute-bound, and the computing can be made cheaper."
+
+
+def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
+    change = make_advice().changes[0].model_copy(update={"at": Location(file="train.py", line=12)})
+    told = said(make_measured(), advice=[make_advice(changes=[change])])
+    assert told.next == (
+        "In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
+        "It saves up to 1 ms of each step."
+    )
+
+
+def test_next_without_a_change_points_to_the_page(make_measured, make_advice):
+    told = said(make_measured(), advice=[make_advice(changes=[])])
+    assert told.next == "Something costs 10 % of a step. How: `dptune rules explain XX101`."
+
+
+def test_a_change_of_several_lines_is_cut(make_measured, make_advice):
+    change = make_advice().changes[0].model_copy(update={"knob": "ddp.no_sync", "then": True})
+    told = said(make_measured(), advice=[make_advice(changes=[change])])
+    assert "\n" not in told.next
+    assert "all lines: see XX101" in told.next
+
+
+@pytest.mark.parametrize("advised", [False, True])
+def test_a_run_that_cannot_be_judged_never_reads_as_healthy(make_measured, make_advice, advised):
+    trust = Trust(
+        level="unjudgeable",
+        findings=[
+            Finding(code="profiler-cost", level="info", text="it costs"),
+            Finding(code="steps-few", level="unjudgeable", text="only 2 steady steps were recorded"),
+        ],
+    )
+    told = said(make_measured(), trust, advice=[make_advice()] if advised else [])
+    assert told.verdict == "This run cannot be judged."
+    assert told.why == "Only 2 steady steps were recorded."
+    assert "dptune profile --lean 5" in told.next
+
+
+def test_a_figure_that_the_headline_lacks(make_measured, hand_made):
+    times = hand_made.figures(hand_made.StepTime, basis="traced")
+    told = said(make_measured(step=times))
+    assert told.verdict == "This run cannot be judged."
+    assert told.why == "Median_ns was not measured."
+
+
+def test_a_part_of_a_run_is_not_called_healthy(make_measured):
+    trust = Trust(level="partial", findings=[Finding(code="x", level="partial", text="rank 1 is missing")])
+    told = said(make_measured(), trust)
+    assert "Healthy" not in told.verdict
+    assert "Only a part of the run could be read: rank 1 is missing." in told.why
+
+
+def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_measured, make_advice):
+    skipped = [Skipped(rule="XX102", reason="no facts"), Skipped(rule="XX103", reason="no facts")]
+    told = said(make_measured(), skipped=skipped, quiet=["XX104"], recorded=False)
+    assert "Healthy" not in told.verdict
+    assert "2 of 3 rules could not run" in told.why
+    assert "dptune profile" in told.next
+    contradicted = [Skipped(rule="XX101", reason="contradicts"), *skipped]
+    told = said(make_measured(), advice=[make_advice("XX101")], skipped=contradicted, quiet=[])
+    assert "2 of 3 rules could not run" in told.why
+
+
+def test_no_rule_at_all_is_not_healthy(make_measured):
+    told = said(make_measured(), quiet=[])
+    assert "Healthy" not in told.verdict
+    assert "0 of 0 rules" in told.why

@@ -1,0 +1,91 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.advice import Change, Evidence
+from dptune.advise.ranking import merged, ranked, settled
+
+
+def rules(advice):
+    return [one.rule for one in advice]
+
+
+def test_time_is_ranked_by_the_middle_of_what_it_saves(make_advice):
+    ceiling = make_advice("XX101", low=0, high=0.3)
+    measured = make_advice("XX102", low=0.2, high=0.22, severity="note")
+    small = make_advice("XX103", low=0, high=0.1, severity="error")
+    assert rules(ranked([small, ceiling, measured])) == ["XX102", "XX101", "XX103"]
+
+
+def test_then_by_severity_confidence_and_name(make_advice):
+    one = make_advice("XX104", severity="warning")
+    worse = make_advice("XX103", severity="error", confidence="low")
+    surer = make_advice("XX102", severity="error", confidence="high")
+    same = make_advice("XX101", severity="warning")
+    assert rules(ranked([one, worse, surer, same])) == ["XX102", "XX103", "XX101", "XX104"]
+
+
+def test_kinds_are_ranked_within_themselves(make_advice):
+    time = make_advice("XX101", high=0.01, severity="note")
+    risk = make_advice("XX102", kind="risk", severity="error", saves=None)
+    lesser = make_advice("XX103", kind="risk", severity="note", saves=None)
+    learning = make_advice("XX104", kind="convergence", severity="error", saves=None)
+    assert rules(ranked([learning, lesser, risk, time])) == ["XX101", "XX102", "XX103", "XX104"]
+
+
+def test_a_saving_does_not_lift_a_risk(make_advice):
+    costly = make_advice("XX101", kind="risk", severity="note", high=0.9)
+    severe = make_advice("XX102", kind="risk", severity="error", saves=None)
+    assert rules(ranked([costly, severe])) == ["XX102", "XX101"]
+
+
+@given(st.permutations(range(6)))
+def test_the_order_does_not_depend_on_the_order_of_the_rules(hand_made, order):
+    from dptune.advice import Advice
+
+    base = {"slug": "", "kind": "risk", "severity": "note", "title": "", "why": "", "changes": [], "evidence": []}
+    advice = [
+        Advice(**base, rule=f"XX{n}", confidence="low", numerics="same", fingerprint=f"XX{n}:subject") for n in order
+    ]
+    assert rules(ranked(advice)) == [f"XX{n}" for n in range(6)]
+
+
+def test_one_mechanism_gives_one_card(make_advice):
+    first = make_advice(high=0.3, severity="warning", evidence=[Evidence(label="a", value=1)])
+    again = make_advice(
+        high=0.1,
+        severity="error",
+        changes=[*first.changes, Change(knob="ddp.no_sync", now=False, then=True)],
+        evidence=[Evidence(label="a", value=1), Evidence(label="b", value=2)],
+    )
+    other = make_advice("XX102", high=0.2)
+    card, left = merged([again, other, first])
+    assert (card.rule, left.rule) == ("XX101", "XX102")
+    assert card.saves.high_share == 0.3
+    assert card.severity == "error"
+    assert [change.knob for change in card.changes] == ["loader.num_workers", "ddp.no_sync"]
+    assert [evidence.label for evidence in card.evidence] == ["a", "b"]
+
+
+def workers(count, at=None):
+    return [Change(knob="loader.num_workers", now=0, then=count, at=at)]
+
+
+def test_contradictions_are_resolved_for_the_better_ranked(make_advice):
+    better = make_advice("XX101", high=0.3, changes=workers(4))
+    worse = make_advice("XX102", high=0.1, changes=workers(8))
+    kept, dropped = settled([worse, better])
+    assert rules(kept) == ["XX101"]
+    assert [(one.rule, "XX101" in one.reason) for one in dropped] == [("XX102", True)]
+
+
+def test_agreement_and_other_places_are_no_contradiction(make_advice):
+    here, there = {"file": "train.py", "line": 1}, {"file": "val.py", "line": 1}
+    advice = [
+        make_advice("XX101", changes=workers(4, here)),
+        make_advice("XX102", changes=workers(4, here)),
+        make_advice("XX103", changes=workers(2, there)),
+    ]
+    assert settled(advice) == (advice, [])
+    kept, dropped = settled([*advice, make_advice("XX104", changes=workers(9))])
+    assert rules(dropped) == ["XX104"]
+    assert kept == advice

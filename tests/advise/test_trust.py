@@ -1,0 +1,147 @@
+import pytest
+
+from dptune.advice import Finding
+from dptune.advise.trust import judge
+from dptune.measured import StepTime
+
+
+def codes(trust):
+    return [finding.code for finding in trust.findings]
+
+
+def text_of(trust, code):
+    (text,) = [finding.text for finding in trust.findings if finding.code == code]
+    return text
+
+
+def test_a_good_recording_is_sound_and_shows_what_the_profiler_cost(make_measured, make_facts):
+    trust = judge(make_measured(), [make_facts()])
+    assert trust.level == "sound"
+    assert codes(trust) == ["profiler-cost"]
+    assert "1.20 times" in text_of(trust, "profiler-cost")
+    assert "(12 ms, 10 ms)" in text_of(trust, "profiler-cost")
+
+
+@pytest.mark.parametrize(("steps", "code"), [(0, "steps-missing"), (1, "steps-few"), (2, "steps-few")])
+def test_too_few_steps(make_measured, steps, code):
+    trust = judge(make_measured(steps=steps), [])
+    assert trust.level == "unjudgeable"
+    assert code in codes(trust)
+
+
+def test_three_steps_are_enough(make_measured):
+    assert judge(make_measured(steps=3), []).level == "sound"
+
+
+def test_too_few_steps_on_one_rank(make_measured):
+    measured = make_measured(steps=5)
+    short = measured.ranks[1].model_copy(
+        update={"devices": [measured.ranks[1].devices[0].model_copy(update={"steps": []})]}
+    )
+    trust = judge(measured.model_copy(update={"ranks": [measured.ranks[0], short]}), [])
+    assert trust.level == "partial"
+    assert "on rank 1" in text_of(trust, "steps-few-on-ranks")
+
+
+def with_devices(measured, **changed):
+    ranks = [
+        rank.model_copy(update={"devices": [d.model_copy(update=changed) for d in rank.devices]})
+        for rank in measured.ranks
+    ]
+    return measured.model_copy(update={"ranks": ranks})
+
+
+def test_no_work_of_a_device(make_measured):
+    trust = judge(with_devices(make_measured(), device_operations=0), [])
+    assert trust.level == "unjudgeable"
+    assert "device-events-missing" in codes(trust)
+
+
+def test_no_kernel_of_a_gpu_that_was_used(make_measured):
+    trust = judge(with_devices(make_measured(), kernels=0), [])
+    assert trust.level == "unjudgeable"
+    assert "gpu-events-missing" in codes(trust)
+    assert judge(with_devices(make_measured(device="cpu"), kernels=0), []).level == "sound"
+
+
+def test_no_account(make_measured):
+    trust = judge(make_measured(account=None), [])
+    assert trust.level == "unjudgeable"
+    assert "account was not measured" in text_of(trust, "account-missing")
+
+
+def test_no_step_time(make_measured, hand_made):
+    trust = judge(make_measured(step=hand_made.figures(StepTime, basis="traced")), [])
+    assert trust.level == "unjudgeable"
+    assert "median_ns was not measured" in text_of(trust, "step-time-missing")
+
+
+def test_no_ranks_at_all(make_measured):
+    assert judge(make_measured(world=0, account=None), []).level == "unjudgeable"
+
+
+def test_a_file_that_breaks_off(make_measured):
+    measured = make_measured()
+    cut = measured.ranks[0].model_copy(update={"partial": "after 1,024 events"})
+    trust = judge(measured.model_copy(update={"ranks": [cut, measured.ranks[1]]}), [])
+    assert trust.level == "partial"
+    assert "rank 0 (0.json) breaks off after 1,024 events" in text_of(trust, "trace-partial")
+
+
+def test_ranks_that_were_not_read(make_measured):
+    measured = make_measured()
+    trust = judge(measured.model_copy(update={"world_size": 8}), [])
+    assert trust.level == "partial"
+    assert "2 of 8 ranks" in text_of(trust, "ranks-missing")
+
+
+def test_what_the_reader_found_comes_first_and_is_not_said_twice(make_measured):
+    found = Finding(code="ranks-missing", level="partial", text="ranks 2 to 7 have no trace")
+    trust = judge(make_measured().model_copy(update={"world_size": 8}), [], [found, found])
+    assert trust.level == "partial"
+    assert codes(trust) == ["ranks-missing", "profiler-cost"]
+    assert text_of(trust, "ranks-missing") == "ranks 2 to 7 have no trace"
+
+
+def test_the_reader_can_find_a_run_unjudgeable(make_measured):
+    found = Finding(code="several-ranks-in-one-file", level="unjudgeable", text="two ranks wrote to one file")
+    assert judge(make_measured(), [], [found]).level == "unjudgeable"
+
+
+def step(hand_made, **known):
+    return hand_made.figures(StepTime, **{"basis": "unprofiled", "median_ns": 10_000_000, **known})
+
+
+def test_times_that_are_traced_say_so(make_measured, hand_made):
+    trust = judge(make_measured(step=step(hand_made, basis="traced", lean_median_ns=10_000_000)), [])
+    assert trust.level == "sound"
+    assert codes(trust) == ["times-traced"]
+    assert "1.1 to 1.8 times" in text_of(trust, "times-traced")
+
+
+@pytest.mark.parametrize(("q3", "noisy"), [(10_900_000, False), (11_100_000, True)])
+def test_steps_that_vary(make_measured, hand_made, q3, noisy):
+    times = step(hand_made, unprofiled_median_ns=10_000_000, unprofiled_q1_ns=10_000_000, unprofiled_q3_ns=q3)
+    trust = judge(make_measured(step=times), [])
+    assert codes(trust) == (["steps-noisy"] if noisy else [])
+    assert trust.level == "sound"
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}, "CUDA_LAUNCH_BLOCKING=1"),
+        ({"environment": {"TORCH_DISTRIBUTED_DEBUG": "detail"}}, "TORCH_DISTRIBUTED_DEBUG=detail"),
+        ({"settings": {"anomaly_mode": True}}, "torch.autograd.detect_anomaly"),
+    ],
+)
+def test_debug_switches_left_on_any_rank(make_measured, make_facts, more, named):
+    facts = [make_facts(), make_facts(rank=1, **more), make_facts(rank=2, **more)]
+    assert named in text_of(judge(make_measured(), facts), "debug-switch")
+
+
+def test_debug_switches_that_are_off(make_measured, make_facts):
+    facts = make_facts(
+        environment={"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "INFO"}, settings={"anomaly_mode": False}
+    )
+    assert "debug-switch" not in codes(judge(make_measured(), [facts]))

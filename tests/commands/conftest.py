@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def gpu_events(rank: int) -> list[dict[str, Any]]:
+    """Four steps of 1 ms on one GPU: a matrix product of 0.5 ms, then an all-reduce of 0.3 ms beside nothing."""
+    events: list[dict[str, Any]] = []
+    for step in range(4):
+        begin = 1_000_000 + step * 1_000
+        common = {"ph": "X", "pid": 100 + rank, "tid": 7}
+        events.append({**common, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": begin, "dur": 990})
+        work = (("ampere_sgemm_128x64", 10, 500), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 510, 300))
+        for number, (name, offset, duration) in enumerate(work):
+            correlation = step * 10 + number + 1
+            launch = {"correlation": correlation}
+            events.append(
+                {
+                    **common,
+                    "cat": "cuda_runtime",
+                    "name": "cudaLaunchKernel",
+                    "ts": begin + number + 1,
+                    "dur": 1,
+                    "args": launch,
+                }
+            )
+            where = {"device": rank, "stream": 7 + number, "correlation": correlation}
+            kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": 7 + number, "args": where}
+            events.append({**kernel, "ts": begin + offset, "dur": duration})
+    return events
+
+
+def write_trace(path: Path, rank: int = 0, world: int = 2) -> Path:
+    """A small trace as torch.profiler writes it."""
+    trace = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": rank, "name": "NVIDIA A100-SXM4-40GB"}],
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world},
+        "traceEvents": gpu_events(rank),
+    }
+    data = json.dumps(trace).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """A folder of the traces of two ranks."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        write_trace(folder / f"rank{rank}_trace.json", rank)
+    return folder

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import dptune
+from dptune.cli import VERBS, main
+from dptune.errors import RunError, UsageError
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A verb `fake SCRIPT ARGS...` whose `run` a test sets."""
+    import argparse
+
+    module = ModuleType("fake_verb", "Pretend.\n\nexamples:\n  dptune fake x.py")
+
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--steps", type=int, default=1)
+        parser.add_argument("script")
+        parser.add_argument("rest", nargs=argparse.REMAINDER)
+
+    module.arguments = arguments  # type: ignore[attr-defined]
+    module.run = lambda args: 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fake_verb", module)
+    monkeypatch.setitem(VERBS, "fake", ("fake_verb", "Pretend."))
+    return module
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_the_help_line_of_a_verb_is_its_modules_first_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path, line = VERBS[name]
+    assert (importlib.import_module(path).__doc__ or "").splitlines()[0] == line
+    assert main(["--help"]) == 0
+    assert f"  {name:<8} {line}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_every_verb_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: dptune {name}")
+    assert f"  dptune {name}" in said.partition("examples:")[2]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dptune {dptune.__version__}\n"
+
+
+def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "verbs:" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["reprot"], "there is no verb 'reprot'", "did you mean 'report'?"),
+        (["zzzzzz"], "there is no verb 'zzzzzz'", "see `dptune --help`"),
+        (["--versoin"], "there is no option '--versoin' before the verb", "did you mean '--version'?"),
+        (["report", "--fromat=json"], "`dptune report` has no option '--fromat=json'", "did you mean '--format'?"),
+        (["report", "--form", "json"], "`dptune report` has no option '--form'", "did you mean '--format'?"),
+        (["report", "--format", "jsno"], "argument --format: invalid choice: 'jsno'", "did you mean 'json'?"),
+        (["report", "--width", "x"], "argument --width: invalid int value: 'x'", "see `dptune report --help`"),
+        (["rules", "exlpain", "DP1"], "invalid choice: 'exlpain'", "did you mean 'explain'?"),
+        (["rules", "list", "--frmat", "json"], "has no option '--frmat'", "did you mean '--format'?"),
+        (["rules", "explain", "DP1", "DP2"], "`dptune rules` has no argument 'DP2'", "see `dptune rules --help`"),
+        (["check"], "the following arguments are required: PATH", "see `dptune check --help`"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_a_hint(
+    words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    first, second = said.err.splitlines()
+    assert first.startswith("dptune: error: ")
+    assert message in first
+    assert second == f"hint: {hint}"
+
+
+def test_everything_after_the_script_is_the_scripts_own(verb: ModuleType) -> None:
+    seen = []
+    verb.run = lambda args: seen.append(args) or 7  # type: ignore[attr-defined, func-returns-value]
+    assert main(["fake", "--steps", "3", "train.py", "--steps", "9", "--debug", "--help", "--", "-x"]) == 7
+    (args,) = seen
+    assert (args.script, args.steps, args.debug) == ("train.py", 3, False)
+    assert args.rest == ["--steps", "9", "--debug", "--help", "--", "-x"]
+
+
+def test_an_error_ends_with_its_own_status_and_no_traceback(
+    verb: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: object) -> int:
+        raise RunError("the run\x1b[31m is gone", "look for it", exit_status=5)
+
+    verb.run = run  # type: ignore[attr-defined]
+    assert main(["fake", "x.py"]) == 5
+    said = capsys.readouterr()
+    assert said.err == "dptune: error: the run\\x1b[31m is gone\nhint: look for it\n"
+
+
+@pytest.mark.parametrize("words", [["--debug", "fake", "x.py"], ["fake", "--debug", "x.py"]])
+def test_debug_shows_the_traceback(verb: ModuleType, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def run(args: object) -> int:
+        raise UsageError("no", "")
+
+    verb.run = run  # type: ignore[attr-defined]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback (most recent call last)")
+    assert said.endswith("dptune: error: no\n")
+
+
+def test_a_bug_is_told_without_a_traceback(verb: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    verb.run = lambda args: 1 // 0  # type: ignore[attr-defined]
+    assert main(["fake", "x.py"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dptune: error: internal error: ZeroDivisionError: ")
+    assert "hint: run it again with --debug" in said
+    assert "Traceback" not in said
+
+
+def test_an_interruption_ends_with_130(verb: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(args: object) -> int:
+        raise KeyboardInterrupt
+
+    verb.run = run  # type: ignore[attr-defined]
+    assert main(["fake", "x.py"]) == 130
+    assert capsys.readouterr().err == "dptune: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["rules", "list"]])
+def test_a_reader_that_left_is_no_error(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "dptune", *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

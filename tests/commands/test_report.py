@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dptune.advice import Report
+from dptune.cli import main
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_text_goes_to_stdout_and_nothing_to_stderr(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(traces)]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("Verdict ")
+    assert "Ranks (2)" in said.out
+    assert "\x1b" not in said.out
+    assert said.err == ""
+
+
+def test_json_is_a_report_and_nothing_else(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(traces), "--format", "json"]) == 0
+    said = capsys.readouterr()
+    report = Report.model_validate_json(said.out)
+    assert [rank.rank for rank in report.measured.ranks] == [0, 1]
+    assert said.err == ""
+
+
+def test_the_account_of_a_made_trace_reads_as_it_was_made(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(traces)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    # Three steps of 1 ms and a last one that ends with its work, at 0.8 ms: 2.0 and 1.2 of 3.8 ms.
+    assert "# compute 0.53 ms 52.6 %" in said
+    assert "! exposed communication 0.32 ms 31.6 %" in said
+    assert "A step takes 1.00 ms." in said
+
+
+def test_a_file_gets_the_text_without_colours(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(traces), "-o", "out.txt"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "dptune: wrote out.txt\n"
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8").startswith("Verdict ")
+
+
+def test_width_folds_the_text(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longest = []
+    for width in ("50", "120"):
+        assert main(["report", str(traces), "--width", width]) == 0
+        rows = capsys.readouterr().out.splitlines()
+        longest.append(max(len(row) for row in rows if str(traces) not in row))
+    assert longest[0] <= 50 < longest[1] <= 120
+
+
+def test_without_a_path_the_latest_recording_is_read(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "dptune-runs"
+    runs.mkdir()
+    traces.rename(runs / "2026-01-01-train")
+    (runs / "latest").write_text("2026-01-01-train\n", encoding="utf-8")
+    assert main(["report"]) == 0
+    assert "Ranks (2)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("latest", "message"),
+    [(None, "there is no recording in ./dptune-runs/"), ("gone", "names the run 'gone', which is not there any more")],
+)
+def test_without_a_recording_it_says_how_to_make_one(
+    latest: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if latest:
+        (tmp_path / "dptune-runs").mkdir()
+        (tmp_path / "dptune-runs" / "latest").write_text(latest, encoding="utf-8")
+    assert main(["report"]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "hint: record one with `dptune profile train.py`" in said.err
+    assert said.out == ""
+
+
+def test_what_is_not_a_trace_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
+    for path in ("notes.json", "missing.json"):
+        assert main(["report", path, "--format", "json"]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("dptune: error: ")
+        assert "internal" not in said.err
+
+
+def test_a_cut_trace_is_reported_as_partial(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = traces / "rank1_trace.json"
+    path.write_bytes(path.read_bytes()[:-300])
+    assert main(["report", str(traces)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Rank 1 is partial" in said
+    assert "Judgeable in part" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--format", "tui"], "the full-screen report cannot be shown: "),
+        (["--format", "tui", "--no-tui"], "--format tui and --no-tui exclude each other"),
+        (["--format", "tui", "-o", "x"], "--format tui and -o exclude each other"),
+        (["-o", "."], "it is a folder"),
+        (["-o", "nowhere/x.txt"], "there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_before_anything_is_read(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "not-even-there.json", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+
+
+def test_names_that_ascii_cannot_hold_do_not_break_a_plain_terminal(traces: Path) -> None:
+    traces = traces.rename(traces.parent / "größe")
+    for chosen in ("text", "json"):
+        done = subprocess.run(
+            [sys.executable, "-m", "dptune", "report", str(traces), "--format", chosen],
+            env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        if chosen == "json":
+            assert "größe" in json.loads(done.stdout)["run"]["sources"][0]

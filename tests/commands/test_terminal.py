@@ -1,0 +1,88 @@
+"""What a real terminal gets, and what everything else gets."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pty = pytest.importorskip("pty")
+
+
+class Terminal:
+    """What a command wrote to a terminal, and how it ended."""
+
+    def __init__(self, words: list[str], *, keys: bytes = b"", stdout: Path | None = None, **environment: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if name not in {"CI", "NO_COLOR", "COLUMNS", "LINES"}}
+        child, self._terminal = pty.fork()
+        if child == 0:
+            if stdout:
+                os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
+            command = [sys.executable, "-m", "dptune", *words]
+            os.execve(sys.executable, command, {**kept, "TERM": "xterm-256color", **environment})
+        self.seen = b""
+        self._keys = keys
+        self._read()
+        self.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        self.text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen.decode(errors="replace")).replace("\r\n", "\n")
+
+    def _read(self) -> None:
+        while True:
+            try:
+                piece = os.read(self._terminal, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            self.seen += piece
+            if self._keys and b"Verdict" in self.seen and b"Quit" in self.seen:
+                os.write(self._terminal, self._keys)
+                self._keys = b""
+        os.close(self._terminal)
+
+
+def test_a_terminal_gets_the_full_screen_report_and_q_leaves_it(traces: Path) -> None:
+    shown = Terminal(["report", str(traces)], keys=b"q")
+    assert shown.status == 0
+    assert "\x1b[?1049h" in shown.seen.decode()  # the alternate screen
+    assert "1 Overview" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [([], {"CI": "true"}), ([], {"TERM": "dumb"}), (["--no-tui"], {}), (["--format", "text"], {})],
+)
+def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment: dict[str, str], traces: Path) -> None:
+    shown = Terminal(["report", str(traces), *words], **environment)
+    assert shown.status == 0
+    assert "\x1b[?1049h" not in shown.seen.decode()
+    assert "Verdict     " in shown.text
+    assert "Next command" in shown.text
+
+
+def test_text_on_a_terminal_is_coloured_unless_no_color(traces: Path) -> None:
+    coloured = Terminal(["report", str(traces), "--no-tui"])
+    assert "\x1b[1mWhere the time of a step goes" in coloured.seen.decode()
+    plain = Terminal(["report", str(traces), "--no-tui"], NO_COLOR="1")
+    assert "\x1b[1m" not in plain.seen.decode()
+    dumb = Terminal(["report", str(traces), "--no-tui"], TERM="dumb")
+    assert "\x1b" not in dumb.seen.decode()
+
+
+def test_a_redirected_report_is_clean_while_the_terminal_shows_progress(traces: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    shown = Terminal(["report", str(traces), "--format", "json"], stdout=out)
+    assert shown.status == 0
+    assert out.read_text(encoding="utf-8").startswith("{\n")
+    assert "Verdict" not in shown.text
+
+
+def test_the_full_screen_report_works_without_colour(traces: Path) -> None:
+    shown = Terminal(["report", str(traces)], keys=b"q", NO_COLOR="1", COLORTERM="truecolor")
+    assert shown.status == 0
+    assert "Verdict" in shown.text
+    colours = re.findall(rb"[34]8;2;(\d+);(\d+);(\d+)", shown.seen)
+    assert [colour for colour in colours if len(set(colour)) > 1] == []  # greys only

@@ -1,0 +1,27 @@
+import json
+from pathlib import Path
+
+import pytest
+
+REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
+ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"
+
+
+@pytest.fixture
+def real_traces() -> Path:
+    """The folder of public traces; skips where it is absent."""
+    if not REAL_TRACES.is_dir():
+        pytest.skip(ABSENT)
+    return REAL_TRACES
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `manifest_entry` once per torch trace in the manifest."""
+    if "manifest_entry" not in metafunc.fixturenames:
+        return
+    manifest = REAL_TRACES / "MANIFEST.json"
+    if manifest.is_file():
+        entries = [entry for entry in json.loads(manifest.read_text()) if entry["torch_trace"]]
+        metafunc.parametrize("manifest_entry", entries, ids=[entry["file"] for entry in entries])
+    else:
+        metafunc.parametrize("manifest_entry", [pytest.param(None, marks=pytest.mark.skip(reason=ABSENT))])

@@ -1,0 +1,144 @@
+"""The documentation says what the code does: generated pages are complete, and the example rule works."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dptune.advice import Advice
+from dptune.knobs import KNOBS
+from dptune.measured import Account, AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
+from dptune.rule import Missing, RunView
+
+DOCS = Path(__file__).parents[2] / "docs"
+RULES = Path(__file__).parents[2] / "rules"
+
+
+def load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    return load("generated", DOCS / "generated.py")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The rule that writing-a-rule.md shows."""
+    (code,) = re.findall(r"^```python.*?\n(.*?)^```", (DOCS / "writing-a-rule.md").read_text("utf-8"), re.M | re.S)
+    path = tmp_path_factory.mktemp("acme_rules") / "exposed_copies.py"
+    path.write_text(code, encoding="utf-8")
+    return load("exposed_copies", path)
+
+
+def unmeasured(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "not in this test")
+
+
+def run(copy_ns: int | None) -> RunView:
+    """A run of one 1,000 ns step that copies for `copy_ns` with nothing beside it."""
+    account = copy_ns is not None and Account(
+        window_ns=1000,
+        compute_ns=1000 - copy_ns,
+        copy_ns=copy_ns,
+        **dict.fromkeys(
+            set(Account.model_fields) - {"window_ns", "compute_ns", "copy_ns"},
+            0,
+        ),
+    )
+
+    def holes(model: type, *known: str) -> dict[str, dict[str, str]]:
+        fields = model.model_fields.items()  # type: ignore[attr-defined]
+        return {"missing": unmeasured(*(name for name, field in fields if field.default is None and name not in known))}
+
+    known = ("account",) if account else ()
+    return RunView(
+        Measured(
+            step=StepTime(basis="traced", median_ns=1000, **holes(StepTime, "median_ns")),
+            account=account or None,
+            ranks=[],
+            input=InputFigures(**holes(InputFigures)),
+            accumulation=AccumulationFigures(**holes(AccumulationFigures)),
+            matmul=MatmulFigures(**holes(MatmulFigures)),
+            **holes(Measured, *known),
+        ),
+        facts=[],
+    )
+
+
+def advice(example: ModuleType, copy_ns: int | None) -> list[Advice]:
+    return list(example.check(run(copy_ns)))
+
+
+def test_the_example_rule_fires_where_copies_are_exposed(example: ModuleType) -> None:
+    (card,) = advice(example, 200)
+    assert card.title == "Copies that nothing hides take 20% of the step"
+    assert card.severity == "error"
+
+
+def test_the_example_rule_is_quiet_on_a_healthy_run(example: ModuleType) -> None:
+    assert advice(example, 40) == []
+
+
+def test_the_example_rule_is_skipped_where_the_account_is_missing(example: ModuleType) -> None:
+    with pytest.raises(Missing, match="not in this test"):
+        advice(example, None)
+
+
+def test_the_example_rule_has_a_page(generated: ModuleType, example: ModuleType) -> None:
+    page = generated.rule_page(example.RULE, example.__doc__)
+    assert page.startswith("# ACME001 exposed-copies\n")
+    for heading in ("What it measures", "Why it costs time", "What to change", "When to leave it alone", "References"):
+        assert f"\n## {heading}\n" in page
+    assert "[tool.dptune.rules.ACME001]\nshare = 0.05\n" in page
+
+
+def test_every_rule_of_ours_is_listed_and_has_a_page(generated: ModuleType) -> None:
+    files = [path for path in RULES.rglob("*.py") if "\nRULE = " in path.read_text(encoding="utf-8")]
+    listed = generated.rules()
+    assert files
+    assert listed.count("](DP") == len(files)
+    for loaded in generated.loaded_rules():
+        assert f"[{loaded.rule.code}]({loaded.rule.code}.md)" in listed
+        assert "\n## References\n" in generated.rule_page(loaded.rule, loaded.doc)
+
+
+def test_every_figure_is_documented(generated: ModuleType) -> None:
+    page = generated.figures()
+    for record in (Measured, Account, StepTime, InputFigures, AccumulationFigures, MatmulFigures):
+        assert f"## {record.__name__}\n" in page
+        for figure in set(record.model_fields) - {"missing"}:
+            assert f"| `{figure}` |" in page
+
+
+def test_every_knob_is_documented(generated: ModuleType) -> None:
+    page = generated.knobs()
+    assert KNOBS
+    assert all(f"## `{name}`" in page and knob.paste in page for name, knob in KNOBS.items())
+
+
+def test_the_commands_page_has_every_verb(generated: ModuleType) -> None:
+    from dptune.cli import VERBS
+
+    page = (DOCS / "commands.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)$", page, re.M) == list(VERBS)
+    shown = [found[2].split()[0] for found in generated.PLACEHOLDER.finditer(page)]
+    assert list(dict.fromkeys(shown)) == list(VERBS)
+
+
+def test_help_is_what_the_command_prints(generated: ModuleType) -> None:
+    assert "usage: dptune profile" in generated.usage("profile")
+
+
+def test_placeholders_are_replaced(generated: ModuleType) -> None:
+    assert "ddp.bucket_cap_mb" in generated.on_page_markdown("before\n\n<!-- dptune: knobs -->\n")
+    assert "mkdocs" not in sys.modules, "the pages are written without mkdocs, so that these tests need none"

@@ -1,0 +1,216 @@
+"""Two ranks of a gloo run as `dptune profile` leaves it, every figure by hand. Times in microseconds.
+
+Main thread   loader [0,100) with an operator inside; mm [100,400); c10d call [400,420)         step 7 [0,1000)
+              mm [1100,1300); backward [1300,1500) with a c10d call in [1450,1500)              step 8 [1000,2000)
+Gloo thread   all_reduce [420,700), a division after it; all_reduce [1480,1600)
+"""
+
+import gzip
+import json
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.runfile import form
+from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, Window
+from dptune.runfile.record import RunRecord
+from dptune.trace import load
+
+US = 1000
+
+
+def event(category, name, start, end, tid=1, **args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 9,
+        "tid": tid,
+        "ts": start,
+        "dur": end - start,
+        "args": args,
+    }
+
+
+LEAN = [
+    event("user_annotation", "ProfilerStep#7", 0, 1000),
+    event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 100),
+    event("cpu_op", "aten::stack", 20, 60),
+    event("cpu_op", "aten::mm", 100, 400),
+    event("cpu_op", "aten::add", 150, 200),
+    event("cpu_op", "c10d::allreduce_", 400, 420),
+    event("user_annotation", "gloo:all_reduce", 420, 700, tid=2),
+    event("cpu_op", "aten::div", 700, 710, tid=2),
+    event("user_annotation", "ProfilerStep#8", 1000, 2000),
+    event("cpu_op", "aten::mm", 1100, 1300),
+    event("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 1300, 1500),
+    event("cpu_op", "c10d::allreduce_", 1450, 1500),
+    event("user_annotation", "gloo:all_reduce", 1480, 1600, tid=2),
+]
+SHAPES = {"Input Dims": [[1000]], "Input type": ["float"]}
+RICH = [
+    event("user_annotation", "ProfilerStep#11", 0, 1000),
+    event("cpu_op", "aten::mm", 100, 400),
+    event("user_annotation", "gloo:all_reduce", 420, 700, tid=2, **SHAPES),
+]
+
+
+def facts(rank):
+    durations = [[800, 1000, 1200], [900, 1000, 1500]][rank]
+    unprofiled = Window(
+        "unprofiled",
+        4,
+        durations_ns=[time * US for time in durations],
+        loader_wait_ns=[100 * US] * 3,
+        loader_batches=[2] * 3,
+        loader_samples=[32] * 3,
+        backwards=[2] * 3,
+        unsynced_backwards=[1] * 3,
+    )
+    lean = Window("lean", 7, durations_ns=[1000 * US] * 2)
+    rich = Window("rich", 11, durations_ns=[1400 * US])
+    ddp = DdpFacts("Net", rebuilt_bucket_sizes=[4444])
+    device = DeviceFacts("cpu", name="x86_64")
+    windows = [unprofiled, lean, rich]
+    return Facts(rank, world_size=2, host="box", backend="gloo", device=device, windows=windows, ddp=[ddp])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for rank in range(2):
+        for name, events in (("trace", LEAN), ("detail.trace", RICH)):
+            document = {
+                "schemaVersion": 1,
+                "distributedInfo": {
+                    "backend": "gloo",
+                    "rank": rank,
+                    "world_size": 2,
+                    "pg_config": [{"pg_name": "0", "pg_size": 2}],
+                },
+                "traceEvents": events,
+            }
+            path = tmp_path / f"rank-{rank:05d}.{name}.json.gz"
+            path.write_bytes(gzip.compress(json.dumps(document).encode()))
+        form.write(tmp_path / f"rank-{rank:05d}.facts.json", facts(rank))
+    form.write(tmp_path / "run.json", RunRecord(world_size=2))
+    return tmp_path
+
+
+def test_step_accounts(folder):
+    measured = measure(load([folder]))
+    for rank in measured.ranks:
+        (device,) = rank.devices
+        assert (device.device, device.device_operations, device.kernels) == ("cpu", 7, 0)
+        first, second = device.steps
+        assert (first.number, second.number) == (7, 8)
+        assert first.account.compute_ns == 300 * US
+        assert first.account.exposed_communication_ns == first.account.communication_ns == 280 * US
+        assert first.account.input_idle_ns == 100 * US
+        assert first.account.unexplained_idle_ns == 320 * US
+        assert second.account.compute_ns == 350 * US
+        assert second.account.communication_ns == 120 * US
+        assert second.account.idle_ns == second.account.unexplained_idle_ns == 530 * US
+        assert device.whole.window_ns == 1580 * US
+        assert device.whole.busy_ns == (650 + 400) * US
+        assert device.whole.input_idle_ns == 80 * US
+    assert measured.account.window_ns == 4000 * US
+
+
+def test_figures_from_the_facts(folder):
+    measured = measure(load([folder]))
+    assert measured.step.model_dump() == {
+        "missing": {},
+        "basis": "unprofiled",
+        "median_ns": 1000 * US,
+        "unprofiled_median_ns": 1000 * US,
+        "unprofiled_q1_ns": 925 * US,
+        "unprofiled_q3_ns": 1175 * US,
+        "unprofiled_steps": 3,
+        "lean_median_ns": 1000 * US,
+        "lean_steps": 2,
+        "rich_median_ns": 1400 * US,
+        "rich_steps": 1,
+    }
+    assert (measured.world_size, measured.backend, measured.device_kind) == (2, "gloo", "cpu")
+    assert measured.samples_per_step == 64
+    assert measured.input.basis == "unprofiled"
+    assert measured.input.wait_share == pytest.approx((300 / 3000 + 300 / 3400) / 2)
+    assert measured.input.wait_ns == 100 * US
+    assert [rank.loader_wait_share for rank in measured.ranks] == pytest.approx([300 / 3000, 300 / 3400])
+    assert measured.accumulation.backwards_per_step == 2
+    assert measured.accumulation.synchronised_backwards_per_step == 1
+    assert (measured.ranks[1].host, measured.ranks[1].unprofiled_median_ns) == ("box", 1000 * US)
+    assert measured.matmul.tensor_cores is False
+    assert "CPU" in measured.matmul.missing["fp32_share"]
+    assert measured.copies == []
+
+
+def collective(folder):
+    (found,) = measure(load([folder])).collectives
+    assert (found.kind, found.calls, found.calls_per_step) == ("all_reduce", 4, 1.0)
+    assert (found.group, found.group_size) == ("0", 2)
+    assert (found.median_ns, found.shortest_ns, found.total_ns) == (200 * US, 120 * US, 800 * US)
+    return found
+
+
+def test_sizes_come_from_the_rich_window(folder):
+    assert (collective(folder).message_bytes, collective(folder).dtype) == (4000, "float32")
+
+
+def test_sizes_come_from_the_buckets_where_there_is_no_rich_window(folder):
+    for path in folder.glob("*.detail.*"):
+        path.unlink()
+    found = collective(folder)
+    assert found.message_bytes == 4444
+    assert found.missing == {"dtype": "the trace does not say which element type"}
+
+
+@pytest.mark.parametrize("change", [{"comm_hook": "fp16_compress_hook"}, {"rebuilt_bucket_sizes": [1, 2, 3]}])
+def test_sizes_are_missing_where_nothing_fits(folder, change):
+    for path in folder.glob("*.detail.*"):
+        path.write_bytes(b"")
+    for rank in range(2):
+        own = facts(rank)
+        own.ddp[0] = DdpFacts("Net", **{"rebuilt_bucket_sizes": [4444], **change})
+        form.write(folder / f"rank-{rank:05d}.facts.json", own)
+    with pytest.raises(Missing, match="without shapes"):
+        _ = collective(folder).message_bytes
+
+
+def test_device_durations_go_before_host_durations(folder):
+    own = facts(0)
+    own.windows[0].device_durations_ns = [2000 * US] * 3
+    form.write(folder / "rank-00000.facts.json", own)
+    (folder / "rank-00001.facts.json").unlink()
+    assert measure(load([folder])).step.median_ns == 2000 * US
+
+
+def test_facts_without_traces_still_give_the_step_time(folder):
+    for path in folder.glob("*.gz"):
+        path.unlink()
+    measured = measure(load([folder]))
+    assert measured.step.median_ns == 1000 * US
+    assert [rank.rank for rank in measured.ranks] == [0, 1]
+    with pytest.raises(Missing, match="no trace was recorded"):
+        _ = measured.account
+
+
+def test_no_loader_is_not_a_wait_of_zero(folder):
+    for rank in range(2):
+        own = facts(rank)
+        own.windows[0].loader_batches = [0] * 3
+        own.windows[0].loader_samples = [0] * 3
+        form.write(folder / f"rank-{rank:05d}.facts.json", own)
+    measured = measure(load([folder]))
+    with pytest.raises(Missing, match="no batch was drawn"):
+        _ = measured.input.wait_share
+    with pytest.raises(Missing, match="no batch was drawn"):
+        _ = measured.samples_per_step
+
+
+def test_fsdp_kinds_come_from_the_operator(tmp_path):
+    renamed = [{**e, "name": e["name"].replace("c10d::allreduce_", "c10d::_reduce_scatter_base_")} for e in LEAN]
+    (tmp_path / "t.json").write_text(json.dumps(renamed))
+    (found,) = measure(load([tmp_path / "t.json"])).collectives
+    assert found.kind == "reduce_scatter"

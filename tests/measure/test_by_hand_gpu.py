@@ -1,0 +1,215 @@
+"""Two ranks of a GPU run, small enough to compute every figure by hand. Times in microseconds.
+
+Host     step 3 [0,100)                     step 4 [100,200)                     launched later
+Device   gemm   [50,80)   rank 0, rank 1    gemm   [150,180)                     [300,310)
+         nccl   [70,110) on 0, [90,110) on 1       [160,190)
+         copy   [105,115)   memset [112,120)
+Loader                     [118,140)
+Windows         [50,150)                           [150,190)
+"""
+
+import json
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.trace import load
+
+US = 1000
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+METADATA = {
+    "Collective name": "allreduce",
+    "In msg nelems": 1000,
+    "Out msg nelems": 1000,
+    "dtype": "Float",
+    "Group size": 2,
+    "Process Group Name": "0",
+}
+
+
+def host(category, name, start, end, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": end - start, "args": args}
+
+
+def device(category, name, start, end, correlation, **args):
+    args |= {"device": 0, "stream": 7, "correlation": correlation}
+    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 7, "ts": start, "dur": end - start, "args": args}
+
+
+def events(rank):
+    launches = {1: 10, 2: 20, 3: 30, 4: 40, 5: 110, 6: 120, 7: 205}
+    return [
+        host("user_annotation", "ProfilerStep#3", 0, 100),
+        host("user_annotation", "ProfilerStep#4", 100, 200),
+        device("gpu_user_annotation", "ProfilerStep#3", 50, 120, -1),
+        host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 118, 140),
+        host("cpu_op", "triton_poi_fused_add_0", 0, 90, stream=7, device=0),
+        *(host("cuda_runtime", "cudaLaunchKernel", at, at + 5, correlation=n) for n, at in launches.items()),
+        host("cuda_driver", "cuLaunchKernel", 121, 122, correlation=4),  # a later record of the same launch
+        device("kernel", "ampere_sgemm_128x64_tn", 50, 80, 1),
+        device("kernel", "vectorized_elementwise_kernel", 60, 65, 99),  # launched before recording began
+        device("kernel", NCCL, 90 if rank else 70, 110, 2, **METADATA),
+        device("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 105, 115, 3, bytes=100),
+        device("gpu_memset", "Memset (Device)", 112, 120, 4, bytes=8),
+        device("kernel", "ampere_s16816gemm_bf16_128x128", 150, 180, 5),
+        device("kernel", NCCL, 160, 190, 6, **METADATA),
+        device("kernel", "vectorized_elementwise_kernel", 300, 310, 7),
+    ]
+
+
+@pytest.fixture
+def measured(tmp_path):
+    for rank in range(2):
+        document = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}],
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": events(rank),
+        }
+        (tmp_path / f"{rank}.json").write_text(json.dumps(document))
+    return measure(load([tmp_path]))
+
+
+def account(**classes_us):
+    names = ("window", "compute", "exposed_communication", "copy", "memset", "input_idle", "unexplained_idle")
+    names += ("communication", "hidden_communication")
+    return {f"{name}_ns": classes_us.get(name, 0) * US for name in names}
+
+
+def test_step_accounts(measured):
+    first, second = (rank.devices[0] for rank in measured.ranks)
+    assert [(step.number, step.start_ns) for step in first.steps] == [(3, 50 * US), (4, 150 * US)]
+    assert first.steps[0].account.model_dump() == account(
+        window=100,
+        compute=30,
+        exposed_communication=30,
+        copy=5,
+        memset=5,
+        input_idle=20,
+        unexplained_idle=10,
+        communication=40,
+        hidden_communication=10,
+    )
+    assert second.steps[0].account.model_dump() == account(
+        window=100,
+        compute=30,
+        exposed_communication=20,
+        copy=5,
+        memset=5,
+        input_idle=20,
+        unexplained_idle=20,
+        communication=20,
+    )
+    for rank in (first, second):
+        assert rank.steps[1].account.model_dump() == account(
+            window=40, compute=30, exposed_communication=10, communication=30, hidden_communication=20
+        )
+
+
+def test_whole_account_and_counts(measured):
+    first = measured.ranks[0].devices[0]
+    assert (first.device, first.device_operations, first.kernels) == ("cuda:0", 8, 6)
+    assert first.whole.model_dump() == account(
+        window=260,
+        compute=70,
+        exposed_communication=40,
+        copy=5,
+        memset=5,
+        input_idle=20,
+        unexplained_idle=120,
+        communication=70,
+        hidden_communication=30,
+    )
+
+
+def test_the_run(measured):
+    assert measured.account.model_dump() == account(
+        window=280,
+        compute=120,
+        exposed_communication=70,
+        copy=10,
+        memset=10,
+        input_idle=40,
+        unexplained_idle=30,
+        communication=120,
+        hidden_communication=50,
+    )
+    assert (measured.world_size, measured.backend, measured.device_kind) == (2, "nccl", "cuda")
+    assert [rank.device_name for rank in measured.ranks] == ["NVIDIA A100-SXM4-80GB"] * 2
+    assert measured.step.basis == "traced"
+    assert (measured.step.median_ns, measured.step.lean_steps) == (70 * US, 2)
+
+
+def test_collectives(measured):
+    (collective,) = measured.collectives
+    assert collective.model_dump() == {
+        "missing": {},
+        "kind": "all_reduce",
+        "group": "0",
+        "group_size": 2,
+        "dtype": "float32",
+        "message_bytes": 4000,
+        "calls": 4,
+        "calls_per_step": 1.0,
+        "median_ns": 30 * US,
+        "shortest_ns": 20 * US,
+        "total_ns": 120 * US,
+    }
+
+
+def test_copies(measured):
+    (copy,) = measured.copies
+    assert copy.model_dump() == {
+        "missing": {},
+        "direction": "h2d",
+        "pinned": False,
+        "calls": 2,
+        "calls_per_step": 0.5,
+        "total_bytes": 200,
+        "total_ns": 20 * US,
+        "exposed_ns": 10 * US,
+    }
+
+
+def test_input_and_matmul(measured):
+    assert (measured.input.basis, measured.input.wait_ns) == ("traced", 11 * US)
+    assert measured.input.wait_share == pytest.approx(22 / 200)
+    assert measured.matmul.tensor_cores is True
+    assert measured.matmul.fp32_share == pytest.approx(60 / 280)
+    assert measured.matmul.tensor_core_share == pytest.approx(60 / 280)
+
+
+def test_what_a_foreign_trace_cannot_say_is_missing_with_a_reason(measured):
+    for read in (
+        lambda: measured.samples_per_step,
+        lambda: measured.step.unprofiled_median_ns,
+        lambda: measured.step.rich_median_ns,
+        lambda: measured.accumulation.backwards_per_step,
+        lambda: measured.ranks[0].host,
+    ):
+        with pytest.raises(Missing, match=r"\w+ \w+"):
+            read()
+
+
+def test_without_profiler_steps_only_the_whole_is_accounted_for(tmp_path):
+    kept = [event for event in events(0) if "ProfilerStep" not in event["name"]]
+    (tmp_path / "t.json").write_text(json.dumps(kept))
+    measured = measure(load([tmp_path / "t.json"]))
+    (device,) = measured.ranks[0].devices
+    assert device.steps == []
+    assert device.whole.compute_ns == 70 * US
+    with pytest.raises(Missing, match="the trace marks no steps"):
+        _ = measured.account
+    with pytest.raises(Missing, match="the trace marks no steps"):
+        _ = measured.step.median_ns
+
+
+def test_a_trace_that_breaks_off_has_no_steady_steps(tmp_path):
+    text = json.dumps({"schemaVersion": 1, "traceEvents": events(0)})
+    (tmp_path / "t.json").write_text(text[:-60])
+    measured = measure(load([tmp_path / "t.json"]))
+    assert measured.ranks[0].partial.startswith("after 20 whole events")
+    assert measured.ranks[0].devices[0].steps == []
+    with pytest.raises(Missing, match="breaks off"):
+        _ = measured.account

@@ -1,0 +1,108 @@
+import pytest
+
+from dptune.measure.dtypes import bytes_of, dtype_of
+from dptune.measure.kinds import kernel_dtype, kind_of
+from dptune.measure.precisions import has_tensor_cores, is_fp32, is_tensor_core
+from dptune.trace.kernels import Work, work_of
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "dtype"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce", "float32"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce", "float32"),
+        ("ncclKernel_AllReduce_TREE_LL_Sum_half(ncclWorkElem)", "all_reduce", "float16"),
+        (
+            "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "reduce_scatter",
+            "bfloat16",
+        ),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather", None),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "broadcast", None),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", "p2p", None),
+        ("ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)", "unknown", None),
+        ("nccl:_reduce_scatter_base", "reduce_scatter", None),
+        ("nccl:_all_gather_base", "all_gather", None),
+        ("c10d::alltoall_base_", "all_to_all", None),
+        ("_allgather_base", "all_gather", None),
+        ("gloo:barrier", "barrier", None),
+    ],
+)
+def test_collectives_by_name(name, kind, dtype):
+    assert kind_of(name) == kind
+    assert dtype_of(kernel_dtype(name)) == dtype
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype", "size"),
+    [
+        ("Float", "float32", 4),
+        ("BFloat16", "bfloat16", 2),
+        ("c10::Half", "float16", 2),
+        ("long int", "int64", 8),
+        ("Byte", "uint8", 1),
+    ],
+)
+def test_dtypes(word, dtype, size):
+    assert (dtype_of(word), bytes_of(dtype)) == (dtype, size)
+
+
+@pytest.mark.parametrize("word", ["TensorList", "", None, 3])
+def test_no_dtype(word):
+    assert dtype_of(word) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fp32", "tensor"),
+    [
+        ("ampere_sgemm_128x64_tn", True, False),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", True, False),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>", True, False),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_simt", True, False),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x64x16_cublas", False, True),
+        ("volta_h884gemm_64x128_ldg8_nn", False, True),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", False, True),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4>", False, True),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", False, True),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>", False, True),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_SE_1LDSB0", True, False),
+        ("Cijk_Alik_Bljk_BBS_BH_MT128x128x32_MI32x32x8x1_SN", False, True),
+        ("vectorized_elementwise_kernel<4, float>", False, False),
+    ],
+)
+def test_precision_by_name(name, fp32, tensor):
+    assert (is_fp32(name), is_tensor_core(name)) == (fp32, tensor)
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 8, True),
+        ("Tesla V100-SXM2-16GB", None, True),
+        ("NVIDIA GeForce GTX 1650", 7, False),
+        ("Quadro GP100", 6, False),
+        ("NVIDIA GeForce RTX 2080 Ti", 7, True),
+        ("AMD Instinct MI300X", 9, True),
+        ("AMD Radeon RX 6800", 10, False),
+        ("", None, None),
+    ],
+)
+def test_tensor_cores_by_device(name, major, expected):
+    assert has_tensor_cores(name, major) is expected
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "work"),
+    [
+        ("kernel", "ncclDevKernel_AllGather_RING_LL", Work.COMMUNICATION),
+        ("Kernel", "rcclKernel", Work.COMMUNICATION),
+        ("kernel", "gemm", Work.COMPUTE),
+        ("Memcpy", "Memcpy HtoD", Work.COPY),
+        ("gpu_memset", "Memset (Device)", Work.MEMSET),
+        ("cpu_op", "triton_poi_fused_0", None),
+        ("gpu_user_annotation", "nccl:all_reduce", None),
+        ("cuda_sync", "Stream Synchronize", None),
+    ],
+)
+def test_classes_of_events(category, name, work):
+    assert work_of(category, name) == work

@@ -1,0 +1,171 @@
+"""The account of real traces: against the manifest, and against a second derivation that shares no code with dptune."""
+
+import gzip
+import json
+import re
+from decimal import Decimal
+
+import pytest
+
+from dptune.measure import measure
+from dptune.trace import load
+
+# The manifest's figures were computed from times rounded to float64: see its README.
+TOLERANCE_US = 0.1
+# Fractional epochs: float64 has lost a quarter of a microsecond of each time there (dptune reads the digits).
+FRACTIONAL_EPOCH = "hta_training/e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"
+NOT_ACCOUNTED = {  # device events that were not recorded, or of a kind that has no kernels
+    "hta_small/eac4fdc_benchmark_result_924719_1679055439_trace.json.gz": "gpu-events-missing",
+    "mtia/3c22b41_mtia_rank_0.json.gz": "device-unknown",
+}
+
+
+def test_whole_account_equals_the_manifest(real_traces, manifest_entry):
+    run = load([real_traces / manifest_entry["file"]])
+    measured = measure(run)
+    devices = measured.ranks[0].devices
+    figures = manifest_entry["interval_union_figures"]
+    if manifest_entry["file"] in NOT_ACCOUNTED:
+        assert devices == []
+        assert NOT_ACCOUNTED[manifest_entry["file"]] in {finding.code for finding in run.findings}
+        return
+    assert sum(device.kernels for device in devices) == manifest_entry["gpu_kernels"]
+    if not figures["gpu_events"]:
+        assert [device.device for device in devices] == ["cpu"]
+        return
+    assert len(devices) == figures["gpus"] == 1
+    assert devices[0].device_operations == figures["gpu_events"]
+    whole = devices[0].whole
+    found = {
+        "span_us": whole.window_ns,
+        "busy_us": whole.busy_ns,
+        "compute_us": whole.compute_ns,
+        "comm_us": whole.communication_ns,
+        "overlap_us": whole.hidden_communication_ns,
+    }
+    tolerance = 20 if manifest_entry["file"] == FRACTIONAL_EPOCH else TOLERANCE_US
+    for name, value_ns in found.items():
+        assert value_ns / 1e3 == pytest.approx(figures[name], abs=tolerance), name
+
+
+def plain_account(path):
+    """Step accounts by a sweep over boundaries, in integers, on plain dictionaries."""
+    raw = path.read_bytes()
+    text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    document = json.loads(text, parse_float=Decimal)
+    events = [e for e in (document if isinstance(document, list) else document["traceEvents"]) if e.get("ph") == "X"]
+    for event in events:
+        event["start"] = int(event["ts"] * 1000)
+        event["end"] = event["start"] + int(event.get("dur", 0) * 1000)
+    steps = sorted(
+        (e["start"], e["end"], int(e["name"].split("#")[1]))
+        for e in events
+        if e["name"].startswith("ProfilerStep#") and e["cat"] in ("user_annotation", "Operator", "cpu_op")
+    )
+    launched = {}
+    for e in events:
+        if e["cat"] in ("cuda_runtime", "cuda_driver", "Runtime") and "correlation" in e.get("args", {}):
+            correlation = e["args"]["correlation"]
+            launched[correlation] = min(launched.get(correlation, e["start"]), e["start"])
+    ranks = {"gpu_memcpy": 2, "Memcpy": 2, "gpu_memset": 3, "Memset": 3}
+    operations = []
+    for e in events:
+        if e["cat"] in ("kernel", "Kernel"):
+            rank = 1 if re.search("nccl|rccl", e["name"].lower()) else 0
+        elif e["cat"] in ranks:
+            rank = ranks[e["cat"]]
+        else:
+            continue
+        operations.append((e["start"], e["end"], rank, launched.get(e["args"].get("correlation"))))
+    loading = [
+        (e["start"], e["end"], 4, None) for e in events if re.match(r"enumerate\(DataLoader\)#.*__next__$", e["name"])
+    ]
+    own = [[op for op in operations if op[3] is not None and start <= op[3] < end] for start, end, _ in steps]
+    after = [op[0] for op in operations if op[3] is not None and op[3] >= steps[-1][1]]
+    kept = [(number, ops) for (_, _, number), ops in zip(steps, own, strict=True) if ops]
+    begins = [min(op[0] for op in ops) for _, ops in kept]
+    ends = [*begins[1:], min([max(op[1] for op in kept[-1][1]), *[t for t in after if t >= begins[-1]]])]
+    return {
+        number: swept(operations + loading, begin, end)
+        for (number, _), begin, end in zip(kept, begins, ends, strict=True)
+        if end > begin
+    }
+
+
+def swept(spans, begin, end):
+    """Nanoseconds of [begin, end) by highest class: [compute, communication, copy, memset, input, nothing]."""
+    edges = []
+    for start, stop, rank, _ in spans:
+        low, high = max(start, begin), min(stop, end)
+        if low < high:
+            edges += [(low, 1, rank), (high, -1, rank)]
+    edges.sort(key=lambda edge: edge[0])
+    active, total, at = [0] * 5, [0] * 6, begin
+    for time, change, rank in edges:
+        total[next((r for r in range(5) if active[r]), 5)] += time - at
+        at = time
+        active[rank] += change
+    total[5] += end - at
+    return total
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "nanogpt_8xh100/42f4e74*",
+        "nanogpt_adam_hook_h100/3f01a7c*",
+        "torchrec_straggler_4xv100/7c1bf12*",
+        "torchrec_qcomm_b_4xv100/57bd7fb*",
+        "hta_training/b4b6dce*",
+        "hta_training/e8fe4d1*",
+        "kineto_resnet50_loader/2d19c63*",
+        "single_gpu/c4adadd*",
+        "single_gpu/1eeffb3*",
+        "b200_cuda_graph/06852f9*",
+    ],
+)
+def test_step_accounts_equal_a_second_derivation(real_traces, file):
+    path = next(real_traces.glob(file))
+    expected = plain_account(path)
+    assert expected
+    (device,) = measure(load([path])).ranks[0].devices
+    found = {
+        step.number: [
+            step.account.compute_ns,
+            step.account.exposed_communication_ns,
+            step.account.copy_ns,
+            step.account.memset_ns,
+            step.account.input_idle_ns,
+            step.account.unexplained_idle_ns,
+        ]
+        for step in device.steps
+    }
+    assert found == expected
+
+
+def test_the_straggler_is_seen(real_traces):
+    measured = measure(load([real_traces / "torchrec_straggler_4xv100"]))
+    communicating = {rank.rank: rank.devices[0].total.communication_ns / 1e6 for rank in measured.ranks}
+    assert communicating[2] < 40
+    assert all(communicating[rank] > 3000 for rank in (0, 1, 3))
+    (collective,) = measured.collectives
+    assert (collective.kind, collective.calls, collective.calls_per_step) == ("all_to_all", 48, 4.0)
+    assert collective.missing["message_bytes"]
+
+
+def test_collectives_of_eight_ranks(real_traces):
+    measured = measure(load([real_traces / "nanogpt_8xh100"]))
+    assert (measured.world_size, measured.backend, measured.device_kind) == (8, "nccl", "cuda")
+    largest = max(measured.collectives, key=lambda figures: figures.message_bytes)
+    assert (largest.kind, largest.dtype, largest.message_bytes) == ("all_gather", "float32", 150_994_944)
+    assert sum(figures.calls for figures in measured.collectives) == 8 * 56
+    assert measured.matmul.tensor_cores is True
+    assert measured.matmul.tensor_core_share > 0.3
+
+
+def test_loader_workers_take_the_wait_away(real_traces):
+    folder = real_traces / "kineto_resnet50_loader"
+    none, four = (measure(load([next(folder.glob(name))])) for name in ("2d19c63*", "234cf25*"))
+    assert none.input.basis == "traced"
+    assert none.input.wait_share > 2 * four.input.wait_share
+    assert none.share("input_idle_ns") > four.share("input_idle_ns")

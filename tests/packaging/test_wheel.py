@@ -1,0 +1,114 @@
+"""The sdist holds what a developer needs, the wheel what a user needs, and nothing else."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE_ROOTS = (ROOT / "advisor", ROOT / "rules")
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from that sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> dict[str, str]:
+    """File name in the wheel -> its text, for the files that are text."""
+    (path,) = dist.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name).decode("utf-8", "replace") for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def sdist(dist: Path) -> set[str]:
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def metadata(wheel: dict[str, str], file: str) -> str:
+    return next(text for name, text in wheel.items() if name.endswith(f".dist-info/{file}"))
+
+
+def source_files() -> set[str]:
+    return {
+        path.relative_to(root).as_posix()
+        for root in SOURCE_ROOTS
+        for path in root.rglob("*")
+        if path.is_file() and not {"__pycache__", ".mypy_cache", ".ruff_cache"} & set(path.parts)
+    }
+
+
+def test_nothing_but_the_two_packages_lands_in_site_packages(wheel: dict[str, str]) -> None:
+    tops = {name.partition("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"dptune", "dptune_rules"}
+    assert not [name for name in wheel if ".data/" in name]
+
+
+def test_every_file_of_the_packages_ships(wheel: dict[str, str]) -> None:
+    shipped = {name for name in wheel if ".dist-info/" not in name}
+    assert source_files() - shipped == set()
+    assert shipped - source_files() == set()
+
+
+@pytest.mark.parametrize("file", ["dptune/py.typed", "dptune_rules/py.typed", "dptune/capture/injected/__init__.py"])
+def test_files_that_no_import_would_miss_ship(wheel: dict[str, str], file: str) -> None:
+    assert file in wheel
+
+
+def test_the_demo_has_its_recorded_run(wheel: dict[str, str]) -> None:
+    sample = [name for name in wheel if name.startswith("dptune/demo/run/")]
+    assert [name for name in sample if name.endswith("run.json")]
+    assert [name for name in sample if name.endswith(".trace.json.gz")]
+
+
+def test_the_schemas_ship(wheel: dict[str, str]) -> None:
+    assert [name for name in wheel if name.startswith("dptune/schemas/") and name.endswith(".json")]
+
+
+def test_the_command_and_the_rules_are_entry_points(wheel: dict[str, str]) -> None:
+    assert metadata(wheel, "entry_points.txt").split("\n\n") == [
+        "[console_scripts]\ndptune = dptune.cli:main",
+        "[dptune.rules]\ndptune = dptune_rules\n",
+    ]
+
+
+def test_installing_dptune_never_touches_the_users_torch(wheel: dict[str, str]) -> None:
+    requirements = message_from_string(metadata(wheel, "METADATA")).get_all("Requires-Dist", [])
+    always = [requirement for requirement in requirements if "extra ==" not in requirement]
+    assert not [requirement for requirement in always if requirement.startswith(("torch", "pandas", "traceinsight"))]
+    assert [r for r in requirements if r.startswith("torch") and "extra == 'profile'" in r]
+
+
+def test_the_licence_ships(wheel: dict[str, str]) -> None:
+    assert "Apache License" in metadata(wheel, "licenses/LICENSE")
+
+
+def test_the_sdist_can_be_worked_in(sdist: set[str]) -> None:
+    assert {
+        "pyproject.toml",
+        "constraints.txt",
+        "Makefile",
+        ".ci/run",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "mkdocs.yml",
+        "docs/index.md",
+        "advisor/dptune/py.typed",
+        "rules/dptune_rules/py.typed",
+        "tests/packaging/test_wheel.py",
+    } <= sdist
+    assert not [name for name in sdist if "__pycache__" in name or name.startswith((".venv", "dptune-runs"))]

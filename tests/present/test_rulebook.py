@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dptune.present import rulebook
+from dptune.present.ink import paint
+from dptune.rule import Rule, Threshold
+
+RULE = Rule(
+    code="DP999",
+    name="slow-thing",
+    family="host",
+    kind="time",
+    summary="something is slow",
+    since="0.1",
+    thresholds=(Threshold("warning_share", 0.05, "five in a hundred is felt"),),
+    preview=True,
+)
+DOC = """Something is slow.
+
+## What it measures
+
+The share of `thing` in the step,
+on every rank.
+
+- first cause
+  goes on
+- second cause
+
+## What to change
+
+```python
+if slow:
+    faster()
+```
+
+    plain = code()
+"""
+
+
+def explained(limits: dict[str, float]) -> str:
+    return paint(rulebook.explained(RULE, DOC, limits, "dptune 0.1", 60), colour=False)
+
+
+def test_a_rule_is_explained_under_its_own_headings() -> None:
+    page = explained({})
+    assert page.startswith("DP999 slow-thing\nsomething is slow\n")
+    assert "\nWhat it measures\n  The share of `thing` in the step, on every rank.\n" in page
+    assert "  - first cause goes on\n  - second cause\n" in page
+    assert "    if slow:\n        faster()\n" in page
+    assert "    plain = code()\n" in page
+    assert "##" not in page
+    assert "```" not in page
+    assert "it runs only when it is selected" in page
+
+
+def test_a_threshold_has_its_value_and_its_reason() -> None:
+    assert "  warning_share = 0.05\n      five in a hundred is felt\n" in explained({})
+    assert "warning_share = 0.2 (yours; dptune's own is 0.05)" in explained({"warning_share": 0.2})
+    assert "[tool.dptune.rules.DP999]" in explained({})
+
+
+def test_the_list_marks_what_does_not_run_and_what_others_made() -> None:
+    rules = [(RULE, "acme-rules 2.0")]
+    page = paint(rulebook.listed(rules, set(), 90), colour=False)
+    assert "host\n" in page
+    assert "DP999   slow-thing (preview, off, from acme-rules 2.0): something is slow" in page
+    page = paint(rulebook.listed(rules, {"DP999"}, 90), colour=False)
+    assert "off" not in page
+
+
+def test_no_rules_is_said() -> None:
+    assert paint(rulebook.listed([], set(), 80), colour=False) == "No rule is installed.\n"

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dptune.advice import Report
+from dptune.schemas import FOLDER, schemas
+
+
+@pytest.mark.parametrize("name", ["report.json", "run.json"])
+def test_the_committed_schema_is_that_of_the_words(name: str) -> None:
+    made = schemas()
+    assert sorted(made) == sorted(path.name for path in FOLDER.glob("*.json"))
+    assert json.loads((FOLDER / name).read_text(encoding="utf-8")) == json.loads(made[name]), (
+        "run `python -m dptune.schemas`"
+    )
+
+
+def test_the_schema_of_a_report_names_its_fields() -> None:
+    schema = json.loads((FOLDER / "report.json").read_text(encoding="utf-8"))
+    assert set(schema["properties"]) == set(Report.model_fields)
+    median = schema["$defs"]["StepTime"]["properties"]["median_ns"]
+    assert {"type": "null"} in median["anyOf"]

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dptune.present.amounts import Hole
+from dptune.present.ink import paint
+from dptune.present.table import Column, table
+
+COLUMNS = (Column("name", right=False, least=8), Column("ms"), Column("bytes"))
+
+
+def drawn(rows: list[list[str | Hole]], width: int = 60) -> str:
+    return paint(table(COLUMNS, rows, width), colour=False)
+
+
+def test_numbers_stand_under_each_other() -> None:
+    assert drawn([["a", "1.0", "5"], ["bc", "10.0", "512"]]) == (
+        "  name    ms  bytes\n"  #
+        "  a      1.0      5\n"
+        "  bc    10.0    512\n"
+    )
+
+
+def test_a_hole_is_a_letter_with_its_reason_below() -> None:
+    page = drawn([["a", Hole("it was cut off"), "5"], ["b", "2.0", "5"], ["c", Hole("it was cut off"), "5"]])
+    assert page.count("[a]") == 3
+    assert "[a] not measured: it was cut off" in page
+
+
+def test_a_column_nobody_has_is_left_out_and_named() -> None:
+    page = drawn([["a", Hole("never timed"), "5"], ["b", Hole("never timed"), "6"]])
+    assert page.splitlines()[0].split() == ["name", "bytes"]
+    assert "ms not measured: never timed" in page
+
+
+def test_a_long_name_is_cut_where_the_page_is_narrow() -> None:
+    page = drawn([["a_kernel_with_a_very_long_name_indeed", "1.0", "5"]], width=40)
+    assert all(len(line) <= 40 for line in page.splitlines())
+    assert "a_kernel_with" in page
+    assert ".." in page
+
+
+def test_a_page_too_narrow_for_columns_gets_sentences() -> None:
+    page = drawn([["a_kernel", "1,000,000.0", "5"]], width=26)
+    assert page == "  name a_kernel, ms\n    1,000,000.0, bytes 5\n"
+
+
+def test_a_name_cannot_forge_a_row() -> None:
+    assert len(drawn([["a\n  forged  1.0  5", "1.0", "5"]]).splitlines()) == 2

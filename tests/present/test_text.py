@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dptune.advice import Report
+from dptune.present.text import text
+
+
+def section(page: str, title: str) -> str:
+    """The lines of a section, joined, so that folding does not matter."""
+    _, _, rest = page.partition(f"\n{title}")
+    assert rest, f"no section '{title}'"
+    return " ".join(rest.split("\n\n")[0].split())
+
+
+def flat(page: str) -> str:
+    return " ".join(page.split())
+
+
+def test_verdict_why_and_next_come_first(report: Report) -> None:
+    rows = text(report).splitlines()
+    assert rows[0] == "Verdict     Communication that nothing hides takes 21.0 % of every step."
+    assert rows[1].startswith("Why ")
+    assert any(row.startswith("Next        Exchange gradients once") for row in rows[:5])
+
+
+def test_the_sections_stand_in_the_order_a_reader_needs_them(report: Report) -> None:
+    page = text(report)
+    order = [
+        "Verdict",
+        "Can this run be judged?",
+        "What to change to save time",
+        "Risks",
+        "Where the time of a step goes",
+        "How long a step takes",
+        "Ranks (2)",
+        "Collectives",
+        "Copies",
+        "Input and batch",
+        "Rules that could not run",
+        "What was read",
+        "Next command",
+    ]
+    places = [page.index(title) for title in order]
+    assert places == sorted(places)
+
+
+def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> None:
+    page = text(report)
+    assert "warning: DP102 no-sync" in page
+    assert "set ddp.no_sync to True (now False) at train.py:31" in flat(page)
+    assert "with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():\n" in page
+    assert "                   loss = model(x)  # forward and backward both inside\n" in page
+    assert "up to 20.7 ms of each 140.2 ms step (up to 14.7 %)" in flat(page)
+    assert "A ceiling: it cannot save more, and may save less" in flat(page)
+    assert "up to 40.4 us per sample at 512 samples a step" in flat(page)
+    assert "4.10 to 20.7 ms of each 140.2 ms step (2.9 to 14.7 %)" in flat(page)
+    assert "all-reduces of gradients: 4 per step" in flat(page)
+    assert "(rank 1, from 5,000.000 to 9,000.000 us on its trace's clock)" in flat(page)
+
+
+def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
+    page = flat(text(report))
+    assert "the change can alter what is learned. Compare the loss of the first 1,000 steps." in page
+    assert "the change leaves the arithmetic as it is" in page
+
+
+def test_the_account_is_in_ms_of_the_unprofiled_step_and_says_so(report: Report) -> None:
+    said = section(text(report), "Where the time of a step goes (scaled)")
+    assert "# compute 84.1 ms 60.0 %" in said
+    assert "! exposed communication 29.4 ms 21.0 %" in said
+    assert "~ waiting for input 16.8 ms 12.0 %" in said
+    assert "30.0 % of all communication is hidden" in said
+    assert "ms are scaled" in said
+
+
+def test_the_bar_has_a_sign_per_class_in_proportion(report: Report) -> None:
+    bar = next(row for row in text(report, width=106).splitlines() if row.startswith("  [#"))
+    assert bar == f"  [{'#' * 60}{'!' * 21}{'=' * 2}{'~' * 12}{'.' * 5}]"
+
+
+def test_a_missing_figure_gives_its_reason_and_never_zero(foreign: Report) -> None:
+    page = text(foreign)
+    assert "not measured: no steps were found in the trace" in section(page, "Where the time of a step goes")
+    assert "without the profiler not measured: no ProfilerStep in the trace" in section(page, "How long a step takes")
+    assert "Samples a step not measured: these traces were not recorded by dptune" in section(page, "Input and batch")
+    assert not re.search(r"(?<![\d.])0 (ms|%|steps)", page)
+
+
+def test_a_run_that_cannot_be_judged_never_reads_as_healthy(foreign: Report) -> None:
+    page = flat(text(foreign))
+    assert page.count("does not mean that") >= 2
+    assert "none found anything" not in page
+
+
+def test_shares_of_a_whole_recording_are_called_that(foreign: Report) -> None:
+    assert "No steps were found on rank 0: the shares are of the whole recording." in section(text(foreign), "Ranks")
+
+
+def test_a_rank_that_broke_off_is_named(report: Report) -> None:
+    said = section(text(report), "Ranks (2)")
+    assert "Rank 1 is partial: cut off after 1,204 events" in said
+    assert "[a] not measured: the rank ended before its timed steps" in said
+
+
+def test_rules_that_could_not_run_stand_with_their_reason(report: Report) -> None:
+    assert "DP201, DP202: no link table" in section(text(report), "Rules that could not run")
+
+
+def test_a_thousand_ranks_do_not_drown_the_report(report: Report) -> None:
+    measured = report.measured.model_copy(update={"ranks": report.measured.ranks * 500})
+    page = text(report.model_copy(update={"measured": measured}))
+    assert "and 984 more rows: see --format json" in page
+    assert len(page.splitlines()) < 200
+
+
+def test_names_from_a_trace_cannot_reach_the_terminal(report: Report) -> None:
+    for colour in (False, True):
+        page = text(report, colour=colour)
+        assert "\u202e" not in page
+        assert "\x07" not in page
+        assert "\x1b[31mgemm" not in page
+        assert r"\x1b[31mgemm<float>[bold" in page
+
+
+def test_colours_only_on_request(report: Report) -> None:
+    assert "\x1b" not in text(report)
+    coloured = text(report, colour=True)
+    assert "\x1b[1;31m 3 error: DP506 sampler\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text(report)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_every_line_but_code_fits_the_page(report: Report, width: int) -> None:
+    for row in text(report, width).splitlines():
+        is_code = "no_sync()" in row or "float32_matmul_precision" in row or "loss = model" in row
+        assert len(row) <= width or is_code, row
+
+
+def test_nothing_to_change_is_said(report: Report) -> None:
+    quiet = report.model_copy(update={"advice": [], "skipped": []})
+    assert "Every rule ran, and none found anything to change." in text(quiet)
+    some = report.model_copy(update={"advice": []})
+    assert "No rule that could run found anything to change; 2 could not run" in text(some)
+
+
+def test_the_last_words_are_a_command_to_type(report: Report, foreign: Report) -> None:
+    assert section(text(report), "Next command").startswith("$ dptune rules explain DP102")
+    assert section(text(foreign), "Next command").startswith("$ dptune profile train.py")
+    proven = report.advice[0].model_copy(update={"verify": "dptune verify DP102"})
+    page = text(report.model_copy(update={"advice": [proven]}))
+    assert section(page, "Next command").startswith("$ dptune verify DP102")

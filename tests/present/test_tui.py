@@ -1,0 +1,169 @@
+"""The full-screen report, walked with the keyboard; every test looks for words on the screen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from textual.binding import Binding
+from textual.pilot import Pilot
+
+from dptune.advice import Report
+from dptune.present.tui.app import ReportApp
+from dptune.present.tui.help import HelpScreen
+
+SMALL, LARGE = (80, 24), (140, 40)
+
+
+def screen(pilot: Pilot[None]) -> str:
+    """The text of the screen as a user sees it."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips)
+
+
+def flat(seen: str) -> str:
+    """Without frames and folding."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", seen).split())
+
+
+async def see(pilot: Pilot[None], words: str, *keys: str) -> str:
+    """Press the keys and wait until the words are on the screen; fail after two seconds."""
+    await pilot.press(*keys)
+    for _ in range(40):
+        await pilot.pause(0.05)
+        if words in flat(screen(pilot)):
+            return screen(pilot)
+    raise AssertionError(f"'{words}' is not on the screen:\n{screen(pilot)}")
+
+
+async def page_to(pilot: Pilot[None], words: str) -> None:
+    """Press Page Down until the words are on the screen."""
+    for _ in range(8):
+        if words in flat(screen(pilot)):
+            return
+        await pilot.press("pagedown")
+        await pilot.pause(0.05)
+    raise AssertionError(f"'{words}' is on no page; the last:\n{screen(pilot)}")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_the_first_screen_has_verdict_account_and_trust(report: Report, size: tuple[int, int]) -> None:
+    async with ReportApp(report).run_test(size=size) as pilot:
+        seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
+        assert "dptune report: python train.py" in seen
+        assert "Judgeable   in part; keep these in mind" in seen
+        assert "# compute                 84.1 ms   60.0 %  the device calculates" in seen
+        assert "[####" in seen
+        await see(pilot, "1 Overview 2 Advice 3 Ranks y Copy code ? Help q Quit")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, int]) -> None:
+    app = ReportApp(report)
+    async with app.run_test(size=size) as pilot:
+        await see(pilot, "Verdict")
+        await page_to(pilot, "rank 1's file broke off")
+        await see(pilot, "What was read", "end")
+
+        await see(pilot, "set ddp.no_sync to True (now False) at train.py:31", "2")
+        await see(pilot, "warning, saves time: DP102")
+        await see(pilot, 'torch.set_float32_matmul_precision("high")', "down")
+        await pilot.press("tab")
+        await page_to(pilot, "the change can alter what is learned. Compare the loss of the first 1,000 steps.")
+        await page_to(pilot, "dptune rules explain DP401")
+
+        await see(pilot, "rank-00000.trace.json.gz", "3")
+        await see(pilot, "rank-00001.trace.json.gz", "down")
+        await see(pilot, "the rank ended before its timed steps")
+        await pilot.press("tab")
+        await page_to(pilot, "? was not measured")
+
+        await see(pilot, "Verdict", "1", "home")
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+async def test_the_last_entry_says_what_could_not_run(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "DP201, DP202: no link table", "2", "end")
+        await see(pilot, "2 rules could not run, 2 found nothing")
+
+
+async def test_code_can_be_copied(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
+        await see(pilot, "torch.set_float32_matmul_precision", "2", "down")
+        await see(pilot, "The code is on the clipboard", "y")
+        assert pilot.app.clipboard == 'torch.set_float32_matmul_precision("high")'
+
+
+async def test_copying_where_there_is_no_code_says_so(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
+        await see(pilot, "choose an advice with code to copy", "y")
+        assert pilot.app.clipboard == ""
+
+
+async def test_help_is_made_from_the_bindings(report: Report) -> None:
+    async with ReportApp(report).run_test(size=SMALL) as pilot:
+        seen = await see(pilot, "Keys (Escape closes)", "question_mark")
+        rows = [row.split("│")[1] for row in seen.splitlines() if row.count("│") == 2]
+        for binding in ReportApp.BINDINGS:
+            assert f"{binding.description}. {binding.tooltip}" in flat("\n".join(rows))
+        await see(pilot, "Verdict", "escape")
+        assert "Keys (Escape closes)" not in screen(pilot)
+
+
+@pytest.mark.parametrize("owner", [ReportApp, HelpScreen])
+def test_every_binding_has_an_id_and_a_tooltip(owner: type[ReportApp] | type[HelpScreen]) -> None:
+    assert owner.BINDINGS
+    for binding in owner.BINDINGS:
+        assert isinstance(binding, Binding)
+        assert binding.id
+        assert binding.tooltip
+
+
+async def test_names_from_a_trace_are_neither_markup_nor_escapes(report: Report) -> None:
+    evil, shown = "[bold red]\x1b[31m[/] <b> \u202ex", r"[bold red]\x1b[31m[/] <b> \u202ex"
+    ranks = [rank.model_copy(update={"source": evil, "host": evil}) for rank in report.measured.ranks]
+    trap = report.model_copy(
+        update={
+            "measured": report.measured.model_copy(update={"ranks": ranks}),
+            "advice": [one.model_copy(update={"title": evil, "rule": evil}) for one in report.advice],
+            "run": report.run.model_copy(update={"command": evil}),
+        }
+    )
+    async with ReportApp(trap).run_test(size=(200, 40)) as pilot:
+        for key, words in (("1", "Verdict"), ("2", "More"), ("3", f"File {shown}")):
+            seen = await see(pilot, words, key)
+            assert seen.count(shown) >= {"1": 1, "2": 7, "3": 4}[key]
+            assert "\x1b" not in seen
+            assert "\u202e" not in seen
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE, (50, 20)])
+async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, size: tuple[int, int]) -> None:
+    async with ReportApp(foreign).run_test(size=size) as pilot:
+        await see(pilot, "Verdict")
+        await page_to(pilot, "Judgeable no: that no advice is given does not mean")
+        await see(pilot, "This run cannot be judged", "2")
+        assert "2 rules could not run" in screen(pilot)
+        await see(pilot, "cuda:0", "3")
+        await page_to(pilot, "File t.json")
+
+
+async def test_it_works_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with ReportApp(report).run_test(size=SMALL) as pilot:
+        await see(pilot, "# compute")
+        await see(pilot, "DP102 no-sync", "2")
+        await see(pilot, "cuda:1", "3")
+        await see(pilot, "Every key", "question_mark")
+
+
+async def test_resizing_folds_the_text_again(report: Report) -> None:
+    words = "exchanging gradients while nothing is calculated."
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        assert words in await see(pilot, words)
+        await pilot.resize_terminal(60, 24)
+        seen = await see(pilot, words)
+        assert words not in seen
+        assert all(len(row) <= 60 for row in seen.splitlines())

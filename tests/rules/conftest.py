@@ -1,0 +1,187 @@
+"""A small run built by hand: healthy unless a test says what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from dptune.advice import Advice
+from dptune.advise.packs import LoadedRule, load_packs
+from dptune.measured import (
+    Account,
+    AccumulationFigures,
+    CollectiveFigures,
+    DeviceFigures,
+    InputFigures,
+    MatmulFigures,
+    Measured,
+    RankFigures,
+    StepAccount,
+    StepTime,
+)
+from dptune.rule import RunView
+from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
+
+MIB = 2**20
+STEP_NS = 10_000_000
+STEPS = 5
+RULES = {loaded.rule.code: loaded for loaded in load_packs()}
+
+MakeMeasured = Callable[..., Measured]
+MakeFacts = Callable[..., Facts]
+MakeAllReduce = Callable[..., CollectiveFigures]
+Ask = Callable[..., list[Advice]]
+
+
+def account(
+    exposed_share: float = 0.0, hidden_share: float = 0.1, input_share: float = 0.0, window_ns: int = STEP_NS
+) -> Account:
+    exposed, waiting = int(exposed_share * window_ns), int(input_share * window_ns)
+    hidden = int(hidden_share * window_ns)
+    return Account(
+        window_ns=window_ns,
+        compute_ns=window_ns - exposed - waiting,
+        exposed_communication_ns=exposed,
+        copy_ns=0,
+        memset_ns=0,
+        input_idle_ns=waiting,
+        unexplained_idle_ns=0,
+        communication_ns=exposed + hidden,
+        hidden_communication_ns=hidden,
+    )
+
+
+def figures(kind: type[Any], /, **known: Any) -> Any:
+    """A record of figures in which everything that is not named is missing."""
+    names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
+    missing = {name: f"{name} was not measured" for name in names - {n for n, v in known.items() if v is not None}}
+    return kind(**known, missing=missing)
+
+
+def measured_run(
+    *,
+    exposed_share: float = 0.0,
+    hidden_share: float = 0.1,
+    wait_share: float | None = 0.0,
+    collectives: Sequence[CollectiveFigures] | None = (),
+    synchronised: int | None = 1,
+    device: str = "cuda",
+    device_name: str | None = "NVIDIA A100-SXM4-80GB",
+    tensor_cores: bool | None = True,
+    fp32_share: float | None = 0.0,
+    world: int = 2,
+    steps: int = STEPS,
+    samples: int | None = 64,
+    **changed: Any,
+) -> Measured:
+    one = account(exposed_share, hidden_share, wait_share or 0.0)
+    total = one
+    for _ in range(world * steps - 1):
+        total = total + one
+    devices = [
+        DeviceFigures(
+            device=f"{device}:0",
+            steps=[StepAccount(number=n, start_ns=n * STEP_NS, account=one) for n in range(steps)],
+            whole=one,
+            device_operations=1000,
+            kernels=0 if device == "cpu" else 900,
+        )
+    ]
+    known: dict[str, Any] = {
+        "world_size": world,
+        "backend": "nccl",
+        "device_kind": device,
+        "samples_per_step": samples,
+        "account": total if steps and world else None,
+        "collectives": None if collectives is None else list(collectives),
+        "copies": [],
+        "step": StepTime(
+            basis="unprofiled",
+            median_ns=STEP_NS,
+            unprofiled_median_ns=STEP_NS,
+            unprofiled_q1_ns=int(0.99 * STEP_NS),
+            unprofiled_q3_ns=int(1.01 * STEP_NS),
+            unprofiled_steps=20,
+            lean_median_ns=int(1.2 * STEP_NS),
+            lean_steps=steps,
+            rich_median_ns=2 * STEP_NS,
+            rich_steps=3,
+        ),
+        "ranks": [
+            figures(RankFigures, rank=r, device_name=device_name, source=f"{r}.json", events=9, devices=devices)
+            for r in range(world)
+        ],
+        "input": figures(InputFigures, wait_share=wait_share, basis="unprofiled"),
+        "accumulation": figures(AccumulationFigures, synchronised_backwards_per_step=synchronised),
+        "matmul": figures(MatmulFigures, fp32_share=fp32_share, tensor_cores=tensor_cores),
+    }
+    return figures(Measured, **{**known, **changed})
+
+
+def all_reduce(
+    message_bytes: int | None, calls_per_step: float, shortest_ns: int = 50_000, kind: str = "all_reduce"
+) -> CollectiveFigures:
+    calls = int(calls_per_step * STEPS * 2)
+    return figures(
+        CollectiveFigures,
+        kind=kind,
+        message_bytes=message_bytes,
+        calls=calls,
+        calls_per_step=calls_per_step,
+        median_ns=2 * shortest_ns,
+        shortest_ns=shortest_ns,
+        total_ns=2 * shortest_ns * calls,
+    )
+
+
+def facts_of(
+    *, ddp: Iterable[DdpFacts] = (), loaders: Iterable[LoaderFacts] = (), rank: int = 0, cores: int = 16, **more: Any
+) -> Facts:
+    device = DeviceFacts("cuda", compute_capability="8.0", cores=cores, usable_cores=cores)
+    return Facts(
+        **{"rank": rank, "local_rank": rank, "host": "one", "world_size": 2, "device": device, **more},
+        ddp=list(ddp),
+        loaders=list(loaders),
+    )
+
+
+def ask_rule(
+    code: str, measured: Measured, facts: Sequence[Facts] = (), limits: Mapping[str, float] | None = None
+) -> list[Advice]:
+    """What one rule says of a run; figures that are missing raise Missing."""
+    return list(RULES[code].check(RunView(measured, facts, limits or {})))
+
+
+@pytest.fixture
+def make_measured() -> MakeMeasured:
+    return measured_run
+
+
+@pytest.fixture
+def make_facts() -> MakeFacts:
+    return facts_of
+
+
+@pytest.fixture
+def make_all_reduce() -> MakeAllReduce:
+    return all_reduce
+
+
+@pytest.fixture
+def ask() -> Ask:
+    return ask_rule
+
+
+@pytest.fixture(scope="session")
+def hand_made() -> Any:
+    """This module, for tests that draw many runs."""
+    return sys.modules[__name__]
+
+
+@pytest.fixture(scope="session", params=RULES.values(), ids=lambda loaded: loaded.rule.code)
+def installed_rule(request: pytest.FixtureRequest) -> LoadedRule:
+    """Every rule of every installed pack in turn."""
+    return request.param

@@ -1,0 +1,186 @@
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dptune.measured import Missing
+from dptune.runfile.facts import DdpFacts
+
+MIB = 2**20
+TINY = MIB // 20
+
+
+def tiny_ddp(count=40, cap=TINY, **more):
+    return DdpFacts("Net", "train.py:31", cap, rebuilt_bucket_sizes=[TINY] * count, **more)
+
+
+@pytest.fixture
+def tiny(make_measured, make_all_reduce, make_facts):
+    """40 all-reduces of 51 KiB, 50 us each at the least, and 30 % of the step waits for them."""
+
+    def make(exposed=0.30, shortest_ns=50_000, **changed):
+        measured = make_measured(exposed_share=exposed, collectives=[make_all_reduce(TINY, 40, shortest_ns)], **changed)
+        return measured, [make_facts(ddp=[tiny_ddp()])]
+
+    return make
+
+
+def test_many_tiny_buckets_are_to_be_raised(ask, tiny):
+    (advice,) = ask("DP101", *tiny())
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == ("ddp.bucket_cap_mb", 0.05, 1, "train.py:31")
+    assert change.paste == "DistributedDataParallel(model, ..., bucket_cap_mb=1)"
+    # 40 - 2 messages of 50 us in a step of 10 ms: the 1 MiB buckets may overshoot by one tensor, so 2 is the fewest
+    assert advice.saves.high_share == pytest.approx(38 * 50e3 / 10e6)
+    assert advice.saves.high_ms == pytest.approx(1.9)
+    assert advice.saves.low_ms == 0
+    assert advice.saves.basis == "bound"
+    assert advice.saves.high_us_per_sample == pytest.approx(1900 / 64)
+    assert advice.severity == "error"
+    assert "40 all-reduces of 51.2 KiB" in advice.title
+
+
+def test_no_more_is_promised_than_is_exposed(ask, tiny):
+    (advice,) = ask("DP101", *tiny(exposed=0.06))
+    assert advice.saves.high_share == pytest.approx(0.06)
+    assert advice.severity == "warning"
+
+
+def test_hidden_start_ups_cost_nothing(ask, tiny):
+    assert ask("DP101", *tiny(exposed=0.001)) == []
+
+
+def test_fast_start_ups_cost_nothing(ask, tiny):
+    assert ask("DP101", *tiny(shortest_ns=2_000)) == []
+
+
+def test_the_threshold_can_be_set(ask, tiny):
+    measured, facts = tiny()
+    assert ask("DP101", measured, facts, {"worth_share": 0.2}) == []
+    assert ask("DP101", measured, facts, {"small_mib": 0.01}) == []
+    assert ask("DP101", measured, facts, {"fewer_times": 100}) == []
+
+
+def test_default_buckets_are_left_alone(ask, make_measured, make_all_reduce, make_facts):
+    collectives = [make_all_reduce(MIB, 1), make_all_reduce(25 * MIB, 4, 3_000_000)]
+    facts = make_facts(ddp=[DdpFacts("Net", None, 25 * MIB, rebuilt_bucket_sizes=[MIB, *[25 * MIB] * 4])])
+    assert ask("DP101", make_measured(exposed_share=0.3, collectives=collectives), [facts]) == []
+
+
+def test_a_small_model_in_one_small_bucket_is_left_alone(ask, make_measured, make_all_reduce, make_facts):
+    facts = make_facts(ddp=[DdpFacts("Net", None, 25 * MIB, rebuilt_bucket_sizes=[TINY])])
+    measured = make_measured(exposed_share=0.3, hidden_share=0, collectives=[make_all_reduce(TINY, 1)])
+    assert ask("DP101", measured, [facts]) == []
+
+
+def test_a_cap_that_is_large_already_is_not_raised(ask, make_measured, make_all_reduce, make_facts):
+    facts = make_facts(ddp=[tiny_ddp(cap=25 * MIB)])
+    measured = make_measured(exposed_share=0.3, collectives=[make_all_reduce(TINY, 40)])
+    assert ask("DP101", measured, [facts]) == []
+
+
+def test_other_small_all_reduces_are_not_buckets(ask, make_measured, make_all_reduce, make_facts):
+    """Statistics of SyncBatchNorm: other sizes than the buckets'."""
+    collectives = [make_all_reduce(8192, 60), make_all_reduce(MIB, 1), make_all_reduce(20 * MIB, 1)]
+    facts = make_facts(ddp=[DdpFacts("Net", None, MIB, rebuilt_bucket_sizes=[MIB, 20 * MIB])])
+    assert ask("DP101", make_measured(exposed_share=0.3, collectives=collectives), [facts]) == []
+
+
+def test_a_reduced_loss_is_not_a_bucket(ask, make_measured, make_all_reduce):
+    assert ask("DP101", make_measured(exposed_share=0.3, collectives=[make_all_reduce(4, 50)])) == []
+
+
+def test_without_facts_it_is_less_sure(ask, tiny):
+    measured, _ = tiny()
+    (advice,) = ask("DP101", measured)
+    assert advice.confidence == "low"
+    assert [(c.now, c.then, c.at) for c in advice.changes] == [(None, 1, None)]
+
+
+def test_without_facts_and_beside_other_collectives_it_cannot_tell(ask, make_measured, make_all_reduce):
+    collectives = [make_all_reduce(TINY, 40), make_all_reduce(TINY, 40, kind="all_gather")]
+    with pytest.raises(Missing, match="cannot be told from"):
+        ask("DP101", make_measured(exposed_share=0.3, collectives=collectives))
+
+
+def test_collectives_without_a_name_or_a_size_are_not_guessed_at(ask, make_measured, make_all_reduce):
+    with pytest.raises(Missing, match="do not name every collective"):
+        ask("DP101", make_measured(collectives=[make_all_reduce(TINY, 40, kind="unknown")]))
+    with pytest.raises(Missing, match="message_bytes was not measured"):
+        ask("DP101", make_measured(collectives=[make_all_reduce(None, 40)]))
+
+
+def test_a_run_that_communicates_nothing_is_quiet(ask, make_measured):
+    assert ask("DP101", make_measured(collectives=[])) == []
+
+
+def test_accumulation_repeats_the_start_ups(ask, make_measured, make_all_reduce, make_facts):
+    """160 messages in 4 backward passes are 40 buckets, not 160."""
+    measured = make_measured(exposed_share=0.9, collectives=[make_all_reduce(TINY, 160, 10_000)], synchronised=4)
+    (advice,) = ask("DP101", measured, [make_facts(ddp=[tiny_ddp()])])
+    assert "in 40 all-reduces" in advice.title
+    assert advice.saves.high_share == pytest.approx(4 * 38 * 10e3 / 10e6)
+
+
+@pytest.fixture
+def single(make_measured, make_all_reduce, make_facts):
+    """40 MiB of gradients in one message that leaves when backward is over."""
+
+    def make(exposed=0.3, hidden=0.0, tensors=60):
+        ddp = DdpFacts("Net", "train.py:9", 100 * MIB, rebuilt_bucket_sizes=[40 * MIB], parameter_tensors=tensors)
+        measured = make_measured(
+            exposed_share=exposed, hidden_share=hidden, collectives=[make_all_reduce(40 * MIB, 1, 3_000_000)]
+        )
+        return measured, [make_facts(ddp=[ddp])]
+
+    return make
+
+
+def test_a_single_bucket_that_nothing_hides_is_to_be_split(ask, single):
+    (advice,) = ask("DP101", *single())
+    assert [(c.now, c.then) for c in advice.changes] == [(100, 10)]
+    assert advice.saves.high_share == pytest.approx(0.3)
+    assert advice.saves.low_share == 0
+    assert advice.confidence == "low"
+
+
+@pytest.mark.parametrize("what", [{"exposed": 0.04}, {"hidden": 0.2}, {"tensors": 1}])
+def test_a_single_bucket_is_left_alone_where_splitting_cannot_help(ask, single, what):
+    assert ask("DP101", *single(**what)) == []
+
+
+def test_thresholds_of_the_tail_can_be_set(ask, single):
+    measured, facts = single()
+    assert ask("DP101", measured, facts, {"tail_share": 0.5}) == []
+    measured, facts = single(hidden=0.2)
+    assert len(ask("DP101", measured, facts, {"hidden_share": 0.9})) == 1
+
+
+def test_fingerprint_does_not_hold_the_numbers(ask, tiny, single):
+    assert ask("DP101", *tiny())[0].fingerprint == ask("DP101", *tiny(exposed=0.1))[0].fingerprint
+    assert ask("DP101", *tiny())[0].fingerprint != ask("DP101", *single())[0].fingerprint
+
+
+class TestBound:
+    @given(
+        exposed=st.floats(0, 0.95),
+        size=st.integers(65, 2 * MIB),
+        calls=st.integers(1, 500),
+        shortest=st.integers(1, 10**7),
+        passes=st.integers(1, 4),
+    )
+    def test_a_saving_never_exceeds_the_exposed_communication_nor_the_start_ups(
+        self, hand_made, exposed, size, calls, shortest, passes
+    ):
+        measured = hand_made.measured_run(
+            exposed_share=exposed,
+            hidden_share=0,
+            collectives=[hand_made.all_reduce(size, calls * passes, shortest)],
+            synchronised=passes,
+        )
+        said = hand_made.ask_rule("DP101", measured)
+        assume(said)
+        (advice,) = said
+        assert 0 <= advice.saves.low_share <= advice.saves.high_share <= measured.share("exposed_communication_ns")
+        if advice.fingerprint.endswith("raise"):
+            assert advice.saves.high_share <= (calls - 1) * passes * shortest / hand_made.STEP_NS
+            assert advice.saves.high_share >= 0.02

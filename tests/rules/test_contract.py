@@ -1,0 +1,107 @@
+"""What every rule of every installed pack keeps to."""
+
+import ast
+import importlib
+import inspect
+import re
+
+import pytest
+
+import dptune_rules
+from dptune.advise import packs
+from dptune.knobs import KNOBS
+from dptune.measured import Missing
+from dptune.rule import Rule, Threshold
+
+HEADINGS = [
+    "## What it measures",
+    "## Why it costs time",
+    "## What to change",
+    "## When to leave it alone",
+    "## References",
+]
+MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}
+
+
+def test_our_own_rules_are_all_there():
+    assert packs.problems() == []
+    assert [loaded.rule.code for loaded in packs.load_packs()] == ["DP101", "DP102", "DP401", "DP501"]
+    assert packs.find_rule("DP101").module.startswith(dptune_rules.__name__)
+
+
+def test_docstring_has_the_headings_in_order_with_text_under_each(installed_rule):
+    lines = inspect.cleandoc(installed_rule.doc).splitlines()
+    assert lines[0].endswith(".")
+    assert [line for line in lines if line.startswith("#")] == HEADINGS
+    sections = re.split(r"^## .*$", installed_rule.doc, flags=re.MULTILINE)
+    assert all(section.strip() for section in sections)
+    assert "http" in sections[-1]
+
+
+def test_declaration(installed_rule):
+    rule = installed_rule.rule
+    assert isinstance(rule, Rule)
+    assert packs.CODE.match(rule.code)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
+    assert rule.kind in ("time", "risk", "convergence")
+    assert rule.summary
+    assert rule.summary[-1] != "."
+    assert re.fullmatch(r"\d+\.\d+", rule.since)
+    *_, family, file = installed_rule.module.split(".")
+    assert rule.family == family
+    assert rule.name.replace("-", "_") == file
+
+
+def test_codes_and_names_are_unique():
+    rules = [loaded.rule for loaded in packs.load_packs()]
+    assert len({rule.code for rule in rules}) == len({rule.name for rule in rules}) == len(rules)
+
+
+def test_each_threshold_is_a_constant_with_a_reason_and_is_asked_for(installed_rule):
+    module = importlib.import_module(installed_rule.module)
+    constants = {name: value for name, value in vars(module).items() if isinstance(value, Threshold)}
+    assert set(constants.values()) == set(installed_rule.rule.thresholds)
+    assert len({threshold.name for threshold in constants.values()}) == len(constants)
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
+    limits = [call.args[0] for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "limit"]
+    assert {argument.id for argument in limits if isinstance(argument, ast.Name)} == set(constants)
+    assert all(len(threshold.reason) > 20 for threshold in constants.values())
+
+
+def test_imports_only_the_words_of_a_rule(installed_rule):
+    tree = ast.parse(inspect.getsource(importlib.import_module(installed_rule.module)))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert {name for name in imported if name.startswith("dptune")} <= MAY_IMPORT
+
+
+def test_names_only_registered_knobs(installed_rule):
+    source = inspect.getsource(importlib.import_module(installed_rule.module))
+    assert set(re.findall(r'knob="([^"]+)"', source)) <= set(KNOBS)
+
+
+def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_all_reduce, ask):
+    measured = make_measured(
+        exposed_share=0.03,
+        hidden_share=0.2,
+        wait_share=0.01,
+        fp32_share=0.01,
+        collectives=[make_all_reduce(2**20, 1), make_all_reduce(25 * 2**20, 4, 2_000_000)],
+    )
+    assert ask(installed_rule.rule.code, measured, [make_facts()]) == []
+
+
+def test_says_what_is_missing_on_a_run_without_anything(installed_rule, make_measured, ask, hand_made):
+    empty = make_measured(
+        world=0,
+        wait_share=None,
+        fp32_share=None,
+        tensor_cores=None,
+        synchronised=None,
+        collectives=None,
+        device_kind=None,
+        account=None,
+        step=hand_made.figures(hand_made.StepTime, basis="traced"),
+    )
+    with pytest.raises(Missing):
+        ask(installed_rule.rule.code, empty)

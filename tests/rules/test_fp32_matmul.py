@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.measured import Missing
+from dptune.runfile.facts import DeviceFacts
+
+
+def test_fp32_products_on_an_a100(ask, make_measured, make_facts):
+    facts = make_facts(settings={"float32_matmul_precision": "highest"})
+    (advice,) = ask("DP401", make_measured(fp32_share=0.4), [facts])
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then) == ("precision.float32_matmul", "highest", "high")
+    assert change.paste == 'torch.set_float32_matmul_precision("high")'
+    assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.4))
+    assert advice.severity == "error"
+    assert advice.numerics == "changes"
+    assert "10 bits" in advice.watch
+
+
+def test_the_name_of_the_card_decides_without_facts(ask, make_measured):
+    assert len(ask("DP401", make_measured(fp32_share=0.4, device_name="NVIDIA H100 80GB HBM3"))) == 1
+    assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla V100-SXM2-16GB")) == []
+    assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla T4")) == []
+    with pytest.raises(Missing, match="do not name the GPU"):
+        ask("DP401", make_measured(fp32_share=0.4, device_name=None))
+
+
+def test_compute_capability_decides_where_it_was_recorded(ask, make_measured, make_facts):
+    volta = make_facts(device=DeviceFacts("cuda", compute_capability="7.0"))
+    blackwell = make_facts(device=DeviceFacts("cuda", compute_capability="10.0"))
+    measured = make_measured(fp32_share=0.4, device_name="some card")
+    assert ask("DP401", measured, [volta]) == []
+    assert len(ask("DP401", measured, [blackwell])) == 1
+
+
+@pytest.mark.parametrize(
+    "run", [{"device": "cpu", "tensor_cores": None}, {"device": "rocm"}, {"tensor_cores": False}, {"fp32_share": 0.04}]
+)
+def test_quiet(ask, make_measured, run):
+    assert ask("DP401", make_measured(**{"fp32_share": 0.4, **run})) == []
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_quiet_where_tf32_is_on(ask, make_measured, make_facts, precision):
+    facts = make_facts(settings={"float32_matmul_precision": precision})
+    assert ask("DP401", make_measured(fp32_share=0.4), [facts]) == []
+
+
+def test_the_threshold_can_be_set(ask, make_measured):
+    assert ask("DP401", make_measured(fp32_share=0.4), limits={"worth_share": 0.5}) == []
+    assert len(ask("DP401", make_measured(fp32_share=0.03), limits={"worth_share": 0.02})) == 1
+
+
+def test_what_was_not_measured(ask, make_measured):
+    with pytest.raises(Missing, match="tensor_cores was not measured"):
+        ask("DP401", make_measured(tensor_cores=None))
+    with pytest.raises(Missing, match="fp32_share was not measured"):
+        ask("DP401", make_measured(fp32_share=None))
+
+
+@given(share=st.floats(0, 1))
+def test_a_saving_never_exceeds_the_kernels_time(hand_made, share):
+    for advice in hand_made.ask_rule("DP401", hand_made.measured_run(fp32_share=share)):
+        assert advice.saves.high_share <= share

@@ -1,0 +1,120 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.measured import Missing
+from dptune.runfile.facts import LoaderFacts
+
+
+def loader(workers=0, **more):
+    return LoaderFacts(**{"where": "train.py:12", "num_workers": workers, "dataset": "Images", **more})
+
+
+def test_no_workers(ask, make_measured, make_facts):
+    """Preparing takes 0.6 of a step and the rest 0.4: two workers keep up, and one is to spare."""
+    (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader()])])
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == ("loader.num_workers", 0, 3, "train.py:12")
+    assert advice.title == "a step waits 60 % of its time for the data loader: it has no workers, give it 3"
+    assert advice.saves.high_share == pytest.approx(0.6)
+    assert advice.saves.high_ms == pytest.approx(6)
+    assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
+    assert (advice.severity, advice.confidence) == ("error", "high")
+
+
+def test_cores_are_shared_between_the_ranks_of_a_host(ask, make_measured, make_facts):
+    facts = [make_facts(loaders=[loader()], rank=rank, cores=4) for rank in range(2)]
+    (advice,) = ask("DP501", make_measured(wait_share=0.9), facts)
+    assert advice.changes[0].then == 2
+    # two workers that need 0.9 of a step for a batch deliver one every 0.45
+    assert advice.saves.high_share == pytest.approx(0.55)
+
+
+def test_ranks_that_were_not_read_count_too(ask, make_measured, make_facts):
+    (advice,) = ask("DP501", make_measured(wait_share=0.9), [make_facts(loaders=[loader()], rank=3, cores=8)])
+    assert advice.changes[0].then == 2
+
+
+def test_a_rank_of_another_host_does_not_count(ask, make_measured, make_facts):
+    facts = [make_facts(loaders=[loader()], cores=4), make_facts(rank=1, host="two", local_rank=0, cores=4)]
+    (advice,) = ask("DP501", make_measured(wait_share=0.9), facts)
+    assert advice.changes[0].then == 4
+
+
+def test_too_few_workers(ask, make_measured, make_facts):
+    """Two that leave a wait of 0.5 work at half the rate needed: four, and one to spare."""
+    (advice,) = ask("DP501", make_measured(wait_share=0.5), [make_facts(loaders=[loader(2)])])
+    assert [(c.now, c.then) for c in advice.changes] == [(2, 5)]
+    assert "give it 5 workers instead of 2" in advice.title
+    assert advice.saves.high_share == pytest.approx(0.5)
+
+
+def test_no_core_is_left(ask, make_measured, make_facts):
+    (advice,) = ask("DP501", make_measured(wait_share=0.5), [make_facts(loaders=[loader(4)], cores=4)])
+    assert advice.changes == []
+    assert "make a batch cheaper" in advice.title
+    assert advice.saves.high_share == pytest.approx(0.5)
+
+
+def test_workers_take_cores_from_a_model_on_the_cpu(ask, make_measured, make_facts):
+    (advice,) = ask("DP501", make_measured(wait_share=0.6, device="cpu"), [make_facts(loaders=[loader()])])
+    assert advice.confidence == "medium"
+
+
+def test_a_script_without_a_loader_is_quiet_and_one_that_could_not_be_asked_is_not(ask, make_measured, make_facts):
+    measured = make_measured(wait_share=None)
+    assert ask("DP501", measured, [make_facts()]) == []
+    with pytest.raises(Missing):
+        ask("DP501", measured, [make_facts(unread={"loaders": "RuntimeError: no"})])
+    with pytest.raises(Missing):
+        ask("DP501", measured, [make_facts(loaders=[loader()])])
+
+
+def test_a_trace_without_facts_says_the_wait_and_no_number_of_workers(ask, make_measured):
+    (advice,) = ask("DP501", make_measured(wait_share=0.3))
+    assert advice.changes == []
+    assert advice.confidence == "low"
+    assert "30 %" in advice.title
+
+
+def test_the_loader_of_the_largest_dataset_is_meant(ask, make_measured, make_facts):
+    loaders = [loader(where="val.py:1", dataset_samples=10), loader(where="train.py:2", dataset_samples=1000)]
+    (advice,) = ask("DP501", make_measured(wait_share=0.3), [make_facts(loaders=loaders)])
+    assert str(advice.changes[0].at) == "train.py:2"
+
+
+def test_the_rank_that_waits_most_is_shown(ask, make_measured, make_facts, hand_made):
+    ranks = [
+        hand_made.figures(hand_made.RankFigures, rank=n, source="", events=1, loader_wait_share=share)
+        for n, share in enumerate((0.2, 0.7))
+    ]
+    (advice,) = ask("DP501", make_measured(wait_share=0.3, ranks=ranks), [make_facts(loaders=[loader()])])
+    (worst,) = [e for e in advice.evidence if e.rank is not None]
+    assert (worst.rank, worst.value) == (1, 0.7)
+
+
+@pytest.mark.parametrize(("wait", "severity"), [(0.049, None), (0.05, "warning"), (0.19, "warning"), (0.2, "error")])
+def test_severity(ask, make_measured, make_facts, wait, severity):
+    said = ask("DP501", make_measured(wait_share=wait), [make_facts(loaders=[loader()])])
+    assert [advice.severity for advice in said] == ([severity] if severity else [])
+
+
+def test_thresholds_can_be_set(ask, make_measured):
+    assert ask("DP501", make_measured(wait_share=0.3), limits={"warning_share": 0.4}) == []
+    (advice,) = ask("DP501", make_measured(wait_share=0.3), limits={"error_share": 0.4})
+    assert advice.severity == "warning"
+
+
+def test_a_wait_that_was_not_measured(ask, make_measured):
+    with pytest.raises(Missing, match="wait_share was not measured"):
+        ask("DP501", make_measured(wait_share=None))
+
+
+@given(wait=st.floats(0, 1), workers=st.integers(0, 32), cores=st.integers(1, 128))
+def test_a_saving_never_exceeds_the_wait_and_workers_never_the_cores(hand_made, wait, workers, cores):
+    measured = hand_made.measured_run(wait_share=wait)
+    facts = [hand_made.facts_of(loaders=[loader(workers)], cores=cores)]
+    for advice in hand_made.ask_rule("DP501", measured, facts):
+        assert 0 <= advice.saves.high_share <= wait
+        for change in advice.changes:
+            assert workers < change.then <= cores

@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.measured import Missing
+from dptune.runfile.facts import DdpFacts
+
+DDP = DdpFacts("Net", "train.py:31")
+
+
+def test_four_synchronised_passes_for_one_step(ask, make_measured, make_facts):
+    (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])])
+    assert advice.title == "gradients are all-reduced 4 times per optimizer step; once is enough: up to 45 % of a step"
+    assert advice.saves.high_share == pytest.approx(0.45)
+    assert advice.saves.high_ms == pytest.approx(4.5)
+    assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
+    assert (advice.severity, advice.confidence, advice.numerics) == ("error", "high", "same")
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == ("ddp.no_sync", False, True, "train.py:31")
+    assert "model.no_sync()" in change.paste
+
+
+def test_severity_is_what_the_repeated_part_costs(ask, make_measured, make_facts):
+    (advice,) = ask("DP102", make_measured(exposed_share=0.16, synchronised=2), [make_facts(ddp=[DDP])])
+    assert advice.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"exposed_share": 0.6, "synchronised": 1},
+        {"exposed_share": 0.6, "synchronised": 0},
+        {"exposed_share": 0.01, "synchronised": 4},
+    ],
+)
+def test_quiet(ask, make_measured, make_facts, run):
+    assert ask("DP102", make_measured(**run), [make_facts(ddp=[DDP])]) == []
+
+
+def test_quiet_without_ddp(ask, make_measured, make_facts):
+    assert ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [make_facts()]) == []
+
+
+def test_the_threshold_can_be_set(ask, make_measured, make_facts):
+    measured, facts = make_measured(exposed_share=0.1, synchronised=2), [make_facts(ddp=[DDP])]
+    assert len(ask("DP102", measured, facts)) == 1
+    assert ask("DP102", measured, facts, {"worth_share": 0.06}) == []
+
+
+def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
+    measured = make_measured(exposed_share=0.6, synchronised=4)
+    with pytest.raises(Missing, match="dptune profile"):
+        ask("DP102", measured)
+    with pytest.raises(Missing, match="2 DDP modules"):
+        ask("DP102", measured, [make_facts(ddp=[DDP, DdpFacts("Other")])])
+    with pytest.raises(Missing, match="synchronised_backwards_per_step"):
+        ask("DP102", make_measured(synchronised=None), [make_facts(ddp=[DDP])])
+
+
+@given(exposed=st.floats(0, 0.99), passes=st.integers(0, 64))
+def test_a_saving_never_exceeds_the_part_that_repeats(hand_made, exposed, passes):
+    measured = hand_made.measured_run(exposed_share=exposed, hidden_share=0, synchronised=passes)
+    for advice in hand_made.ask_rule("DP102", measured, [hand_made.facts_of(ddp=[DDP])]):
+        assert passes > 1
+        assert advice.saves.high_share < measured.share("exposed_communication_ns")

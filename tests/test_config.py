@@ -1,0 +1,138 @@
+import pytest
+
+from dptune import config
+from dptune.errors import UsageError
+from dptune.rule import Rule, Threshold
+
+
+def rule(code, preview=False, thresholds=("worth_share",)):
+    return Rule(
+        code, code.lower(), "made", "time", "", "0.1", tuple(Threshold(n, 0.1, "") for n in thresholds), preview
+    )
+
+
+RULES = [rule("DP101"), rule("DP102"), rule("DP501", thresholds=("warning_share", "error_share")), rule("DP901", True)]
+
+
+def load(folder, text, name="pyproject.toml"):
+    (folder / name).write_text(text, encoding="utf-8")
+    return config.load(folder)
+
+
+def runs(settings):
+    return [one.code for one in RULES if settings.runs(one)]
+
+
+def test_the_defaults_run_every_stable_rule(tmp_path):
+    settings = config.load(tmp_path)
+    assert settings == config.Settings()
+    assert runs(settings) == ["DP101", "DP102", "DP501"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('select = ["DP1"]', ["DP101", "DP102"]),
+        ('select = ["DP101", "DP5"]', ["DP101", "DP501"]),
+        ('ignore = ["DP1"]', ["DP501"]),
+        ('select = ["DP1"]\nignore = ["DP102"]', ["DP101"]),
+        ('select = ["DP102"]\nignore = ["DP1"]', ["DP102"]),
+        ('select = ["DP102"]\nignore = ["DP102"]', []),
+        ("select = []", []),
+        ("preview = true", ["DP101", "DP102", "DP501", "DP901"]),
+        ('select = ["DP9"]', []),
+        ('select = ["DP901"]', ["DP901"]),
+    ],
+)
+def test_select_and_ignore(tmp_path, text, expected):
+    assert runs(load(tmp_path, f"[tool.dptune]\n{text}\n")) == expected
+
+
+def test_thresholds(tmp_path):
+    settings = load(tmp_path, "[tool.dptune.rules.DP501]\nwarning_share = 0.1\nerror_share = 1\n")
+    settings.check_against(RULES)
+    assert settings.limits(RULES[2]) == {"warning_share": 0.1, "error_share": 1.0}
+    assert settings.limits(RULES[0]) == {}
+
+
+def test_the_nearest_file_above_counts(tmp_path):
+    inner = tmp_path / "project" / "src"
+    inner.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.dptune]\nignore = ["DP1"]\n')
+    (tmp_path / "project" / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert config.load(inner).ignore == ("DP1",)
+    (tmp_path / "project" / "pyproject.toml").write_text('[tool.dptune]\nignore = ["DP5"]\n')
+    assert config.load(inner).ignore == ("DP5",)
+
+
+def test_dptune_toml_has_the_keys_at_the_top_and_comes_first(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.dptune]\nignore = ["DP1"]\n')
+    text = 'ignore = ["DP5"]\n[rules.DP101]\nworth_share = 0.3\n'
+    settings = load(tmp_path, text, "dptune.toml")
+    assert settings.ignore == ("DP5",)
+    assert settings.limits(RULES[0]) == {"worth_share": 0.3}
+
+
+def test_the_current_folder_is_where_it_starts(tmp_path, monkeypatch):
+    (tmp_path / "dptune.toml").write_text("preview = true")
+    monkeypatch.chdir(tmp_path)
+    assert config.load().preview
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    (tmp_path / "dptune.toml").write_bytes(b"\xef\xbb\xbfpreview = true\n")
+    assert config.load(tmp_path).preview
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('[tool.dptune]\nselct = ["DP1"]', "there is no key 'selct'", "did you mean 'select'?"),
+        ("[tool.dptune]\nzzz = 1", "there is no key 'zzz'", "there is: ignore, preview, rules, select"),
+        ('[tool.dptune]\nselect = "DP1"', "`select`", "'DP1'"),
+        ("[tool.dptune]\npreview = 'perhaps'", "`preview`", "'perhaps'"),
+        ('[tool.dptune.rules.DP101]\nworth_share = "much"', "`rules.DP101.worth_share`", "'much'"),
+        ("[tool.dptune.rules.DP101]\nworth_share = nan", "`rules.DP101.worth_share`", "nan"),
+        ("[tool]\ndptune = 1", "`tool.dptune`", "1"),
+        ("[tool.dptune\n", "is not TOML", "correct the file"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_file(tmp_path, text, message, hint):
+    with pytest.raises(UsageError) as raised:
+        load(tmp_path, text)
+    assert str(tmp_path / "pyproject.toml") in raised.value.message
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    (tmp_path / "dptune.toml").write_bytes(b"\xff\xfe\x00x")
+    with pytest.raises(UsageError, match="is not TOML"):
+        config.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('[tool.dptune]\nselect = ["DP103"]', "there is no rule 'DP103'", "did you mean 'DP10"),
+        ('[tool.dptune]\nignore = ["dp101"]', "there is no rule 'dp101'", "did you mean 'DP101'?"),
+        ('[tool.dptune]\nignore = [""]', "there is no rule ''", "there is: DP101, DP102, DP501, DP901"),
+        ("[tool.dptune.rules.DP511]\nwarning_share = 1", "there is no rule 'DP511'", "did you mean 'DP501'?"),
+        (
+            "[tool.dptune.rules.DP501]\nwarn_share = 1",
+            "there is no threshold 'warn_share'",
+            "did you mean 'warning_share'?",
+        ),
+    ],
+)
+def test_codes_and_thresholds_are_checked_against_the_rules_there_are(tmp_path, text, message, hint):
+    settings = load(tmp_path, text)
+    with pytest.raises(UsageError) as raised:
+        settings.check_against(RULES)
+    assert str(tmp_path / "pyproject.toml") in raised.value.message
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_what_is_there_passes(tmp_path):
+    load(tmp_path, '[tool.dptune]\nselect = ["DP"]\nignore = ["DP9", "DP101"]').check_against(RULES)

@@ -1,0 +1,57 @@
+from decimal import ROUND_HALF_EVEN, Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.trace.clock import LIMIT_NS, nanoseconds
+
+
+@given(st.decimals(min_value=-(10**15), max_value=10**15, allow_nan=False, places=9))
+def test_any_decimal_is_read_to_the_nanosecond(microseconds: Decimal):
+    expected = int((microseconds * 1000).to_integral_value(ROUND_HALF_EVEN))
+    assert nanoseconds(f"{microseconds:f}".encode()) == expected
+    assert nanoseconds(f'"{microseconds:f}"'.encode()) == expected
+
+
+@given(st.integers(min_value=0, max_value=LIMIT_NS))
+def test_every_nanosecond_survives(time_ns: int):
+    assert nanoseconds(b"%d.%03d" % (time_ns // 1000, time_ns % 1000)) == time_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"4364669458343.908", 4364669458343908),  # float64 is off by 29 ps here, and by 64 ns at 1.7e15
+        (b"1790857026000000.123", 1790857026000000123),
+        (b"1.5e3", 1_500_000),
+        (b"-0.5", -500),
+        (b"0.0005", 0),  # half a nanosecond, to the even one
+        (b"0.0015", 2),
+        (b" 7 ", 7000),
+        (b'"12.25"', 12250),
+    ],
+)
+def test_forms_seen_in_traces(text: bytes, expected: int):
+    assert nanoseconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"null",
+        b"NaN",
+        b"-inf",
+        b'""',
+        b"1.2.3",
+        b"1e400",
+        b"1e9999999",
+        b"9223372036854775807",
+        b"\xff",
+        b"{}",
+        b"9" * 5000,
+    ],
+)
+def test_what_is_no_time_is_none(text: bytes):
+    assert nanoseconds(text) is None

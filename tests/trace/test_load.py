@@ -1,0 +1,219 @@
+"""What a user may name, and what is said of ranks. Traces here are a few lines each."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dptune.errors import RunError, TraceError
+from dptune.runfile import form
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
+from dptune.trace import load
+
+EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+
+
+def write(path: Path, rank: int | None = None, world: int | None = None, name: str = "aten::add") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"schemaVersion": 1, "traceEvents": [{**EVENT, "name": name}]}
+    if rank is not None:
+        document["distributedInfo"] = {"backend": "gloo", "rank": rank, "world_size": world}
+    text = json.dumps(document).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def ranks(run) -> dict[int, str]:
+    return {rank.rank: Path(rank.source).name for rank in run.ranks}
+
+
+def codes(run) -> list[str]:
+    return [finding.code for finding in run.findings]
+
+
+def test_distributed_info_goes_before_the_file_name(tmp_path):
+    run = load([write(tmp_path / "rank7.json", rank=0, world=1)])
+    assert ranks(run) == {0: "rank7.json"}
+    assert run.rank_basis == "distributedInfo in the trace"
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank3_trace.json", 3),
+        ("rank-12.Apr_03_18_51.pt.trace.json.gz", 12),
+        ("Baseline-rank6-chrome-trace.json.gz", 6),
+        ("gpu-rank-00-trace.json", 0),
+        ("worker5.1623.pt.trace.json", 5),
+        ("profile_Rank_4.json", 4),
+    ],
+)
+def test_a_rank_in_the_file_name(tmp_path, name, rank):
+    run = load([write(tmp_path / name)])
+    assert list(ranks(run)) == [rank]
+    assert run.rank_basis == "the file names"
+
+
+def test_a_rank_in_the_folder_name(tmp_path):
+    run = load([write(tmp_path / "rank_2" / "trace.json"), write(tmp_path / "rank_0" / "trace.json")])
+    assert [rank.rank for rank in run.ranks] == [0, 2]
+    assert run.rank_basis == "the folder names"
+
+
+def test_without_any_rank_the_order_counts_and_is_said(tmp_path):
+    run = load([write(tmp_path / "b.json"), write(tmp_path / "a.json")])
+    assert ranks(run) == {0: "b.json", 1: "a.json"}
+    assert run.rank_basis == "the order of the files: nothing in them says"
+
+
+def test_missing_ranks_are_named(tmp_path):
+    run = load([write(tmp_path / f"t{rank}.json", rank, 8) for rank in (0, 3, 4)])
+    assert [f.text for f in run.findings] == ["ranks 1-2, 5-7 are missing: 3 of 8 ranks were given"]
+    assert run.world_size == 8
+
+
+def test_duplicate_ranks_are_named(tmp_path):
+    run = load([write(tmp_path / "a.json", 1, 1), write(tmp_path / "b.json", 1, 1)])
+    assert ranks(run) == {1: "a.json"}
+    duplicate = next(f.text for f in run.findings if f.code == "rank-duplicate")
+    assert "two files claim rank 1" in duplicate
+    assert "b.json left out" in duplicate
+
+
+def test_torchtitan_folder_reads_the_last_iteration(tmp_path):
+    for iteration in (9, 10):
+        for rank in range(2):
+            write(tmp_path / f"iteration_{iteration}" / f"rank{rank}_trace.json", name=f"at_{iteration}")
+    run = load([tmp_path])
+    assert [trace.lean.columns.names for trace in run.ranks] == [("at_10",), ("at_10",)]
+    assert [f.text for f in run.findings] == ["read iteration_10; left out iteration_9"]
+
+
+def test_tensorboard_and_hta_folders(tmp_path):
+    write(tmp_path / "tb" / "host_101.1700000000.pt.trace.json", 0, 2)
+    write(tmp_path / "tb" / "host_102.1700000000.pt.trace.json.gz", 1, 2)
+    assert list(ranks(load([tmp_path / "tb"]))) == [0, 1]
+    (tmp_path / "tb" / ".hidden.json").write_text("{}")
+    assert codes(load([str(tmp_path / "tb")])) == []
+
+
+def test_globs_and_repeated_files(tmp_path):
+    for rank in range(11):
+        write(tmp_path / f"r{rank}.json", rank, 11)
+    run = load([str(tmp_path / "r*.json"), tmp_path / "r3.json"])
+    assert list(ranks(run)) == list(range(11))
+    assert codes(run) == []
+
+
+@pytest.mark.parametrize("name", ["absent.json", "absent*.json"])
+def test_a_path_to_nothing(tmp_path, name):
+    with pytest.raises(RunError, match="does not exist") as error:
+        load([tmp_path / name])
+    assert error.value.hint
+
+
+def test_a_folder_without_traces(tmp_path):
+    with pytest.raises(RunError, match="holds no trace files"):
+        load([tmp_path])
+
+
+def test_one_unreadable_file_is_its_own_error_and_several_are_counted(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b.json").write_text("hello")
+    with pytest.raises(TraceError, match="an empty JSON object"):
+        load([tmp_path / "a.json"])
+    with pytest.raises(RunError, match=r"none of 2 files could be read; the first: .*a\.json"):
+        load([tmp_path])
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    folder = tmp_path / "dptune-runs" / "2026-train"
+    for rank in range(2):
+        write(folder / f"rank-{rank:05d}.trace.json.gz", 5, 9, name="lean")
+        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, 9, name="rich")
+        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank=rank, world_size=2))
+    form.write(folder / "run.json", RunRecord(world_size=2, command=["python", "train.py"]))
+    return folder
+
+
+def test_a_run_folder(run_folder):
+    run = load([run_folder])
+    assert run.rank_basis == "the run folder"
+    assert [rank.lean.columns.names for rank in run.ranks] == [("lean",), ("lean",)]
+    assert [rank.rich.columns.names for rank in run.ranks] == [("rich",), ("rich",)]
+    assert sorted(run.facts) == [0, 1]
+    assert run.record.command == ["python", "train.py"]
+    assert run.sources == [str(run_folder)]
+    assert (run.findings, run.world_size) == ([], 2)
+
+
+def test_the_folder_of_runs_leads_to_the_latest(run_folder):
+    (run_folder.parent / "latest").write_text(run_folder.name + "\n")
+    assert load([run_folder.parent]).sources == [str(run_folder)]
+
+
+def test_a_run_folder_with_holes_is_read_and_they_are_named(run_folder):
+    (run_folder / "rank-00000.trace.json.gz").unlink()
+    (run_folder / "rank-00001.trace.json.gz").write_bytes(b"")
+    (run_folder / "rank-00001.detail.trace.json.gz").unlink()
+    (run_folder / "run.json").write_text("{")
+    run = load([run_folder])
+    assert [(rank.rank, rank.lean.columns.names) for rank in run.ranks] == [(0, ("rich",))]
+    assert codes(run) == ["file-unreadable", "lean-window-missing", "file-unreadable", "trace-missing"]
+    assert run.record is None
+
+
+def test_facts_alone_are_a_run(run_folder):
+    for path in run_folder.glob("*.gz"):
+        path.unlink()
+    run = load([run_folder])
+    assert run.ranks == []
+    assert codes(run) == ["trace-missing", "trace-missing"]
+
+
+def test_the_rich_window_is_read_only_when_asked_for(run_folder):
+    for path in run_folder.glob("*.detail.*"):
+        path.write_bytes(b"")
+    run = load([run_folder])
+    with pytest.raises(TraceError, match=r"is empty \(0 bytes\)"):
+        _ = run.ranks[0].rich
+
+
+def test_folders_of_two_nodes_make_one_run(run_folder, tmp_path):
+    other = tmp_path / "node1"
+    other.mkdir()
+    for path in run_folder.glob("rank-00001*"):
+        path.rename(other / path.name)
+    run = load([run_folder, other])
+    assert list(ranks(run)) == [0, 1]
+    assert codes(run) == []
+
+
+def test_progress_counts_every_file(run_folder):
+    seen = []
+    load([run_folder], progress=lambda *call: seen.append(call))
+    assert [(done, total) for _, done, total in seen] == [(0, 2), (1, 2), (2, 2)]
+    assert "rank-00000.trace.json.gz" in seen[0][0]
+
+
+def test_odd_types_of_identities(tmp_path):
+    events = [
+        {**EVENT, "cat": "kernel", "pid": pid, "tid": tid, "args": {"device": device, "stream": stream}}
+        for pid, tid, device, stream in [
+            (None, 2**80, "3", "7"),
+            ("0", "stream 7", None, ""),
+            (-1, 1.5, 2.0, [1]),
+        ]
+    ] + [{**EVENT, "cat": None, "name": None}, {**EVENT, "args": []}, {**EVENT, "args": "x"}, {**EVENT, "ts": None}]
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    trace = load([path]).ranks[0].lean
+    columns = trace.columns
+    assert [columns.labels[at] for at in columns.tid_id[:3]] == [str(2**80), "stream 7", "1.5"]
+    assert columns.device[:3].tolist() == [3, -1, 2]
+    assert columns.stream[:3].tolist() == [7, -1, -1]
+    assert (trace.events, len(columns)) == (7, 6)
+    assert codes(load([path])) == ["events-unreadable"]

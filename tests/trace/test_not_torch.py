@@ -1,0 +1,48 @@
+import gzip
+
+import pytest
+
+from dptune.errors import TraceError
+from dptune.trace import load
+
+REAL = {
+    "04adf51_pipe_visualized.json": "a Chrome trace of another tool",
+    "04b969d_chromium_events.json": "torch.compile's own timing log",
+    "8c4240c_allreduce_tp4.json": "an accelerator vendor's own trace",
+    "a6809e6_timeline-ST.json.gz": "a pipeline timeline of Megatron-LM",
+    "b9b8a22_profiler_traces.json": "a trace of MosaicML Composer's own profiler",
+    "ea58ce9_meta_events_only.json": "a Chrome trace that names processes and threads but holds no timed event",
+}
+MADE = {
+    "a web page": b"<!DOCTYPE html><html><body>404</body></html>",
+    "a Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+    "an SQLite database": b"SQLite format 3\0" + b"\0" * 40,
+    "a zip archive": b"PK\x03\x04rest",
+    "a Python pickle": b"\x80\x04\x95rest",
+    "text, not JSON": b"step 1 loss 2.3\n",
+    "a binary file of an unknown kind": b"\x01\x02\xff\xfe",
+    "JSON without trace events": b'{"loss": 1.0}',
+    "an empty JSON list": b"[]",
+    "a PyTorch execution trace": b'{"schema": "1.1.1", "nodes": [{"ph": 1}]}',
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_traces_of_other_tools_are_refused(real_traces, name):
+    with pytest.raises(TraceError) as refused:
+        load([real_traces / "not_torch" / name])
+    assert refused.value.message.endswith(f"{name} is not a torch.profiler trace: it looks like {REAL[name]}")
+    assert "torch.profiler writes" in refused.value.hint
+
+
+@pytest.mark.parametrize("what", MADE)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_what_it_looks_like_is_named(tmp_path, what, zipped):
+    path = tmp_path / "file.json"
+    path.write_bytes(gzip.compress(MADE[what]) if zipped else MADE[what])
+    with pytest.raises(TraceError, match=f"it looks like {what}"):
+        load([path])
+
+
+def test_every_file_of_another_tool_has_an_outcome_here(real_traces):
+    assert {path.name for path in (real_traces / "not_torch").iterdir()} == set(REAL)
