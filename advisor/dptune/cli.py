@@ -89,7 +89,7 @@ class _Session:
             args = parser.parse_args(words)
         except SystemExit as leave:  # --help
             return int(leave.code or 0)
-        self.debug = self.debug or args.debug
+        self.debug = self.debug or "debug" in args
         return _status(module, args)
 
     def show_traceback(self) -> None:

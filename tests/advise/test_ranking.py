@@ -9,14 +9,20 @@ def rules(advice):
     return [one.rule for one in advice]
 
 
-def test_time_is_ranked_by_the_middle_of_what_it_saves(make_advice):
+def test_what_a_step_pays_most_for_comes_first_whatever_its_ceiling(make_advice):
+    loose = make_advice("XX101", low=0, high=0.9, severity="note")
+    costly = make_advice("XX102", low=0, high=0.2, severity="error")
+    assert rules(ranked([loose, costly])) == ["XX102", "XX101"]
+
+
+def test_then_time_is_ranked_by_the_middle_of_what_it_saves(make_advice):
     ceiling = make_advice("XX101", low=0, high=0.3)
-    measured = make_advice("XX102", low=0.2, high=0.22, severity="note")
-    small = make_advice("XX103", low=0, high=0.1, severity="error")
+    measured = make_advice("XX102", low=0.2, high=0.22)
+    small = make_advice("XX103", low=0, high=0.1)
     assert rules(ranked([small, ceiling, measured])) == ["XX102", "XX101", "XX103"]
 
 
-def test_then_by_severity_confidence_and_name(make_advice):
+def test_then_by_confidence_and_name(make_advice):
     one = make_advice("XX104", severity="warning")
     worse = make_advice("XX103", severity="error", confidence="low")
     surer = make_advice("XX102", severity="error", confidence="high")
@@ -50,10 +56,10 @@ def test_the_order_does_not_depend_on_the_order_of_the_rules(hand_made, order):
 
 
 def test_one_mechanism_gives_one_card(make_advice):
-    first = make_advice(high=0.3, severity="warning", evidence=[Evidence(label="a", value=1)])
+    first = make_advice(high=0.3, severity="error", evidence=[Evidence(label="a", value=1)])
     again = make_advice(
         high=0.1,
-        severity="error",
+        severity="warning",
         changes=[*first.changes, Change(knob="ddp.no_sync", now=False, then=True)],
         evidence=[Evidence(label="a", value=1), Evidence(label="b", value=2)],
     )

@@ -93,7 +93,8 @@ def test_everything_after_the_script_is_the_scripts_own(verb: ModuleType) -> Non
     verb.run = lambda args: seen.append(args) or 7  # type: ignore[attr-defined, func-returns-value]
     assert main(["fake", "--steps", "3", "train.py", "--steps", "9", "--debug", "--help", "--", "-x"]) == 7
     (args,) = seen
-    assert (args.script, args.steps, args.debug) == ("train.py", 3, False)
+    assert (args.script, args.steps) == ("train.py", 3)
+    assert "debug" not in args
     assert args.rest == ["--steps", "9", "--debug", "--help", "--", "-x"]
 
 
@@ -119,6 +120,11 @@ def test_debug_shows_the_traceback(verb: ModuleType, words: list[str], capsys: p
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last)")
     assert said.endswith("dptune: error: no\n")
+
+
+def test_debug_is_known_behind_an_action_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "explain", "--debug", "DP000000"]) == 2
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last)")
 
 
 def test_a_bug_is_told_without_a_traceback(verb: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dptune.advice import Report
+from dptune.advice import Finding, Headline, Report, RunSummary, Skipped, Trust
 from dptune.present.text import text
 
 
@@ -105,6 +105,13 @@ def test_a_rank_that_broke_off_is_named(report: Report) -> None:
     assert "[a] not measured: the rank ended before its timed steps" in said
 
 
+def test_a_thousand_broken_files_do_not_drown_the_report(report: Report) -> None:
+    trust = report.trust.model_copy(update={"findings": report.trust.findings * 1000})
+    page = text(report.model_copy(update={"trust": trust}))
+    assert "and 988 more: see --format json" in page
+    assert page.count("rank 1's file broke off") == 12
+
+
 def test_rules_that_could_not_run_stand_with_their_reason(report: Report) -> None:
     assert "DP201, DP202: no link table" in section(text(report), "Rules that could not run")
 
@@ -117,6 +124,22 @@ def test_a_thousand_ranks_do_not_drown_the_report(report: Report) -> None:
 
 
 def test_names_from_a_trace_cannot_reach_the_terminal(report: Report) -> None:
+    evil = "\x1b[31mgemm<float>[bold \u202e\x07"
+    ranks = [
+        one.model_copy(update={"host": evil, "device_name": evil, "partial": evil}) for one in report.measured.ranks
+    ]
+    texts = {"title": evil, "rule": evil, "why": evil, "watch": evil, "verify": evil}
+    report = report.model_copy(
+        update={
+            "run": RunSummary(sources=[evil], command=evil, recorded=evil, how_it_ended=evil, torch=evil),
+            "headline": Headline(verdict=evil, why=evil, next=evil),
+            "trust": Trust(level="partial", findings=[Finding(code="x", level="partial", text=evil)]),
+            "advice": [one.model_copy(update=texts) for one in report.advice],
+            "skipped": [Skipped(rule=evil, reason=evil)],
+            "measured": report.measured.model_copy(update={"ranks": ranks}),
+        }
+    )
+    assert text(report).count(r"\x1b[31mgemm<float>[bold") > 25
     for colour in (False, True):
         page = text(report, colour=colour)
         assert "\u202e" not in page

@@ -148,6 +148,17 @@ async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, siz
         assert "2 rules could not run" in screen(pilot)
         await see(pilot, "cuda:0", "3")
         await page_to(pilot, "File t.json")
+        assert "? was not measured" not in screen(pilot)  # no column shows one
+
+
+@pytest.mark.parametrize(
+    ("sources", "title"),
+    [(["a/very/long/path/t.json"], "dptune report: t.json"), (["runs/x/0.json", "runs/x/1.json"], "x (2 files)")],
+)
+async def test_the_title_names_what_was_read(foreign: Report, sources: list[str], title: str) -> None:
+    run = foreign.run.model_copy(update={"sources": sources})
+    async with ReportApp(foreign.model_copy(update={"run": run})).run_test(size=SMALL) as pilot:
+        assert title in (await see(pilot, "Verdict")).splitlines()[0]
 
 
 async def test_it_works_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:

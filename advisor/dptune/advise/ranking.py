@@ -1,7 +1,7 @@
 """The order of advice, one card for one mechanism, and one voice on one setting.
 
-Kinds are ranked within themselves. Advice that saves time is ordered by the middle of its interval, so that a ceiling
-counts half of what it allows; risk and convergence by severity.
+Kinds are ranked within themselves: by severity, which is what a step pays, and advice that saves time then by the
+middle of its interval, so that a ceiling counts half of what it allows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
 def _key(one: Advice) -> tuple[int, float, int, int, str]:
     expected = (one.saves.low_share + one.saves.high_share) / 2 if one.saves and one.kind == "time" else 0.0
     severity, confidence = SEVERITIES.index(one.severity), _CONFIDENCE.index(one.confidence)
-    return (KINDS.index(one.kind), -expected, -severity, -confidence, one.fingerprint)
+    return (KINDS.index(one.kind), -severity, -expected, -confidence, one.fingerprint)
 
 
 def _joined(first: Advice, other: Advice) -> Advice:

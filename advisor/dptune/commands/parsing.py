@@ -22,14 +22,15 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        self.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="on an error, show the traceback too"
+        )
 
     @classmethod
     def of_verb(cls, verb: str, docstring: str) -> Parser:
         """The parser of a verb: its module's first line describes it, the rest follows the options."""
         first, _, rest = docstring.strip().partition("\n")
-        parser = cls(prog=f"dptune {verb}", description=first, epilog=rest.strip() or None)
-        parser.add_argument("--debug", action="store_true", help="on an error, show the traceback too")
-        return parser
+        return cls(prog=f"dptune {verb}", description=first, epilog=rest.strip() or None)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

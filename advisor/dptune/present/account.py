@@ -10,7 +10,7 @@ from dptune.measured import Measured, Missing
 from dptune.present.amounts import Hole, milliseconds, percent, shown, step_milliseconds
 from dptune.present.lines import Line, Role, Span, heading, wrapped
 
-_NARROWEST = 46  # below it the figures follow the name
+_NARROWEST = 46  # below it a row is a sentence
 _NARROW = 70  # below it the words stand under each row
 
 
@@ -78,9 +78,11 @@ def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
 
 def _row(measured: Measured, kind: Class, share: float, width: int) -> Iterator[Line]:
     time = step_milliseconds(measured, share)
-    figures = f"{kind.name:<21}  {time if isinstance(time, str) else '':>8}  {percent(share):>7}"
+    time = time if isinstance(time, str) else ""  # why it is missing stands below the rows
     if width < _NARROWEST:
-        figures = f"{kind.name} {time if isinstance(time, str) else ''} {percent(share)}"
+        yield from wrapped(f"{kind.sign} {kind.name} {time} {percent(share)}", width, "  ", "    ", kind.role)
+        return
+    figures = f"{kind.name:<21}  {time:>8}  {percent(share):>7}"
     start = (Span(f"  {kind.sign}", kind.role), Span(f" {figures}"))
     margin = len(figures) + 6
     if width < _NARROW:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.lines import Line, Role, Span, heading, labelled
 
+_AT_MOST = 12
 _LEVELS: dict[str, tuple[str, Role]] = {
     "sound": ("yes", "good"),
     "partial": ("in part; keep these in mind", "warning"),
@@ -33,8 +34,11 @@ def trust(report: Report, width: int) -> Iterator[Line]:
     words, role = _LEVELS[report.trust.level]
     yield from heading("Can this run be judged?", width)
     yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
-    for finding in report.trust.findings:
+    for finding in report.trust.findings[:_AT_MOST]:
         yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
+    if len(report.trust.findings) > _AT_MOST:
+        more = f"and {len(report.trust.findings) - _AT_MOST:,} more: see --format json"
+        yield from labelled("", more, width, column=13, indent="  ", role="dim")
 
 
 def source(report: Report, width: int) -> Iterator[Line]:

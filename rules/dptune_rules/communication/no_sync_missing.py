@@ -8,10 +8,12 @@ DistributedDataParallel module means that gradients are accumulated without `no_
 ## Why it costs time
 
 DDP all-reduces gradients in every backward pass. While they are accumulated only the sum matters, so that with k
-micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes: at most
-(k - 1) / k of the exposed communication goes away.
+micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step
+pays about (k - 1) / k of its exposed communication for them; the severity goes by that.
 
-How much of that will go is not known: where ranks wait for the slowest one, they then do so once, at the end.
+How much of it will go is not known: messages also slow the compute beside them, and ranks that wait for the slowest one
+after every micro-batch then do so once. The ceiling is all communication of the step, hidden or not, less one
+all-reduce of the gradients at the shortest duration that was seen.
 
 ## What to change
 
@@ -67,6 +69,7 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
     exposed = run.measured.share("exposed_communication_ns")
     share = exposed * (synchronised - 1) / synchronised
+    ceiling = max(share, run.measured.share("communication_ns") - _one_reduction(run))
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -76,11 +79,13 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         severity=severity,
         title=f"gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
-        f"up to {100 * share:.0f} % of a step",
+        f"the others take about {100 * share:.0f} % of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
         changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(wrapped[0].where))],
         saves=run.bound(
-            0.0, share, f"{synchronised - 1} of {synchronised} equal shares of the exposed communication, at most"
+            0.0,
+            ceiling,
+            "all communication of a step, hidden or not, less one all-reduce of the gradients at the shortest seen",
         ),
         confidence="high",
         evidence=[
@@ -91,3 +96,10 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Sums are the same up to the order of additions.",
         fingerprint=f"{RULE.code}:ddp.no_sync:{wrapped[0].module}",
     )
+
+
+def _one_reduction(run: RunView) -> float:
+    """The share of a step that the synchronisation that stays takes at least: its longest message, at its shortest."""
+    steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
+    reductions = [c for c in run.measured.known("collectives") or [] if c.kind == "all_reduce"]
+    return max((c.shortest_ns for c in reductions), default=0) * steps / run.measured.account.window_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from textual.binding import Binding
 from textual.widgets import Footer, OptionList, Static, TabbedContent, TabPane
 
 from dptune.advice import Report
+from dptune.present.amounts import several
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.help import HelpScreen
 from dptune.present.tui.overview import overview
@@ -53,8 +55,7 @@ class ReportApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Title, tabs, keys."""
-        what = self._report.run.command or ", ".join(self._report.run.sources[:2])
-        yield Static(Text(f"dptune report: {visible(what)}", no_wrap=True, overflow="ellipsis"), id="title")
+        yield Static(Text(f"dptune report: {visible(_subject(self._report))}"), id="title")
         with TabbedContent(initial="overview"):
             with TabPane("1 Overview", id="overview"):
                 yield Pane(lambda width: overview(self._report, width), id="overview-text")
@@ -88,3 +89,14 @@ class ReportApp(App[None]):
         """Show every key."""
         bindings = [binding for binding in self.BINDINGS if isinstance(binding, Binding)]
         self.push_screen(HelpScreen([(self.get_key_display(binding), binding) for binding in bindings]))
+
+
+def _subject(report: Report) -> str:
+    """The command that was recorded, else the file or the folder that was read."""
+    sources = report.run.sources
+    if report.run.command or not sources:
+        return report.run.command or "nothing was read"
+    first = PurePath(sources[0])
+    if len(sources) == 1:
+        return first.name
+    return f"{first.parent.name or '.'} ({several(len(sources), 'file')})"

@@ -34,6 +34,8 @@ class RankTable(Container):
         self._report = report
         self._rows = list(rank_rows(report))
         self._ranks = rank_of_row(report)
+        absent = absent_throughout(self._rows) if self._rows else {}
+        self._kept = [i for i in range(len(COLUMNS)) if i not in absent]
 
     def compose(self) -> ComposeResult:
         """Table, then words."""
@@ -45,12 +47,10 @@ class RankTable(Container):
     def on_mount(self) -> None:
         """Fill the table; a column that no rank has is named in the words instead."""
         rows = self.query_one(DataTable)
-        absent = absent_throughout(self._rows) if self._rows else {}
-        kept = [i for i in range(len(COLUMNS)) if i not in absent]
-        for i in kept:
+        for i in self._kept:
             rows.add_column(Text(COLUMNS[i].heading))
         for row in self._rows:
-            cells = ((row[i], "right" if COLUMNS[i].right else "left") for i in kept)
+            cells = ((row[i], "right" if COLUMNS[i].right else "left") for i in self._kept)
             rows.add_row(*(Text(_cell(cell), justify=side) for cell, side in cells))  # type: ignore[arg-type]
 
     @on(DataTable.RowHighlighted)
@@ -70,7 +70,7 @@ class RankTable(Container):
             for column, cell in zip(COLUMNS, self._rows[place], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
-        if any(isinstance(cell, Hole) for row in self._rows for cell in row):
+        if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
             yield from wrapped("? was not measured: go to its row to read why.", width, role="dim")
         for told in rank_remarks(self._report):
             yield from wrapped(told, width, role="warning")
