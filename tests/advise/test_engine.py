@@ -134,8 +134,13 @@ def test_advice_is_no_surer_than_the_run(assemble, make_rule, make_measured):
     partial = [Finding(code="x", level="partial", text="a part")]
     assert assemble(make_rule()).advice[0].confidence == "high"
     assert assemble(make_rule(), findings=partial).advice[0].confidence == "medium"
+
+
+def test_no_advice_is_given_about_a_run_that_cannot_be_judged(assemble, make_rule, make_measured):
     report = assemble(make_rule(), measured=make_measured(steps=2))
-    assert (report.trust.level, report.advice[0].confidence) == ("unjudgeable", "low")
+    assert (report.trust.level, report.advice, report.quiet) == ("unjudgeable", [], [])
+    (skipped,) = report.skipped
+    assert "the run cannot be judged: only 2 steady steps were recorded" in skipped.reason
 
 
 def test_packs_that_did_not_load_are_among_the_findings(assemble, make_rule):

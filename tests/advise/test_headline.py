@@ -50,8 +50,11 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(changes=[change])])
     assert told.next == (
         "In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "It saves up to 1 ms of each step."
+        "It cannot save more than 1 ms of each step."
     )
+    predicted = make_advice().saves.model_copy(update={"basis": "replayed", "low_ms": 0.5})
+    told = said(make_measured(), advice=[make_advice(saves=predicted)])
+    assert told.next.endswith("It saves 0.5 to 1 ms of each step.")
 
 
 def test_next_without_a_change_points_to_the_page(make_measured, make_advice):

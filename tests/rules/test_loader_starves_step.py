@@ -91,6 +91,10 @@ def test_the_rank_that_waits_most_is_shown(ask, make_measured, make_facts, hand_
     (advice,) = ask("DP501", make_measured(wait_share=0.3, ranks=ranks), [make_facts(loaders=[loader()])])
     (worst,) = [e for e in advice.evidence if e.rank is not None]
     assert (worst.rank, worst.value) == (1, 0.7)
+    # the others wait for it: it decides how many workers are needed (0.7 / 0.3, and one to spare) and what they save
+    assert advice.changes[0].then == 4
+    assert advice.saves.high_share == pytest.approx(0.7)
+    assert "waits 30 %" in advice.title
 
 
 @pytest.mark.parametrize(("wait", "severity"), [(0.049, None), (0.05, "warning"), (0.19, "warning"), (0.2, "error")])

@@ -13,7 +13,6 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts, OptimizerFacts, Window
 from dptune.runfile.record import RunRecord
 
-
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 

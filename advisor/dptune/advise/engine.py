@@ -9,10 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from dptune import __version__
-from dptune.advice import Advice, Finding, Report, RunSummary, Skipped
+from dptune.advice import Advice, Finding, Report, RunSummary, Skipped, Trust
 from dptune.advise import packs
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
@@ -25,9 +25,6 @@ from dptune.runfile.facts import Facts
 
 if TYPE_CHECKING:
     from dptune.trace import Run
-
-_CEILING: dict[str, Literal["low", "medium", "high"]] = {"sound": "high", "partial": "medium", "unjudgeable": "low"}
-_CONFIDENCE = ("low", "medium", "high")
 
 
 @dataclass
@@ -61,11 +58,17 @@ def assemble(
         if installed.problems:
             error.hint = f"{error.hint} Packs that did not load: {'; '.join(installed.problems)}"
         raise
-    outcome = run_rules(installed.rules, measured, facts, settings)
     unusable = [Finding(code="rule-pack", level="info", text=problem) for problem in installed.problems]
-    trust = judge(measured, facts, [*findings, *unusable, *outcome.failures])
+    trust = judge(measured, facts, [*findings, *unusable])
+    chosen = [loaded for loaded in installed.rules if settings.runs(loaded.rule)]
+    if trust.level == "unjudgeable":
+        outcome = _nothing_asked(chosen, trust)
+    else:
+        outcome = run_rules(chosen, measured, facts, settings)
+        trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
     advice, contradicted = settled(merged(outcome.advice))
-    advice = [_no_surer_than(one, _CEILING[trust.level]) for one in advice]
+    if trust.level == "partial":
+        advice = [_no_surer_than_medium(one) for one in advice]
     skipped = [*outcome.skipped, *contradicted]
     return Report(
         dptune=__version__,
@@ -82,12 +85,10 @@ def assemble(
 def run_rules(
     rules: Iterable[packs.LoadedRule], measured: Measured, facts: Sequence[Facts], settings: Settings
 ) -> Outcome:
-    """Ask every rule that is to be run."""
+    """Ask every rule given."""
     outcome = Outcome()
     for loaded in rules:
         rule = loaded.rule
-        if not settings.runs(rule):
-            continue
         try:
             said = list(loaded.check(RunView(measured, facts, settings.limits(rule))))
             _check_advice(said, rule.code)
@@ -103,6 +104,12 @@ def run_rules(
             if not said:
                 outcome.quiet.append(rule.code)
     return outcome
+
+
+def _nothing_asked(rules: Iterable[packs.LoadedRule], trust: Trust) -> Outcome:
+    """Advice is a promise: none is made about a run that cannot be judged."""
+    why = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
+    return Outcome(skipped=[Skipped(rule=r.rule.code, reason=f"the run cannot be judged: {why}") for r in rules])
 
 
 def summary(run: Run) -> RunSummary:
@@ -126,7 +133,6 @@ def _check_advice(said: Sequence[Advice], code: str) -> None:
             raise ValueError(f"it spoke in the name of {one.rule}")
 
 
-def _no_surer_than(one: Advice, ceiling: Literal["low", "medium", "high"]) -> Advice:
-    """Advice is no surer than the run it rests on."""
-    lower = min(one.confidence, ceiling, key=_CONFIDENCE.index)
-    return one if lower == one.confidence else one.model_copy(update={"confidence": lower})
+def _no_surer_than_medium(one: Advice) -> Advice:
+    """Advice is no surer than the run it rests on, and of this one only a part was read."""
+    return one.model_copy(update={"confidence": "medium"}) if one.confidence == "high" else one

@@ -104,11 +104,16 @@ def _why(measured: Measured) -> str:
         share = measured.share(limit.class_ns)
         if share >= 0.001:
             parts.append(f"{limit.figure} {_percent(share)}")
-    why = f"A step takes {step.median_ns / 1e6:.3g} ms ({basis}): {', '.join(parts)}."
+    why = f"A step takes {_milliseconds(step.median_ns)} ({basis}): {', '.join(parts)}."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
         why += f" The script waits for its data loader {_percent(wait)} of the time ({measured.input.basis} steps)."
     return why
+
+
+def _milliseconds(duration_ns: int) -> str:
+    ms = duration_ns / 1e6
+    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def _limited(limit: _Limit, share: float) -> str:
@@ -147,7 +152,11 @@ def _change(one: Advice) -> str:
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
     what = f"`{first} ...` (all lines: see {one.rule} below)" if more else f"`{first}`"
-    saves = f" It saves up to {one.saves.high_ms:.3g} ms of each step." if one.saves else ""
+    saves = ""
+    if one.saves and one.saves.basis == "bound":
+        saves = f" It cannot save more than {one.saves.high_ms:.3g} ms of each step."
+    elif one.saves:
+        saves = f" It saves {one.saves.low_ms:.3g} to {one.saves.high_ms:.3g} ms of each step."
     return f"{use} {what}.{saves}"
 
 

@@ -43,7 +43,7 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
     return kept, dropped
 
 
-def _key(one: Advice) -> tuple[int, float, int, int, str]:
+def _key(one: Advice) -> tuple[int, int, float, int, str]:
     expected = (one.saves.low_share + one.saves.high_share) / 2 if one.saves and one.kind == "time" else 0.0
     severity, confidence = SEVERITIES.index(one.severity), _CONFIDENCE.index(one.confidence)
     return (KINDS.index(one.kind), -severity, -expected, -confidence, one.fingerprint)

@@ -34,7 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fault", choices=sorted(FAULTS), default=PACKAGED, help=f"what is wrong with the run (default: {PACKAGED})"
     )
-    parser.add_argument("--python", metavar="PATH", help="the Python that has torch (default: the active environment's)")
+    parser.add_argument(
+        "--python", metavar="PATH", help="the Python that has torch (default: the active environment's)"
+    )
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="what is printed on stdout (default: text)"
     )

@@ -23,8 +23,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--nproc-per-node", type=_positive, default=1, metavar="N", help="start N ranks through torchrun (default: 1)"
     )
-    where.add_argument("--python", metavar="PATH", help="the Python that has torch (default: the active environment's)")
-    where.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)")
+    where.add_argument("--python", metavar="PATH", help="a Python that has torch (default: the active environment's)")
+    where.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)"
+    )
     steps = parser.add_argument_group("how much is recorded, in optimizer steps")
     for name, default, text in (
         ("warmup", 5, "steps let pass first"),

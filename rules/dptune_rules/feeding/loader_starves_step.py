@@ -3,8 +3,8 @@
 ## What it measures
 
 The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from steps without
-the profiler where dptune recorded the run. The median over ranks; the slowest rank is shown beside it, because the
-others wait for it in the next all-reduce.
+the profiler where dptune recorded the run. The median over ranks grades the advice. The number of workers and the
+saving go by the rank that waits most, because the others wait for it in the next all-reduce.
 
 ## Why it costs time
 
@@ -22,7 +22,8 @@ use (usable cores / ranks on the host). `persistent_workers=True` keeps them fro
 Where no core is free, make a batch cheaper: decode and resize once and store the result, transform whole batches, or
 move transforms to the device.
 
-The step saves at most the wait, and no more than the workers proposed can take off it.
+The step saves at most that wait, and no more than the workers proposed can take off it. Measured with two gloo ranks on
+two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs.
 
 ## When to leave it alone
 
@@ -75,7 +76,8 @@ def check(run: RunView) -> Iterator[Advice]:
     loader = max(loaders, key=lambda one: one.dataset_samples or 0, default=None)  # not the one for validation
     now = loader.num_workers if loader else None
     cores = _cores_of_a_rank(run)
-    then = None if now is None else _workers(now, wait, cores)
+    longest = max([wait, *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
+    then = None if now is None else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
     if now is None:
         remedy = "give the DataLoader more workers, or make a batch cheaper to prepare"
@@ -83,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy = f"no core is left for more than its {now} workers, so make a batch cheaper to prepare"
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
-    high = wait if then is None else min(wait, 1 - (now or wait) / then)
+    high = longest if then is None else min(longest, 1 - (now or longest) / then)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
