@@ -64,7 +64,7 @@ def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> No
 def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
     page = flat(text(report))
     assert "the change can alter what is learned. Compare the loss of the first 1,000 steps." in page
-    assert "the change leaves the arithmetic as it is" in page
+    assert "the change leaves what is learned as it is" in page
 
 
 def test_the_account_is_in_ms_of_the_unprofiled_step_and_says_so(report: Report) -> None:

@@ -147,6 +147,13 @@ def test_a_single_bucket_that_nothing_hides_is_to_be_split(ask, single):
     assert advice.confidence == "low"
 
 
+def test_waiting_for_other_ranks_is_not_a_tail(ask, make_measured, make_all_reduce, make_facts):
+    """12 % of the step is exposed, but the transfer itself takes 0.1 ms of its 10 ms."""
+    ddp = DdpFacts("Net", None, 25 * MIB, rebuilt_bucket_sizes=[2 * MIB], parameter_tensors=60)
+    measured = make_measured(exposed_share=0.12, hidden_share=0, collectives=[make_all_reduce(2 * MIB, 1, 100_000)])
+    assert ask("DP101", measured, [make_facts(ddp=[ddp])]) == []
+
+
 @pytest.mark.parametrize("what", [{"exposed": 0.04}, {"hidden": 0.2}, {"tensors": 1}])
 def test_a_single_bucket_is_left_alone_where_splitting_cannot_help(ask, single, what):
     assert ask("DP101", *single(**what)) == []

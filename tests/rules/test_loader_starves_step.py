@@ -15,7 +15,7 @@ def test_no_workers(ask, make_measured, make_facts):
     (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader()])])
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("loader.num_workers", 0, 3, "train.py:12")
-    assert advice.title == "a step waits 60 % of its time for the data loader: it has no workers, give it 3"
+    assert advice.title == "A step waits 60 % of its time for the data loader: it has no workers, give it 3"
     assert advice.saves.high_share == pytest.approx(0.6)
     assert advice.saves.high_ms == pytest.approx(6)
     assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")

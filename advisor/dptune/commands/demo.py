@@ -17,12 +17,12 @@ import shutil
 import sys
 from pathlib import Path
 
-# Fault -> the options of demo/train.py that plant it. The sample runs in sample_traces/ are made with the same.
+# Fault -> the options of demo/train.py that plant it. The runs in sample_traces/ are made with the same.
 FAULTS = {
-    "tiny-buckets": ["--bucket-cap-mb", "0.01"],
-    "starved-loader": ["--decode-ms", "0.3"],
-    "accumulation-without-no-sync": ["--accumulate", "4"],
-    "none": [],
+    "tiny-buckets": "--width 64 --layers 24 --batch 512 --bucket-cap-mb 0.001",
+    "starved-loader": "--width 256 --layers 8 --batch 256 --decode-ms 0.2",
+    "accumulation-without-no-sync": "--width 512 --layers 4 --batch 128 --accumulate 4",
+    "none": "--width 384 --layers 3 --batch 2048",
 }
 PACKAGED = "tiny-buckets"
 _DEMO = Path(__file__).parents[1] / "demo"
@@ -71,14 +71,15 @@ def _then(recorded: bool, folder: Path) -> str:
 
 def _record(fault: str, python: str | None) -> Path:
     from dptune.capture import interpreter, launch, recording
+    from dptune.runfile.record import Schedule
 
     chosen = interpreter.choose(python)
     script = Path("dptune-runs") / "demo" / "train.py"
     script.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_DEMO / "train.py", script)
-    words = FAULTS[fault]
-    print(f"dptune: dptune profile --nproc-per-node 2 {script} {' '.join(words)}", file=sys.stderr)
-    made = recording.record(launch.Script(str(script), tuple(words)), chosen, recording.Options(processes=2))
+    print(f"dptune: dptune profile --nproc-per-node 2 --lean 4 --rich 1 {script} {FAULTS[fault]}", file=sys.stderr)
+    options = recording.Options(processes=2, schedule=Schedule(lean=4, rich=1))
+    made = recording.record(launch.Script(str(script), tuple(FAULTS[fault].split())), chosen, options)
     for line in recording.epilogue(made):
         print(f"dptune: {line}", file=sys.stderr)
     return made.folder

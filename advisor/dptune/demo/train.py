@@ -19,17 +19,21 @@ class Clips(Dataset):
     """Random feature vectors with a label; `slow` seconds are spent on decoding each."""
 
     def __init__(self, samples, width, slow):
-        self.features = torch.randn(samples, width).unbind()
-        self.labels = torch.randint(0, 10, (samples,)).tolist()
+        self.features = torch.randn(samples, width)
+        self.labels = torch.randint(0, 10, (samples,))
         self.slow = slow
 
     def __len__(self):
         return len(self.labels)
 
-    def __getitem__(self, index):
+    def __getitems__(self, indices):
         if self.slow:
-            time.sleep(self.slow)
-        return self.features[index], self.labels[index]
+            time.sleep(self.slow * len(indices))
+        return self.features[indices], self.labels[indices]
+
+
+def as_it_is(batch):
+    return batch
 
 
 def build_model(width, layers):
@@ -57,7 +61,8 @@ def main():
     dist.init_process_group("gloo")
 
     data = Clips(args.batch * 16, args.width, args.decode_ms / 1e3)
-    loader = DataLoader(data, batch_size=args.batch, sampler=DistributedSampler(data), num_workers=args.workers)
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, args.batch, sampler=sampler, num_workers=args.workers, collate_fn=as_it_is)
     buckets = {} if args.bucket_cap_mb is None else {"bucket_cap_mb": args.bucket_cap_mb}
     model = DistributedDataParallel(build_model(args.width, args.layers), **buckets)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -65,7 +70,7 @@ def main():
 
     micro, epoch = 0, 0
     while micro < args.steps * args.accumulate:
-        loader.sampler.set_epoch(epoch)
+        sampler.set_epoch(epoch)
         for features, labels in loader:
             loss = loss_of(model(features), labels) / args.accumulate
             loss.backward()

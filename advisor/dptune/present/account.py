@@ -101,6 +101,6 @@ def _hidden(measured: Measured) -> str:
         return "No communication was seen inside the steps."
     share = measured.share("hidden_communication_ns")
     return (
-        f"Communication that ran beside compute costs nothing and is not in the rows: {percent(share)} of the step; "
+        f"Communication that ran beside compute is hidden, and not in the rows: {percent(share)} of the step; "
         f"{percent(account.overlap_share)} of all communication is hidden like that."
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving
 from dptune.knobs import Value, knob
 from dptune.measured import Measured
-from dptune.present.amounts import between, milliseconds, number, percent, shown
+from dptune.present.amounts import between, data, milliseconds, number, percent, shown
 from dptune.present.lines import Line, Role, code, heading, labelled, line, wrapped
 
 KINDS: dict[Kind, str] = {
@@ -20,6 +20,7 @@ _BASIS = {
     "replayed": "Predicted: the recorded steps were replayed with the change",
     "bound": "A ceiling: it cannot save more, and may save less",
 }
+_HOW = {"measured": "Measured", "replayed": "Predicted", "bound": "Ceiling"}
 _ROLES: dict[str, Role] = {"error": "error", "warning": "warning", "note": "note"}
 
 
@@ -66,8 +67,9 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "") -> Itera
         yield from code(change.paste, f"{indent}{' ' * 12}" if width >= 60 else f"{indent}  ")
     for number_of, evidence in enumerate(one.evidence):
         yield from labelled("" if number_of else "Evidence", _evidence(evidence), width, indent=indent)
-    sure = one.confidence + (f": {one.saves.how}" if one.saves else "")
-    yield from labelled("How sure", sure, width, indent=indent)
+    if one.saves:
+        yield from labelled(_HOW[one.saves.basis], one.saves.how, width, indent=indent)
+    yield from labelled("How sure", one.confidence, width, indent=indent)
     yield from labelled("Learning", _learning(one), width, indent=indent)
     if one.verify:
         yield from labelled("Prove it", one.verify, width, indent=indent, role="code")
@@ -104,20 +106,28 @@ def _change(change: Change) -> str:
 
 
 def _value(value: Value) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _evidence(evidence: Evidence) -> str:
-    value = number(evidence.value) if isinstance(evidence.value, float) else str(evidence.value)
     where = [] if evidence.rank is None else [f"rank {evidence.rank}"]
     if evidence.start_ns is not None:
         until = "" if evidence.end_ns is None else f" to {evidence.end_ns / 1e3:,.3f}"
         where.append(f"from {evidence.start_ns / 1e3:,.3f}{until} us on its trace's clock")
-    unit = f" {evidence.unit}" if evidence.unit else ""
-    return f"{evidence.label}: {value}{unit}" + (f" ({', '.join(where)})" if where else "")
+    return f"{evidence.label}: {_amount(evidence.value, evidence.unit)}" + (f" ({', '.join(where)})" if where else "")
+
+
+def _amount(value: float | str, unit: str) -> str:
+    """A figure in its unit: shares ("of a step") in percent, bytes in the unit that suits them."""
+    if isinstance(value, float) and unit.startswith("of "):
+        return f"{percent(value)} {unit}"
+    if isinstance(value, int) and unit.startswith("bytes"):
+        return data(value) + unit.removeprefix("bytes")
+    text = number(value) if isinstance(value, float) else str(value)
+    return f"{text} {unit}".rstrip()
 
 
 def _learning(one: Advice) -> str:
     if one.numerics == "same":
-        return "the change leaves the arithmetic as it is"
+        return f"the change leaves what is learned as it is. {one.watch}".strip()
     return f"the change can alter what is learned. {one.watch}".strip()

@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
+        title=f"Gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
         f"the others take about {100 * share:.0f} % of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
         changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(wrapped[0].where))],

@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity="error" if wait >= run.limit(ERROR_SHARE) else "warning",
-        title=f"a step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
+        title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
         why=_why(now, run.measured.known("device_kind")),
         changes=[] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)],
         saves=run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it"),

@@ -1,0 +1,62 @@
+"""The sample runs: what dptune says of each, and that they are what their README says they are."""
+
+import filecmp
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dptune.advise.engine import build_report
+from dptune.commands.demo import FAULTS, PACKAGED
+from dptune.config import Settings
+from dptune.measure import measure
+from dptune.runfile import form
+from dptune.runfile.record import RunRecord
+from dptune.trace import load
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = ROOT / "sample_traces"
+RUNS = {
+    "healthy": (None, "none"),
+    "tiny_buckets": ("DP101", "tiny-buckets"),
+    "starved_loader": ("DP501", "starved-loader"),
+    "accumulation_without_no_sync": ("DP102", "accumulation-without-no-sync"),
+}
+
+
+@pytest.fixture(params=RUNS)
+def name(request):
+    return request.param
+
+
+def test_each_fault_is_found_and_nothing_else(name):
+    run = load([SAMPLES / name])
+    report = build_report(run, measure(run), Settings())
+    assert report.trust.level == "sound"
+    expected, _ = RUNS[name]
+    assert [a.rule for a in report.advice if a.severity != "note"] == ([expected] if expected else [])
+    assert not report.skipped or {s.rule for s in report.skipped} == {"DP401"}
+    for rank in report.measured.ranks:
+        (device,) = rank.devices
+        assert device.device == "cpu"
+        assert [step.number for step in device.steps] == [27, 28, 29, 30]
+
+
+def test_the_line_in_the_readme_made_it(name):
+    readme = (SAMPLES / "README.md").read_text()
+    (line,) = re.findall(rf"\| `{name}` \|.*\| `dptune profile (.*?)` \|", readme)
+    record = form.read(SAMPLES / name / "run.json", RunRecord)
+    script = line.partition("train.py")[2]
+    assert record.command == ["python", "train.py", *shlex.split(script)]
+    assert f"--nproc-per-node {record.nproc_per_node}" in line
+    assert f"--lean {record.schedule.lean} --rich {record.schedule.rich}" in line
+    fault = RUNS[name][1]
+    assert script.strip() == FAULTS[fault]
+    assert f"`--fault {fault}`" in readme
+
+
+def test_the_packaged_run_is_one_of_them():
+    same = filecmp.dircmp(SAMPLES / PACKAGED.replace("-", "_"), ROOT / "advisor" / "dptune" / "demo" / "run")
+    assert same.left_list == same.right_list
+    assert sorted(same.same_files) == sorted(same.left_list)
