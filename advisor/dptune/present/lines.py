@@ -5,6 +5,7 @@ A page is made once, as lines; a terminal, a file and a pane of the interface ea
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -36,9 +37,13 @@ def heading(text: str, width: int) -> Iterator[Line]:
     yield from wrapped(text, width, role="strong")
 
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|us|ns|KiB|MiB|GiB)(?:\W|$))")
+
+
 def wrapped(text: str, width: int, indent: str = "", then: str | None = None, role: Role = "plain") -> Iterator[Line]:
     """The text folded at `width`, its first line after `indent`, the others after `then`."""
     clean = visible(" ".join(text.split(" ")).replace("\n", " ").strip())
+    clean = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", clean)  # a number stays with its unit
     folded = textwrap.wrap(
         clean,
         max(width, 20),
@@ -48,7 +53,7 @@ def wrapped(text: str, width: int, indent: str = "", then: str | None = None, ro
         break_long_words="://" not in clean,  # an address stays whole, to be opened
     )
     for row in folded:
-        yield line(row, role)
+        yield line(row.replace("\N{NO-BREAK SPACE}", " "), role)
 
 
 def labelled(

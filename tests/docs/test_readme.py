@@ -1,0 +1,44 @@
+"""What the README shows is what the commands print."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)\n```", README, re.DOTALL)
+
+
+def dptune(*words):
+    command = [sys.executable, "-m", "dptune", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_prints_what_is_shown():
+    shown = next(block for block in blocks("text") if "DP101 bucket-size" in block)
+    assert dptune("demo").stdout.startswith(shown + "\n")
+
+
+def test_the_healthy_run_prints_what_is_shown():
+    shown = next(block for block in blocks("text") if "Every rule ran" in block)
+    assert dptune("report", "sample_traces/healthy", "--no-tui").stdout.startswith(shown + "\n")
+
+
+def test_check_prints_what_is_shown():
+    shown = next(block for block in blocks("console") if block.startswith("$ dptune check sample_traces"))
+    line, _, output = shown.partition("\n")
+    done = dptune(*line.split()[2:])
+    assert (done.returncode, done.stdout.rstrip()) == (1, output)
+
+
+def test_every_verb_and_make_target_it_names_exists():
+    from dptune.cli import VERBS
+
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`(?:\$ )?dptune ([a-z]+)", README)) <= {*VERBS}
+    assert set(re.findall(r"make ([a-z]+)", README)) <= targets
+    assert "<!--" not in README
