@@ -244,6 +244,14 @@ class Measured(Figures):
     accumulation: AccumulationFigures = Field(description="micro-batches per optimizer step")
     matmul: MatmulFigures = Field(description="matrix products and their precision")
 
+    @property
+    def traced_step_ns(self) -> float:
+        """The mean step of the account, the one that the durations of collectives belong to."""
+        steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)
+        if not steps:
+            raise Missing("no steps were found in the trace")
+        return self.account.window_ns / steps
+
     def milliseconds(self, share: float) -> float:
         """A share of the step as milliseconds of the step time (`step.basis` says which)."""
         return share * self.step.median_ns / 1e6

@@ -150,7 +150,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if buckets.calls < run.limit(FEWER_TIMES) * buckets.fewest_calls:
         return
     then = math.ceil(buckets.gradient_bytes / buckets.cap_mib / MIB)
-    shortest = buckets.passes * buckets.shortest_ns / _step_ns(run)
+    shortest = buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns
     exposed = run.measured.share("exposed_communication_ns")
     share = min(removed * shortest, exposed)
     ceiling = max(share, run.measured.share("communication_ns") - buckets.fewest_calls * shortest)
@@ -184,7 +184,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
 def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     exposed = run.measured.share("exposed_communication_ns")
     # The rest of a longer call is waiting for the other ranks, which no bucket size hides.
-    transfer = min(exposed, buckets.passes * buckets.shortest_ns / _step_ns(run))
+    transfer = min(exposed, buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns)
     severity = severity_of(transfer)
     if transfer < run.limit(TAIL_SHARE) or severity is None:
         return
@@ -224,14 +224,6 @@ def _changes(run: RunView, buckets: _Buckets, larger: bool) -> list[Change]:
             where = Location.parse(module.where)
             changes.append(Change(knob="ddp.bucket_cap_mb", now=now, then=buckets.cap_mib, at=where))
     return changes
-
-
-def _step_ns(run: RunView) -> float:
-    """The mean traced step, the one the durations of collectives belong to."""
-    steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
-    if not steps:
-        raise Missing("no steps were found in the trace")
-    return run.measured.account.window_ns / steps
 
 
 def _evidence(buckets: _Buckets, exposed: float) -> list[Evidence]:

@@ -100,6 +100,5 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _one_reduction(run: RunView) -> float:
     """The share of a step that the synchronisation that stays takes at least: its longest message, at its shortest."""
-    steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     reductions = [c for c in run.measured.known("collectives") or [] if c.kind == "all_reduce"]
-    return max((c.shortest_ns for c in reductions), default=0) * steps / run.measured.account.window_ns
+    return max((c.shortest_ns for c in reductions), default=0) / run.measured.traced_step_ns
