@@ -24,6 +24,12 @@ def test_four_synchronised_passes_for_one_step(ask, make_measured, make_all_redu
     assert "model.no_sync()" in change.paste
 
 
+def test_the_place_is_that_of_backward_where_it_is_known(ask, make_measured, make_facts):
+    facts = make_facts(ddp=[DDP], backward_where="train.py:57")
+    (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [facts])
+    assert str(advice.changes[0].at) == "train.py:57"
+
+
 def test_severity_is_what_the_repeated_part_costs(ask, make_measured, make_facts):
     (advice,) = ask("DP102", make_measured(exposed_share=0.16, synchronised=2), [make_facts(ddp=[DDP])])
     assert advice.severity == "warning"

@@ -110,7 +110,8 @@ class Facts:
     """Everything one rank said about itself.
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the
-    NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `ended` how this rank's part ended.
+    NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that
+    calls backward; `ended` how this rank's part ended.
     """
 
     rank: int
@@ -129,6 +130,7 @@ class Facts:
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    backward_where: str | None = None
     autocast: str | None = None
     grad_scaler: bool | None = None
     unread: dict[str, str] = field(default_factory=dict)

@@ -73,6 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
+    place = run.any_facts().backward_where or wrapped[0].where
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -81,7 +82,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
         f"the others take about {100 * share:.0f} % of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
-        changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(wrapped[0].where))],
+        changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place))],
         saves=run.bound(
             0.0,
             ceiling,

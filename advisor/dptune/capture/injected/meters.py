@@ -7,6 +7,7 @@ The cost is two clock readings per batch.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader
 
-from dptune.capture.injected.places import Places
+from dptune.capture.injected.places import Places, users_line
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Meters:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
+        self.backward_line: str | None = None
 
     def take(self) -> Tally:
         """The calling thread's tally since it was last taken."""
@@ -83,6 +85,8 @@ class Meters:
         def metered(*args: Any, **kwargs: Any) -> None:
             tally = self._tallies[threading.get_ident()]
             tally.backwards += 1
+            if self.backward_line is None:
+                self.backward_line = users_line(sys._getframe(1))
             if any(not module.require_backward_grad_sync for module in self._places.ddp()):
                 tally.unsynced_backwards += 1
             backward(*args, **kwargs)

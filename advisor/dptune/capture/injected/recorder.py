@@ -150,6 +150,7 @@ class Recorder:
 
     def _write_facts(self) -> None:
         gather(self._facts, self._places)
+        self._facts.backward_where = self._meters.backward_line
         form.write(paths.facts(self._plan.path, self._facts.rank), self._facts)
 
     def _end(self) -> None:
