@@ -29,7 +29,7 @@ class Live:
 
     def start(self) -> None:
         """Begin to tell; once."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():  # a forked child has no threads but its own
             self._folder.mkdir(parents=True, exist_ok=True)
             self._thread = threading.Thread(target=self._tell, name="dptune-live", daemon=True)
             self._thread.start()

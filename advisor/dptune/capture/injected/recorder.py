@@ -7,10 +7,13 @@ Every rank counts the same optimizer steps, so all of them change windows and en
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -43,7 +46,7 @@ class Recorder:
         self._stopwatch: Stopwatch | None = None
         self._window: Window | None = None
         self._tracing: Tracing | None = None
-        self._done = False
+        self._claimed = self._done = False
         self._agenda = _agenda(plan)
 
     def install(self) -> None:
@@ -51,6 +54,8 @@ class Recorder:
         self._places.install()
         self._meters.install()
         self._watch_optimizers()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._disown)
         if identity.is_worker(self._plan.launcher):
             self._live.start()
 
@@ -71,33 +76,51 @@ class Recorder:
         Optimizer.profile_hook_step = staticmethod(hook_and_tick)  # type: ignore[method-assign, assignment]
 
     def _tick(self, optimizer: Optimizer) -> None:
-        if self._done:
-            return
+        """One step of an optimizer has ended. Whatever fails in here, the script goes on."""
         if self._clock is None:
-            self._begin(optimizer)
+            self._clock, self._thread = weakref.ref(optimizer), threading.get_ident()
+            self._guarded(self._begin)
+        elif self._clock() is None:
+            self._clock, self._thread = weakref.ref(optimizer), threading.get_ident()  # the first one was a trial
         elif self._clock() is not optimizer or threading.get_ident() != self._thread:
             return
-        try:
-            self._advance()
-        except RecordingComplete:
-            raise
-        except Exception as error:
-            self.finish(f"failed: {type(error).__name__}: {error}")
-            print(f"dptune: rank {self._facts.rank}: recording stopped: {error}", file=sys.stderr)
+        self._step += 1
+        self._guarded(self._advance)
+        if self._step == self._plan.total_steps and self._plan.end_when_full and self._claimed:
+            # A rank whose recording failed leaves at the same step: the others would wait for it for ever.
+            leave_together()
+            raise RecordingComplete
 
-    def _begin(self, optimizer: Optimizer) -> None:
-        self._clock, self._thread = weakref.ref(optimizer), threading.get_ident()
+    def _disown(self) -> None:
+        """A forked child of a rank is not that rank: it records nothing, and writes nothing when it ends."""
+        if self._clock is not None:
+            self._done, self._claimed, self._tracing = True, False, None
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self._done:
+            return
+        try:
+            act()
+        except Exception as error:
+            self._done, self._tracing = True, None
+            what = f"rank {self._facts.rank}: recording stopped: {type(error).__name__}: {error}"
+            with contextlib.suppress(OSError, ValueError):  # the script may have closed its stderr
+                print(f"dptune: {what}", file=sys.stderr)
+            self._facts.ended = what
+            with contextlib.suppress(Exception):
+                self._write_facts()
+            self._live.say(self._step, "done")
+
+    def _begin(self) -> None:
         self._facts.rank = identity.rank()
-        if not self._live.claim(self._facts.rank):
+        self._claimed = self._live.claim(self._facts.rank)
+        if not self._claimed:
             self._done = True  # another process of this run already records this rank
             return
         Endings(self.finish).install()
 
     def _advance(self) -> None:
-        """One optimizer step has ended: close it in the window it belongs to, and open what begins now."""
-        if self._done:
-            return
-        self._step += 1
+        """Close the step in the window it belongs to, and open what begins now."""
         tally = self._meters.take()
         if self._window is not None and self._stopwatch is not None:
             if self._tracing is not None:
@@ -121,7 +144,7 @@ class Recorder:
             elif action == "open":
                 self._open_window(window)
             elif action == "end":
-                self._end()
+                self.finish("complete")
         if self._tracing is not None and self._tracing.recording:
             self._tracing.begin_step(self._step + 1)
         self._live.say(self._step, self._window.name if self._window else "warm-up")
@@ -153,21 +176,16 @@ class Recorder:
         self._facts.backward_where = self._meters.backward_line
         form.write(paths.facts(self._plan.path, self._facts.rank), self._facts)
 
-    def _end(self) -> None:
-        self.finish("complete")
-        if self._plan.end_when_full:
-            leave_together()
-            raise RecordingComplete
-
     def finish(self, ended: str) -> None:
         """Put everything on disk, once: called when the windows are full, and when the process ends before that."""
-        if self._done:
-            return
-        self._done = True
+        self._guarded(lambda: self._conclude(ended))
+
+    def _conclude(self, ended: str) -> None:
         self._facts.ended = ended
         self._close_window(complete=False)
         self._write_facts()
         self._live.say(self._step, "done")
+        self._done = True
 
 
 def _agenda(plan: Plan) -> dict[int, list[tuple[str, str]]]:
