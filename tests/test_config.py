@@ -93,6 +93,23 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         ("[tool.dptune]\npreview = 'perhaps'", "`preview`", "'perhaps'"),
         ('[tool.dptune.rules.DP101]\nworth_share = "much"', "`rules.DP101.worth_share`", "'much'"),
         ("[tool.dptune.rules.DP101]\nworth_share = nan", "`rules.DP101.worth_share`", "nan"),
+        ('[tool.dptune]\nselect = "DP1"', "must be a list of rule codes", "'DP1'"),
+        ("[tool.dptune]\nselect = [1]", "must be a list of rule codes", "1"),
+        ('[tool.dptune]\npreview = "yes"', "`preview` must be true or false", "'yes'"),
+        ("[tool.dptune]\npreview = 1", "`preview` must be true or false", "1"),
+        *(
+            (f"[tool.dptune.rules.DP501]\nwarning_share = {value}", "must be a number, 0 or above", found)
+            for value, found in (
+                ("true", "true"),
+                ('"0.1"', "'0.1'"),
+                ("-0.1", "-0.1"),
+                ("nan", "nan"),
+                ("inf", "inf"),
+            )
+        ),
+        ("[tool.dptune]\nrules = 1", "`rules` must be a table of rules", "1"),
+        ("[tool.dptune.rules]\nDP501 = 1", "`rules.DP501` must be a table of thresholds", "1"),
+        (f"x = {'[' * 20_000}", "is nested too deeply", "correct the file"),
         ("[tool]\ndptune = 1", "`tool.dptune`", "1"),
         ("[tool.dptune\n", "is not TOML", "correct the file"),
     ],
@@ -116,6 +133,8 @@ def test_a_file_that_is_not_text(tmp_path):
     [
         ('[tool.dptune]\nselect = ["DP103"]', "there is no rule 'DP103'", "did you mean 'DP10"),
         ('[tool.dptune]\nignore = ["dp101"]', "there is no rule 'dp101'", "did you mean 'DP101'?"),
+        ('[tool.dptune]\nignore = ["dp1"]', "there is no rule 'dp1'", "did you mean 'DP1'?"),
+        ("[tool.dptune.rules.dp501]\nwarning_share = 1", "there is no rule 'dp501'", "did you mean 'DP501'?"),
         ('[tool.dptune]\nignore = [""]', "there is no rule ''", "there is: DP101, DP102, DP501, DP901"),
         ("[tool.dptune.rules.DP511]\nwarning_share = 1", "there is no rule 'DP511'", "did you mean 'DP501'?"),
         (

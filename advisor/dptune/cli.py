@@ -6,12 +6,13 @@ Only the module of the verb that was asked for is imported, so that `dptune --he
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 from dptune.commands.parsing import Parser, nearest
 from dptune.errors import DptuneError, UsageError
@@ -36,24 +37,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    own, stdout = sys.stdout, _Stdout(sys.stdout)
+    sys.stdout = cast(TextIO, stdout)
+    try:
+        status = _status(session, words, stdout)
+    finally:
+        sys.stdout = own
+    for stream in (own, sys.stderr):  # what cannot be written now would change the exit status at the very end
+        _settle(stream)
+    return status
+
+
+def _status(session: _Session, words: list[str], stdout: _Stdout) -> int:
+    """The exit status, with every failure told."""
     try:
         status = session.run(words)
-        sys.stdout.flush()
+        stdout.flush()
+        if stdout.lost:  # and somebody kept it to themselves
+            raise stdout.lost
     except KeyboardInterrupt:
         session.show_traceback()
-        print("dptune: interrupted", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print("dptune: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
         return PIPE_CLOSED
-    except DptuneError as error:
-        session.show_traceback()
-        return _complain(error.message, error.hint, error.exit_status)
     except Exception as error:
         session.show_traceback()
-        hint = "" if session.debug else "run it again with --debug for the traceback, and report it"
-        return _complain(f"internal error: {type(error).__name__}: {error}", hint, 2)
+        return _complain(*_told(error, stdout.lost, session.debug))
     return status
+
+
+def _told(error: Exception, lost: OSError | None, debug: bool) -> tuple[str, str, int]:
+    """Message, hint and exit status of whatever went wrong."""
+    if isinstance(error, DptuneError):
+        return error.message, error.hint, error.exit_status
+    if isinstance(error, OSError):
+        if error is lost:
+            return f"cannot write to stdout: {_reason(error)}", "write to somewhere that is open and has room", 2
+        if error.filename is None:
+            return f"a file cannot be read or written: {_reason(error)}", "see --debug for which", 2
+        return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path", 2
+    if isinstance(error, RecursionError):
+        return "what was read is nested too deeply", "look for a file that is damaged or is not a trace", 2
+    if isinstance(error, MemoryError):
+        return "there is not enough memory", "read fewer traces at once, or use a machine with more memory", 2
+    hint = "" if debug else "run it again with --debug for the traceback, and report it"
+    return f"internal error: {type(error).__name__}: {error}", hint, 2
 
 
 class _Session:
@@ -90,15 +122,43 @@ class _Session:
         except SystemExit as leave:  # --help
             return int(leave.code or 0)
         self.debug = self.debug or "debug" in args
-        return _status(module, args)
+        return int(module.run(args))
 
     def show_traceback(self) -> None:
         if self.debug:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
 
 
-def _status(module: Any, args: Any) -> int:
-    return int(module.run(args))
+class _Stdout:
+    """stdout, closed perhaps before dptune began (None), that remembers why it could not be written."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self.lost: OSError | None = None
+
+    def write(self, text: str) -> int:
+        try:
+            if self._stream is None:
+                raise OSError(errno.EBADF, "it is closed")
+            return self._stream.write(text)
+        except OSError as error:
+            self.lost = error
+            raise
+
+    def flush(self) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.flush()
+        except OSError as error:
+            self.lost = error
+            raise
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _did_you_mean(word: str, choices: Any) -> str:
@@ -109,17 +169,32 @@ def _did_you_mean(word: str, choices: Any) -> str:
 def _complain(message: str, hint: str, status: int) -> int:
     from dptune.present.visible import visible
 
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         print(f"dptune: error: {visible(message)}", file=sys.stderr)
         if hint:
             print(f"hint: {visible(hint)}", file=sys.stderr)
     return status
 
 
-def _forget_stdout() -> None:
-    """Nobody reads stdout any more: keep the interpreter's last flush from complaining."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _settle(stream: TextIO | None) -> None:
+    """Write what is left; where nobody can take it, keep the interpreter's own last try from complaining."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), cast(TextIO, stream).fileno())
+    except ValueError:  # closed from within
+        pass
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _short(path: object) -> str:
+    text = os.fsdecode(path) if isinstance(path, str | bytes) else str(path)
+    return text if len(text) <= 120 else f"{text[:60]}...{text[-40:]}"
 
 
 def _help() -> str:

@@ -16,27 +16,28 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from dptune.errors import UsageError
 from dptune.rule import Rule
 
-Codes = Annotated[tuple[str, ...], Field(description="rule codes, or prefixes of them such as DP1")]
+Codes = Annotated[tuple[str, ...], Field(strict=False, description="rule codes, or prefixes of them such as DP1")]
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
     """What the user configured. The defaults run every stable rule with its own thresholds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     select: Codes | None = None
     ignore: Codes = ()
     preview: bool = False
-    rules: dict[str, dict[str, FiniteFloat]] = Field(default_factory=dict, description="code -> threshold -> value")
+    rules: dict[str, dict[str, Limit]] = Field(default_factory=dict, description="code -> threshold -> value")
     _source: str = PrivateAttr("the configuration")
 
     def runs(self, rule: Rule) -> bool:
@@ -95,6 +96,8 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}", "correct the file, or move it away") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply to be read", "correct the file, or move it away") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -108,10 +111,32 @@ def _settings(table: Any, path: Path) -> Settings:
         if first["type"] == "extra_forbidden":
             raise _unknown(str(path), "key", where, list(Settings.model_fields)) from None
         raise UsageError(
-            f"{path}: `{where or 'tool.dptune'}`: {first['msg']}", f"found {first['input']!r:.80}"
+            f"{path}: `{where or 'tool.dptune'}` must be {_expected(first['loc'])}", f"found {_found(first['input'])}"
         ) from None
     settings._source = str(path)
     return settings
+
+
+def _expected(loc: Sequence[int | str]) -> str:
+    """What belongs at this place of the table, in a user's words."""
+    if not loc:
+        return "a table"
+    if loc[0] in ("select", "ignore"):
+        return 'a list of rule codes, such as ["DP1", "DP501"]'
+    if loc[0] == "preview":
+        return "true or false"
+    if len(loc) > 2:
+        return "a number, 0 or above"
+    return "a table of thresholds and their numbers" if len(loc) == 2 else "a table of rules, such as rules.DP501"
+
+
+def _found(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        return f"{value!r:.80}"
+    except RecursionError:
+        return "something nested too deeply"
 
 
 def _longest_match(code: str, entries: Iterable[str]) -> int | None:
@@ -122,5 +147,8 @@ def _unknown(where: str, what: str, name: str, known: Iterable[str]) -> UsageErr
     known = sorted(known)
     folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    begun = next((full[: len(name)] for full in known if name and full.casefold().startswith(name.casefold())), None)
+    if what == "rule" and begun:
+        return UsageError(f"{where}: there is no {what} '{name}'", f"did you mean '{begun}'?")
     hint = f"did you mean '{folded[near[0]]}'?" if near else f"there is: {', '.join(known) or 'none'}"
     return UsageError(f"{where}: there is no {what} '{name}'", hint)

@@ -81,6 +81,14 @@ class RunView:
             how=how,
         )
 
+    def unstretched(self, share: float) -> float:
+        """A share of the traced step as one of the step time, for a ceiling: the profiler need not have stretched it.
+
+        Tracing slows operators, not what the link does: the same milliseconds are then more of the shorter, real step.
+        """
+        stretch = self.measured.traced_step_ns / self.measured.step.median_ns
+        return min(1.0, max(0.0, share) * max(1.0, stretch))
+
     def predict(self, changes: Sequence[Change]) -> Saving:
         """What the changes together would save; raises Missing until the run has a step model."""
         raise Missing(f"no step model to predict {', '.join(change.knob for change in changes)} with")

@@ -12,7 +12,7 @@ def said(measured, trust=SOUND, advice=(), skipped=(), quiet=("XX109",), recorde
 
 def test_a_healthy_run(make_measured):
     told = said(make_measured(exposed_share=0.03))
-    assert told.verdict.startswith("Healthy")
+    assert told.verdict.startswith("No bottleneck found")
     assert told.why == "A step takes 10 ms (without the profiler): computing 97 %, exposed communication 3 %."
     assert told.next.startswith("Nothing to change")
 
@@ -94,14 +94,14 @@ def test_a_figure_that_the_headline_lacks(make_measured, hand_made):
 def test_a_part_of_a_run_is_not_called_healthy(make_measured):
     trust = Trust(level="partial", findings=[Finding(code="x", level="partial", text="rank 1 is missing")])
     told = said(make_measured(), trust)
-    assert "Healthy" not in told.verdict
+    assert "No bottleneck found" not in told.verdict
     assert "Only a part of the run could be read: rank 1 is missing." in told.why
 
 
 def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_measured, make_advice):
     skipped = [Skipped(rule="XX102", reason="no facts"), Skipped(rule="XX103", reason="no facts")]
     told = said(make_measured(), skipped=skipped, quiet=["XX104"], recorded=False)
-    assert "Healthy" not in told.verdict
+    assert "No bottleneck found" not in told.verdict
     assert "2 of 3 rules could not run" in told.why
     assert "dptune profile" in told.next
     contradicted = [Skipped(rule="XX101", reason="contradicts"), *skipped]
@@ -111,5 +111,5 @@ def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_meas
 
 def test_no_rule_at_all_is_not_healthy(make_measured):
     told = said(make_measured(), quiet=[])
-    assert "Healthy" not in told.verdict
+    assert "No bottleneck found" not in told.verdict
     assert "0 of 0 rules" in told.why

@@ -1,8 +1,11 @@
 import pytest
 
 from dptune.advice import Finding
+from dptune.advise import trust
 from dptune.advise.trust import judge
 from dptune.measured import StepTime
+from dptune.runfile.facts import Facts, Window
+from dptune.runfile.record import Ending, RunRecord, Schedule
 
 
 def codes(trust):
@@ -145,3 +148,35 @@ def test_debug_switches_that_are_off(make_measured, make_facts):
         environment={"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "INFO"}, settings={"anomaly_mode": False}
     )
     assert "debug-switch" not in codes(judge(make_measured(), [facts]))
+
+
+class TestRecording:
+    """What an early end of the script left out."""
+
+    record = RunRecord(schedule=Schedule(5, 20, 5, 3), ending=Ending("failed", 1))
+
+    def test_a_complete_one_says_nothing(self):
+        assert list(trust.recording(RunRecord(ending=Ending("complete", 0)), [Facts(0, ended="complete")])) == []
+        assert list(trust.recording(None, [])) == []
+
+    def test_without_a_traced_window_it_cannot_be_judged(self):
+        (finding,) = trust.recording(self.record, [Facts(0, steps=10, ended="raised ValueError")])
+        assert (finding.code, finding.level) == ("recording-short", "unjudgeable")
+        assert finding.text == (
+            "the script failed (exit status 1) after 10 of the 35 optimizer steps that a recording takes"
+        )
+
+    def test_with_one_it_is_partial(self):
+        lean = Window("lean", 27, [1, 1], trace="rank-00000.trace.json.gz")
+        (finding,) = trust.recording(self.record, [Facts(0, steps=28, windows=[lean], ended="raised ValueError")])
+        assert finding.level == "partial"
+
+    def test_a_failure_after_the_last_window_leaves_the_recording_whole(self):
+        (finding,) = trust.recording(self.record, [Facts(0, steps=35, ended="complete")])
+        assert finding.level == "info"
+        assert "after the recording was complete" in finding.text
+
+    def test_a_rank_whose_recording_stopped_is_named(self):
+        stopped = Facts(1, steps=7, ended="recording stopped: OSError: disk full")
+        (finding,) = trust.recording(self.record, [Facts(0, ended="complete"), stopped])
+        assert (finding.level, finding.text) == ("partial", "rank 1: recording stopped: OSError: disk full")

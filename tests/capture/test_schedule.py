@@ -26,7 +26,7 @@ def test_windows_follow_one_another_and_end_where_the_plan_says(schedule: Schedu
             assert closed[window] - opened[window] == length
     assert [action for _, action, _ in moments].count("end") == 1
     assert min(step for step, *_ in moments) >= 1
-    assert moments[-1][:2] == (plan.total_steps, "end")
+    assert moments[-1][:2] == (schedule.total_steps, "end")
     for (_, action, window), (_, next_action, next_window) in itertools.pairwise(moments):
         if action in ("prepare", "open"):
             assert (next_action, next_window) == ("open" if action == "prepare" else "close", window)

@@ -52,7 +52,7 @@ def report(*severities: Severity, level: str = "sound") -> Report:
             ),
         ),
         ranks=[],
-        input=InputFigures(missing=dict.fromkeys(("wait_share", "wait_ns"), unknown)),
+        input=InputFigures(missing=dict.fromkeys(("wait_share", "wait_ns", "computed_share"), unknown)),
         accumulation=AccumulationFigures(
             missing=dict.fromkeys(("backwards_per_step", "synchronised_backwards_per_step"), unknown)
         ),
@@ -102,14 +102,15 @@ def test_the_gate_trips_at_the_severity_asked_for(severities, fail_on, status, j
     judged(report(*severities))
     assert main(["check", "x", "--fail-on", fail_on]) == status
     said = capsys.readouterr()
-    assert said.out.startswith("FAILED: " if status else "PASSED: ")
+    assert said.out.startswith("FAILED: " if status else "PASSED")
     assert said.err == ""
 
 
 def test_a_warning_trips_it_when_nothing_is_asked_for(judged, capsys) -> None:  # type: ignore[no-untyped-def]
     judged(report("note"))
     assert main(["check", "x"]) == 0
-    assert "1 rule could not run on it" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "PASSED with reservations: no advice at 'warning' or worse, but 1 rule could not run on it" in said
     judged(report("warning"))
     assert main(["check", "x"]) == 1
 
@@ -136,7 +137,23 @@ def test_a_run_that_cannot_be_judged_never_passes(severities, judged, capsys) ->
 def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> None:  # type: ignore[no-untyped-def]
     judged(report(level="partial"))
     assert main(["check", "x"]) == 0
-    assert "partial: two steps are too few" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("PASSED with reservations: no advice at 'warning' or worse, but the run is partial")
+    assert "partial: two steps are too few" in said
+
+
+def test_nothing_is_reserved_where_every_rule_ran(judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report().model_copy(update={"skipped": []}))
+    assert main(["check", "x"]) == 0
+    assert capsys.readouterr().out.startswith("PASSED: no advice at 'warning' or worse.\n")
+
+
+@pytest.mark.parametrize("severities", [(), ("error",)])
+def test_it_names_the_run_it_judged(severities, judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    run = RunSummary(sources=["runs/mine"], command="python train.py")
+    judged(report(*severities).model_copy(update={"run": run}))
+    main(["check", "x"])
+    assert "  run: runs/mine (python train.py)\n" in capsys.readouterr().out
 
 
 def test_json_says_the_outcome_and_what_tripped_it(judged, capsys) -> None:  # type: ignore[no-untyped-def]

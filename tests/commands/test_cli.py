@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -69,7 +70,9 @@ def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[st
         (["report", "--fromat=json"], "`dptune report` has no option '--fromat=json'", "did you mean '--format'?"),
         (["report", "--form", "json"], "`dptune report` has no option '--form'", "did you mean '--format'?"),
         (["report", "--format", "jsno"], "argument --format: invalid choice: 'jsno'", "did you mean 'json'?"),
-        (["report", "--width", "x"], "argument --width: invalid int value: 'x'", "see `dptune report --help`"),
+        (["report", "--width", "x"], "argument --width: must be a number of columns", "see `dptune report --help`"),
+        (["report", "--width", "39"], "from 40 to 400, not '39'", "see `dptune report --help`"),
+        (["report", "--width", "401"], "from 40 to 400, not '401'", "see `dptune report --help`"),
         (["rules", "exlpain", "DP1"], "invalid choice: 'exlpain'", "did you mean 'explain'?"),
         (["rules", "list", "--frmat", "json"], "has no option '--frmat'", "did you mean '--format'?"),
         (["rules", "explain", "DP1", "DP2"], "`dptune rules` has no argument 'DP2'", "see `dptune rules --help`"),
@@ -154,3 +157,61 @@ def test_a_reader_that_left_is_no_error(words: list[str]) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    words = ["sh", "-c", command.replace("dptune", f"'{sys.executable}' -m dptune")]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["report TRACES", "check TRACES", "rules list", "--help", "report --help"])
+@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
+def test_output_that_cannot_be_written_is_said_and_never_reads_as_a_gate(words: str, where: str, traces: Path) -> None:
+    done = shell(f"dptune {words} {where}".replace("TRACES", str(traces)))
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first.startswith("dptune: error: cannot write to stdout: ")
+    assert second.startswith("hint: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("where", [">&-", ">/dev/full", "2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_an_error_that_cannot_be_told_keeps_its_status(where: str) -> None:
+    done = shell(f"dptune check nope {where}")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_report_into_a_file_needs_no_stdout(traces: Path, tmp_path: Path) -> None:
+    done = shell(f"dptune report '{traces}' -o '{tmp_path}/out.txt' >&-")
+    assert done.returncode == 0
+    assert "Verdict" in (tmp_path / "out.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", [["report"], ["check"], ["report", "-o"]])
+def test_a_path_that_is_too_long_is_a_mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "x" * 5000, *(["y"] if "-o" in words else [])]) == 2
+    said = capsys.readouterr().err
+    assert "internal error" not in said
+    assert len(said.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(RecursionError(), "nested too deeply"), (MemoryError(), "not enough memory"), (OSError(5, "no"), "no")],
+)
+def test_what_a_users_data_brings_about_is_no_internal_error(
+    error: Exception, message: str, verb: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: object) -> int:
+        raise error
+
+    verb.run = run  # type: ignore[attr-defined]
+    assert main(["fake", "x.py"]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "\nhint: " in said
+    assert "internal error" not in said

@@ -20,7 +20,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_goes_to_stdout_and_nothing_to_stderr(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(traces)]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("Verdict ")
+    assert said.out.startswith("Run ")
     assert "Ranks (2)" in said.out
     assert "\x1b" not in said.out
     assert said.err == ""
@@ -48,7 +48,7 @@ def test_a_file_gets_the_text_without_colours(traces: Path, tmp_path: Path, caps
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "dptune: wrote out.txt\n"
-    assert (tmp_path / "out.txt").read_text(encoding="utf-8").startswith("Verdict ")
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8").startswith("Run ")
 
 
 def test_width_folds_the_text(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from dptune.measure import measure
+from dptune.measure import feeding, measure
 from dptune.measured import Missing
 from dptune.runfile import form
 from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, Window
@@ -136,7 +136,7 @@ def test_figures_from_the_facts(folder):
     assert measured.samples_per_step == 64
     assert measured.input.basis == "unprofiled"
     assert measured.input.wait_share == pytest.approx((300 / 3000 + 300 / 3400) / 2)
-    assert measured.input.wait_ns == 100 * US
+    assert measured.input.wait_ns == round((300 / 3000 + 300 / 3400) / 2 * 1000 * US)  # of steps of 1000
     assert [rank.loader_wait_share for rank in measured.ranks] == pytest.approx([300 / 3000, 300 / 3400])
     assert measured.accumulation.backwards_per_step == 2
     assert measured.accumulation.synchronised_backwards_per_step == 1
@@ -214,3 +214,13 @@ def test_fsdp_kinds_come_from_the_operator(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(renamed))
     (found,) = measure(load([tmp_path / "t.json"])).collectives
     assert found.kind == "reduce_scatter"
+
+
+def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():
+    """Three steps draw one batch and wait 1 ms of 10; a fourth draws 60 for a validation and waits 600 ms."""
+    window = Window("unprofiled", 6, loader_batches=[1, 1, 61, 1], durations_ns=[10, 10, 900, 10])
+    window.loader_wait_ns, window.loader_cpu_ns = [1, 1, 600, 1], [1, 0, 600, 0]
+    own = Facts(rank=0, windows=[window])
+    share, of_a_step, unprofiled = feeding.waits(own, None)
+    assert (share, of_a_step, unprofiled) == (pytest.approx(0.1), pytest.approx(1.0), True)
+    assert feeding.computed_share([own]) == pytest.approx(1 / 3)

@@ -68,6 +68,15 @@ def test_no_dtype(word):
         ("Cijk_Ailk_Bljk_SB_MT64x64x16_SE_1LDSB0", True, False),
         ("Cijk_Alik_Bljk_BBS_BH_MT128x128x32_MI32x32x8x1_SN", False, True),
         ("vectorized_elementwise_kernel<4, float>", False, False),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4", True, False),
+        ("sm80_xmma_fprop_implicit_gemm_indexed_f32f32_f32f32_f32_nchw_warpsize2x2x1_g1_ffma_aligna4", True, False),
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x32_tensor16x8x16_kernel", False, True),
+        ("ampere_fp16_sgemm_fp16_128x64_tn", False, False),
+        ("triton_poi_fused_hmmax_0", False, False),
+        ("_ZN7direct_group_thing", False, False),
+        ("my_fmha_sgemm_helper", False, False),
+        ("fmha_cutlassF_f16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", False, True),
+        ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3>", True, False),
     ],
 )
 def test_precision_by_name(name, fp32, tensor):
@@ -85,6 +94,7 @@ def test_precision_by_name(name, fp32, tensor):
         ("AMD Instinct MI300X", 9, True),
         ("AMD Radeon RX 6800", 10, False),
         ("", None, None),
+        *((f"NVIDIA {name}", None, True) for name in ["L40S", "L40", "L4", "H20", "A10G", "A10", "A30", "A40"]),
     ],
 )
 def test_tensor_cores_by_device(name, major, expected):

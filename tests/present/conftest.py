@@ -124,7 +124,7 @@ def measured() -> Measured:
                 missing={"pinned": "the trace does not say"},
             )
         ],
-        input=InputFigures(wait_share=0.12, wait_ns=16_800_000, basis="unprofiled"),
+        input=InputFigures(wait_share=0.12, wait_ns=16_800_000, computed_share=0.9, basis="unprofiled"),
         accumulation=AccumulationFigures(backwards_per_step=4, synchronised_backwards_per_step=4),
         matmul=MatmulFigures(fp32_share=0.2, tensor_core_share=0.3, tensor_cores=True),
     )
@@ -237,7 +237,7 @@ def make_foreign() -> Report:
     empty = Measured(
         step=StepTime(basis="traced", missing=dict.fromkeys(steps, "no ProfilerStep in the trace")),
         ranks=[bare],
-        input=InputFigures(missing=dict.fromkeys(("wait_share", "wait_ns"), FOREIGN)),
+        input=InputFigures(missing=dict.fromkeys(("wait_share", "wait_ns", "computed_share"), FOREIGN)),
         accumulation=AccumulationFigures(
             missing=dict.fromkeys(("backwards_per_step", "synchronised_backwards_per_step"), FOREIGN)
         ),

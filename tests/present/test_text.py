@@ -5,6 +5,7 @@ import re
 import pytest
 
 from dptune.advice import Finding, Headline, Report, RunSummary, Skipped, Trust
+from dptune.present.lines import code
 from dptune.present.text import text
 
 
@@ -21,6 +22,7 @@ def flat(page: str) -> str:
 
 def test_verdict_why_and_next_come_first(report: Report) -> None:
     rows = text(report).splitlines()
+    assert rows.pop(0) == "Run         runs/a (python train.py)"
     assert rows[0] == "Verdict     Communication that nothing hides takes 21.0 % of every step."
     assert rows[1].startswith("Why ")
     assert any(row.startswith("Next        Exchange gradients once") for row in rows[:5])
@@ -175,3 +177,15 @@ def test_the_last_words_are_a_command_to_type(report: Report, foreign: Report) -
     proven = report.advice[0].model_copy(update={"verify": "dptune verify DP102"})
     page = text(report.model_copy(update={"advice": [proven]}))
     assert section(page, "Next command").startswith("$ dptune verify DP102")
+
+
+def test_nothing_runs_over_a_narrow_page(report: Report) -> None:
+    long = report.run.model_copy(update={"sources": ["a/rather/long/folder/of/recordings/rank-00000.trace.json.gz"]})
+    page = text(report.model_copy(update={"run": long}), width=40)
+    assert [row for row in page.splitlines() if len(row) > 40] == []
+    assert "recordings/rank-00000.trace.json.gz" in "".join(page.split())
+
+
+def test_folded_code_keeps_its_indentation() -> None:
+    rows = ["".join(span.text for span in row) for row in code("    call(first_word, second_word)", "> ", 26)]
+    assert rows == [">     call(first_word,", ">         second_word)"]

@@ -98,7 +98,7 @@ async def test_code_can_be_copied(report: Report) -> None:
 
 async def test_copying_where_there_is_no_code_says_so(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
-        await see(pilot, "choose an advice with code to copy", "y")
+        await see(pilot, "no code to copy here", "y")
         assert pilot.app.clipboard == ""
 
 
@@ -178,3 +178,25 @@ async def test_resizing_folds_the_text_again(report: Report) -> None:
         seen = await see(pilot, words)
         assert words not in seen
         assert all(len(row) <= 60 for row in seen.splitlines())
+
+
+async def test_code_that_is_folded_keeps_its_indentation(report: Report) -> None:
+    async with ReportApp(report).run_test(size=SMALL) as pilot:
+        await see(pilot, "warning, saves time: DP102", "2")
+        await pilot.press("tab")
+        await page_to(pilot, "contextlib.nullcontext():")
+        rows = [row.strip("│ ") and row for row in screen(pilot).splitlines()]
+        first = next(row for row in rows if "with model.no_sync()" in row)
+        rest = next(row for row in rows if "contextlib.nullcontext():" in row)
+        assert rest.index("contextlib") > first.index("with model") or rest == first
+
+
+async def test_help_names_every_key_that_quits(report: Report) -> None:
+    async with ReportApp(report).run_test(size=SMALL) as pilot:
+        await see(pilot, "q, ctrl+c Quit. Leave", "question_mark")
+
+
+async def test_a_remark_does_not_stay_over_the_page(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
+        await see(pilot, "no code to copy here", "y")
+        assert [one.timeout for one in pilot.app._notifications] == [2]

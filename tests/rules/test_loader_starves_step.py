@@ -2,12 +2,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measured import Missing
-from dptune.runfile.facts import LoaderFacts
+from dptune.measured import InputFigures, Missing
+from dptune.runfile.facts import DeviceFacts, LoaderFacts, Window
 
 
 def loader(workers=0, **more):
     return LoaderFacts(**{"where": "train.py:12", "num_workers": workers, "dataset": "Images", **more})
+
+
+@pytest.fixture
+def ask(ask):
+    """The steps here take 10 ms: batches are not too cheap for workers unless a test says so."""
+    return lambda code, measured, facts=(), limits=None: ask(code, measured, facts, {"least_ms": 0.1, **(limits or {})})
+
+
+def test_a_batch_that_is_ready_in_no_time_gains_nothing_from_workers(ask, make_measured, make_facts):
+    """0.45 of a step of 10 ms, in one batch of 4.5 ms."""
+    measured, facts = make_measured(wait_share=0.45), [make_facts(loaders=[loader()])]
+    (advice,) = ask("DP501", measured, facts, {"least_ms": 5.0})
+    assert advice.changes == []
+    assert "4.5 ms for a batch is too little for workers to help" in advice.title
+    assert advice.severity == "warning"
+    (advice,) = ask("DP501", measured, facts, {"least_ms": 4.0})
+    assert advice.changes != []
+
+
+def test_two_batches_a_step_are_two_waits(ask, make_measured, make_facts):
+    window = Window("unprofiled", 6, durations_ns=[1] * 3, loader_batches=[2, 2, 90])
+    facts = [make_facts(loaders=[loader()], windows=[window])]
+    (advice,) = ask("DP501", make_measured(wait_share=0.9), facts, {"least_ms": 5.0})
+    assert "4.5 ms for a batch" in advice.title
+
+
+def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, make_facts):
+    cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
+    facts = [make_facts(loaders=[loader()], rank=rank, device=cpu) for rank in range(2)]
+    computed = InputFigures(wait_share=0.6, wait_ns=1, computed_share=0.9)
+    (advice,) = ask("DP501", make_measured(device="cpu", input=computed), facts)
+    assert advice.changes == []
+    assert "no core is left for more than its 0 workers" in advice.title
+    slept = InputFigures(wait_share=0.6, wait_ns=1, computed_share=0.1)
+    (advice,) = ask("DP501", make_measured(device="cpu", input=slept), facts)
+    assert advice.changes[0].then == 3
+
+
+def test_the_loader_that_the_steps_drew_from_is_meant(ask, make_measured, make_facts):
+    """The one for validation holds more samples, but the steps drew from the other."""
+    validation = loader(workers=0, where="train.py:13", dataset_samples=9000, batches_drawn=20)
+    training = loader(workers=1, where="train.py:12", dataset_samples=500, batches_drawn=60)
+    (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[validation, training])])
+    assert (advice.changes[0].now, str(advice.changes[0].at)) == (1, "train.py:12")
 
 
 def test_no_workers(ask, make_measured, make_facts):
@@ -122,3 +166,14 @@ def test_a_saving_never_exceeds_the_wait_and_workers_never_the_cores(hand_made, 
         assert 0 <= advice.saves.high_share <= wait
         for change in advice.changes:
             assert workers < change.then <= cores
+
+
+def test_ranks_that_wait_in_turn_wait_together(ask, make_measured, make_facts):
+    """Rank 0 waits 50 of 100 ms in odd steps, rank 1 in even ones: without the waits each step takes 50 ms less."""
+    facts = []
+    for rank in range(2):
+        waits = [50 * (step % 2 == rank) for step in range(4)]
+        window = Window("unprofiled", 6, durations_ns=[100] * 4, loader_wait_ns=waits)
+        facts.append(make_facts(loaders=[loader()], rank=rank, windows=[window]))
+    (advice,) = ask("DP501", make_measured(wait_share=0.25), facts)
+    assert advice.saves.high_share == pytest.approx(0.5)

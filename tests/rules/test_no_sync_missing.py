@@ -74,3 +74,12 @@ def test_a_saving_leaves_the_one_reduction_that_stays(hand_made, exposed, passes
     for advice in hand_made.ask_rule("DP102", measured, [hand_made.facts_of(ddp=[DDP])]):
         assert passes > 1
         assert advice.saves.high_share < measured.share("exposed_communication_ns")
+
+
+def test_the_ceiling_is_not_shrunk_by_a_profiler_that_slowed_the_rest(ask, make_measured, make_facts):
+    """Traced steps of 10 ms hold 2 ms of communication; of the real step of 5 ms that is 40 %."""
+    step = make_measured().step.model_copy(update={"median_ns": 5_000_000})
+    measured = make_measured(exposed_share=0.2, hidden_share=0, synchronised=4, step=step)
+    (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])])
+    assert advice.saves.high_share == pytest.approx(0.4)
+    assert advice.saves.high_ms == pytest.approx(2.0)

@@ -8,7 +8,7 @@ import pytest
 
 from dptune.errors import RunError, TraceError
 from dptune.runfile import form
-from dptune.runfile.facts import Facts
+from dptune.runfile.facts import Facts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
@@ -134,7 +134,7 @@ def run_folder(tmp_path):
     for rank in range(2):
         write(folder / f"rank-{rank:05d}.trace.json.gz", 5, 9, name="lean")
         write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, 9, name="rich")
-        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank=rank, world_size=2))
+        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[Window("lean", 7)]))
     form.write(folder / "run.json", RunRecord(world_size=2, command=["python", "train.py"]))
     return folder
 
@@ -217,3 +217,29 @@ def test_odd_types_of_identities(tmp_path):
     assert columns.stream[:3].tolist() == [7, -1, -1]
     assert (trace.events, len(columns)) == (7, 6)
     assert codes(load([path])) == ["events-unreadable"]
+
+
+def recording(folder: Path, *ranks: int) -> Path:
+    folder.mkdir(parents=True)
+    form.write(folder / "run.json", RunRecord())
+    for rank in ranks:
+        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=4, windows=[Window("lean", 7)]))
+        write(folder / f"rank-{rank:05d}.trace.json.gz")
+    return folder
+
+
+def test_two_recordings_are_not_mixed(tmp_path):
+    paths = [recording(tmp_path / name, 0, 1) for name in ("a", "b")]
+    with pytest.raises(RunError, match="are different recordings: both hold rank 0"):
+        load(paths)
+
+
+def test_the_folders_of_two_nodes_are_one_run(tmp_path):
+    run = load([recording(tmp_path / "node0", 0, 1), recording(tmp_path / "node1", 2, 3)])
+    assert sorted(ranks(run)) == [0, 1, 2, 3]
+
+
+def test_the_file_latest_stands_for_the_run_it_names(tmp_path):
+    recording(tmp_path / "runs" / "new", 0)
+    (tmp_path / "runs" / "latest").write_text("new\n")
+    assert sorted(ranks(load([tmp_path / "runs" / "latest"]))) == [0]

@@ -16,7 +16,7 @@ from dptune.advice import Advice, Finding, Report, RunSummary, Skipped, Trust
 from dptune.advise import packs
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
-from dptune.advise.trust import judge
+from dptune.advise.trust import judge, recording
 from dptune.config import Settings
 from dptune.errors import UsageError
 from dptune.measured import Measured, Missing
@@ -40,7 +40,8 @@ class Outcome:
 def build_report(run: Run, measured: Measured, settings: Settings) -> Report:
     """The report of a run. Raises UsageError where the settings name a rule or threshold that is not installed."""
     facts = [run.facts[rank] for rank in sorted(run.facts)]
-    return assemble(summary(run), facts, run.findings, measured, settings, packs.survey())
+    findings = [*recording(run.record, facts), *run.findings]
+    return assemble(summary(run), facts, findings, measured, settings, packs.survey())
 
 
 def assemble(

@@ -12,6 +12,8 @@ BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an err
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 
 _REMEDIES = {
+    "recording-short": "Let the script run longer, or record fewer steps: "
+    "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1 train.py`.",
     "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
     "steps-few": "Record more steps: `dptune profile --lean 5 train.py`. The script must run that long.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
@@ -129,7 +131,7 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
     if advice:
         return "The device computes nearly all the time: only small things were found."
     if whole:
-        return "Healthy: the device computes nearly all the time, and no rule found anything to change."
+        return "No bottleneck found: the device computes nearly all the time, and no rule found anything to change."
     return "Nothing was found, but not everything could be looked at."
 
 
@@ -151,7 +153,7 @@ def _change(one: Advice) -> str:
     change = one.changes[0]
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
-    what = f"`{first} ...` (all lines: see {one.rule} below)" if more else f"`{first}`"
+    what = f"`{first} ...` (all lines: see {one.rule})" if more else f"`{first}`"
     saves = ""
     if one.saves and one.saves.basis == "bound":
         saves = f" It cannot save more than {one.saves.high_ms:.3g} ms of each step."

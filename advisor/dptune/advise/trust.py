@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dptune.advice import Finding, Trust
 from dptune.measured import Measured, RankFigures
 from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
 
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
@@ -32,6 +33,29 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
         level="unjudgeable" if "unjudgeable" in levels else "partial" if "partial" in levels else "sound",
         findings=list({(finding.code, finding.text): finding for finding in findings}.values()),
     )
+
+
+def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """What an early end of the script left out of a recording."""
+    if record is None or record.ending.how == "complete":
+        return
+    status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"
+    if facts and all(one.ended == "complete" for one in facts):
+        yield Finding(
+            code="script-failed", level="info", text=f"the script failed{status} after the recording was complete"
+        )
+        return
+    for one in facts:
+        if one.ended.startswith("recording stopped"):
+            yield Finding(code="recording-stopped", level="partial", text=f"rank {one.rank}: {one.ended}")
+            return
+    made = max((one.steps for one in facts), default=0)
+    how = {"script-ended": "ended", "interrupted": "was interrupted", "timed-out": "was ended"}.get(
+        record.ending.how, f"failed{status}"
+    )
+    text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps that a recording takes"
+    traced = any(window.name in ("lean", "rich") and window.trace for one in facts for window in one.windows)
+    yield Finding(code="recording-short", level="partial" if traced else "unjudgeable", text=text)
 
 
 def steady_steps(rank: RankFigures) -> int:
@@ -81,6 +105,8 @@ def _ranks(measured: Measured) -> Iterator[Finding]:
 def _times(measured: Measured) -> Iterator[Finding]:
     step = measured.step
     unprofiled, lean = step.known("unprofiled_median_ns"), step.known("lean_median_ns")
+    if unprofiled is None and lean is None:
+        return
     if unprofiled is None:
         text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
         yield Finding(code="times-traced", level="info", text=text)

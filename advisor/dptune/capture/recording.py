@@ -6,10 +6,15 @@ import contextlib
 import datetime
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from dptune import __version__
 from dptune.capture import launch, processes
@@ -44,6 +49,9 @@ class Recording:
     folder: Path
     ending: Ending
     ranks: list[int]
+    complete: bool = False
+    steps: int = 0
+    ended_by_us: bool = False
 
     @property
     def exit_status(self) -> int:
@@ -76,10 +84,12 @@ def record(script: launch.Script, interpreter: Interpreter, options: Options) ->
         run.ending = _run_and_watch(launch.command(interpreter.path, script, options.processes), plan, options)
     finally:
         shutil.rmtree(folder / paths.LIVE, ignore_errors=True)
-        ranks = _conclude(run, folder)
+        facts = _conclude(run, folder)
     if run.ending.how == "timed-out":
         raise CaptureError(run.ending.note, "raise --first-step-timeout if the script needs longer to start")
-    return Recording(folder, run.ending, ranks)
+    complete = bool(facts) and all(one.ended == "complete" for one in facts)
+    steps = max((one.steps for one in facts), default=0)
+    return Recording(folder, run.ending, [one.rank for one in facts], complete, steps, options.end_when_full)
 
 
 def epilogue(made: Recording) -> list[str]:
@@ -96,11 +106,18 @@ def epilogue(made: Recording) -> list[str]:
         what = "was interrupted" if ending.how == "interrupted" else f"ended with {status}"
         hint = "what the script itself said stands above; run.json in " + str(made.folder) + " keeps how it ended"
         raise CaptureError(f"the script {what} before its first optimizer step", hint, made.exit_status)
-    told = {
-        "complete": [],
-        "script-ended": ["the script ended before every window was full: the recording is partial"],
-        "interrupted": ["the script was interrupted: the recording is partial"],
-    }.get(ending.how, [f"the script failed ({status}): the recording is partial"])
+    if made.complete:
+        told = [f"the script ended with {status} after the recording was complete"] if ending.how == "failed" else []
+        if made.ended_by_us and ending.how == "complete":
+            steps = f"after {made.steps} optimizer steps"
+            told = [f"the script was ended there, {steps}; with --continue it runs to its own end"]
+    else:
+        told = [
+            {
+                "script-ended": "the script ended before every window was full: the recording is partial",
+                "interrupted": "the script was interrupted: the recording is partial",
+            }.get(ending.how, f"the script failed ({status}): the recording is partial")
+        ]
     counted = f"{ranks} {'rank' if ranks == 1 else 'ranks'} recorded in {made.folder}"
     return [*told, counted, f"next: dptune report {made.folder}"]
 
@@ -126,37 +143,73 @@ def _new_folder(asked: Path | None, name: str) -> Path:
     return folder
 
 
+class _Stopped(Exception):  # noqa: N818 - not an error: somebody asked
+    """SIGTERM or SIGHUP reached dptune itself."""
+
+
 def _run_and_watch(command: list[str], plan: Plan, options: Options) -> Ending:
-    progress = ProgressLine(plan.total_steps, options.quiet)
-    try:
-        process = subprocess.Popen(command, env=launch.environment(plan))
-    except OSError as error:
-        raise CaptureError(f"cannot start {command[0]}: {error.strerror}") from None
-    begun, interrupted = time.monotonic(), False
-    stepped = False
+    progress = ProgressLine(plan.schedule.total_steps, options.quiet)
+    with _heeding_signals():
+        try:
+            process = subprocess.Popen(command, env=launch.environment(plan))
+        except OSError as error:
+            raise CaptureError(f"cannot start {command[0]}: {error.strerror}") from None
+        try:
+            interrupted, timed_out = _watch(process, plan, options, progress)
+        except _Stopped as stopped:
+            progress.clear()
+            processes.end(process)
+            return Ending("interrupted", 128 + int(stopped.args[0]), note=f"signal {stopped.args[0]} to dptune")
+    progress.clear()
+    if timed_out:
+        return Ending("timed-out", None, None, timed_out)
+    status = process.returncode
+    status = 128 - status if status < 0 else status
+    if interrupted and status:
+        return Ending("interrupted", 130)
+    return Ending("script-ended" if status == 0 else "failed", status)
+
+
+def _watch(process: subprocess.Popen[bytes], plan: Plan, options: Options, progress: ProgressLine) -> tuple[bool, str]:
+    """Until the script has ended: whether it was interrupted, and who was where if no first step came in time."""
+    begun, interrupted, stepped = time.monotonic(), False, False
     while True:
         try:
             process.wait(_LOOK_EVERY_S)
-            break
+            return interrupted, ""
         except subprocess.TimeoutExpired:
             said = listen(plan.path)
             progress.show(said)
             stepped = stepped or any(one.step for one in said)
             if not stepped and time.monotonic() - begun > options.first_step_limit_s:
-                progress.clear()
+                where = _nobody_stepped(said, options)
                 processes.end(process)
-                return Ending("timed-out", None, None, _nobody_stepped(said, options))
+                return interrupted, where
         except KeyboardInterrupt:
-            # The terminal sent it to the script as well, which ends in its own way; a second one is for us to enforce.
+            # A terminal sends it to the script as well, which ends in its own way; a second one is for us to enforce.
             if interrupted:
                 processes.end(process)
+            else:
+                print("dptune: interrupted; waiting for the script to end (once more ends it)", file=sys.stderr)
             interrupted = True
-    progress.clear()
-    status = process.returncode
-    status = 128 - status if status < 0 else status
-    if interrupted:
-        return Ending("interrupted", 130)
-    return Ending("script-ended" if status == 0 else "failed", status)
+
+
+@contextlib.contextmanager
+def _heeding_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the script too: a recording never leaves training behind."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped(number)
+
+    heeded = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
+    if threading.current_thread() is not threading.main_thread():
+        heeded = []
+    before = {number: signal.signal(number, stop) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _nobody_stepped(said: list[Said], options: Options) -> str:
@@ -168,8 +221,8 @@ def _nobody_stepped(said: list[Said], options: Options) -> str:
     return f"no optimizer step within {options.first_step_limit_s:g} s ({'; '.join(places)})"
 
 
-def _conclude(run: RunRecord, folder: Path) -> list[int]:
-    """Complete run.json from what the ranks left, and point `latest` at the folder; the ranks that were recorded."""
+def _conclude(run: RunRecord, folder: Path) -> list[Facts]:
+    """Complete run.json from what the ranks left, and point `latest` at the folder; their facts."""
     facts = []
     for path in sorted(folder.glob("rank-*.facts.json")):
         with contextlib.suppress(ValueError, OSError):
@@ -185,4 +238,4 @@ def _conclude(run: RunRecord, folder: Path) -> list[int]:
     form.write(folder / paths.RUN_JSON, run)
     if facts:
         (folder.parent / paths.LATEST).write_text(folder.name + "\n", encoding="utf-8")
-    return [one.rank for one in facts]
+    return facts

@@ -2,7 +2,8 @@
 
 PATH is a run folder made by `dptune profile`, one trace, several traces, or a folder of traces from torch.profiler.
 Without PATH the latest recording in ./dptune-runs is read. A terminal gets a full-screen report; a pipe or a file
-gets text. A run of which only a part could be read is reported too, and says so.
+gets text. A run of which only a part could be read is reported too, and says so. Several recordings at once are
+refused, but for the folders of several nodes of one run.
 
 examples:
   dptune report
@@ -31,7 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json", "tui"), help="what to show (default: tui on a terminal)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead of stdout")
     parser.add_argument("--no-tui", action="store_true", help="text, also on a terminal")
-    parser.add_argument("--width", type=int, metavar="N", help="columns of the text (default: the terminal's, else 80)")
+    parser.add_argument(
+        "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +49,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         _write(_text(report, chosen, args), args.output)
     return 0
+
+
+def _columns(text: str) -> int:
+    least, most = terminal.NARROWEST, terminal.WIDEST_ASKED
+    if text.isdecimal() and len(text) < 9 and least <= int(text) <= most:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be a number of columns from {least} to {most}, not '{text:.20}'")
 
 
 def _format(args: argparse.Namespace) -> str:

@@ -13,8 +13,8 @@ _FOREIGN = "only `dptune profile` counts this: the run was not recorded by it"
 
 def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
     """Backward calls per optimizer step, medians over the unprofiled steps and then over ranks."""
-    backwards = _median(facts, lambda window: window.backwards)
-    synchronised = _median(facts, _synchronised)
+    backwards = _median(facts, _backwards, _backwards)
+    synchronised = _median(facts, _synchronised, _backwards)
     why = "no backward call was counted in the unprofiled steps" if facts else _FOREIGN
     return AccumulationFigures(
         backwards_per_step=backwards,
@@ -34,21 +34,31 @@ def samples_per_step(facts: Sequence[Facts], world_size: int | None) -> tuple[in
     """The global batch, and why where it is not known: the median rank's samples times the number of ranks."""
     if not facts:
         return None, _FOREIGN
-    samples = _median(facts, lambda window: window.loader_samples)
+    samples = _median(facts, _samples, _samples)
     if not samples:
         return None, "no batch was drawn from a torch DataLoader with a known batch size in the unprofiled steps"
     return samples * (world_size or len(facts)), ""
+
+
+def _backwards(window: Window) -> list[int]:
+    return window.backwards
+
+
+def _samples(window: Window) -> list[int]:
+    return window.loader_samples
 
 
 def _synchronised(window: Window) -> list[int]:
     return [every - held for every, held in zip(window.backwards, window.unsynced_backwards, strict=False)]
 
 
-def _median(facts: Sequence[Facts], counts: Callable[[Window], list[int]]) -> int | None:
-    """Median over ranks of each rank's median count per step; None where no step was counted, or only zeros."""
+def _median(
+    facts: Sequence[Facts], counts: Callable[[Window], list[int]], seen: Callable[[Window], list[int]]
+) -> int | None:
+    """Median over ranks of each rank's median count per step; None where no step was counted, or `seen` is all 0."""
     by_rank = []
     for own in facts:
         window = own.window("unprofiled")
-        if window is not None and any(window.backwards or window.loader_samples) and counts(window):
+        if window is not None and any(seen(window)) and counts(window):
             by_rank.append(median(counts(window)))
     return round(median(by_rank)) if by_rank else None

@@ -15,7 +15,7 @@ from dptune.measure.kinds import UNKNOWN, kernel_dtype, kind_of
 from dptune.measure.launches import UNLAUNCHED, launch_rows
 from dptune.measure.steps import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
-from dptune.trace.columns import NONE, Columns, integer
+from dptune.trace.columns import Columns, integer
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
 from dptune.trace.schema import Args
@@ -71,7 +71,7 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str) -> Call:
         group=None if args.group is None else str(args.group),
         group_size=size if size > 0 else None,
         dtype=dtype,
-        message_bytes=elements * bytes_of(dtype) if dtype and elements != NONE else None,
+        message_bytes=elements * bytes_of(dtype) if dtype and elements >= 0 else None,
     )
 
 
@@ -122,14 +122,17 @@ def _titles(columns: Columns, launch: Ints) -> list[str]:
     ranges = np.flatnonzero(
         columns.named(lambda name: name.startswith(_NCCL)) & ~columns.of_category({"gpu_user_annotation"})
     )
-    ranges = ranges[np.argsort(columns.ts_ns[ranges], kind="stable")]
-    threads = columns.tid_id[ranges]
+    ranges = ranges[np.lexsort((columns.ts_ns[ranges], columns.tid_id[ranges]))]
+    threads, first = np.unique(columns.tid_id[ranges], return_index=True)
+    of_thread = dict(zip(threads.tolist(), np.split(ranges, first[1:]), strict=True)) if len(ranges) else {}
+    starts = {thread: columns.ts_ns[own] for thread, own in of_thread.items()}
     found = []
     for row in launch.tolist():
         title = ""
-        if row != UNLAUNCHED:
-            own = ranges[threads == columns.tid_id[row]]
-            at = int(np.searchsorted(columns.ts_ns[own], columns.ts_ns[row], side="right")) - 1
+        thread = int(columns.tid_id[row])
+        if row != UNLAUNCHED and thread in of_thread:
+            own = of_thread[thread]
+            at = int(np.searchsorted(starts[thread], columns.ts_ns[row], side="right")) - 1
             if at >= 0 and columns.end_ns[own[at]] >= columns.end_ns[row]:
                 title = columns.name(int(own[at]))
         found.append(title)

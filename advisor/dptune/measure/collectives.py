@@ -29,7 +29,7 @@ def collectives(
     for own in views:
         for call in _of_rank(own, rich, facts.get(own.rank)):
             groups.setdefault((call.kind, call.group, call.group_size, call.dtype, call.message_bytes), []).append(call)
-    steps = sum(len(own.steps) for own in views)
+    steps = sum(own.windows for own in views)
     found = [_figures(alike, steps) for alike in groups.values()]
     return sorted(found, key=lambda figures: -figures.total_ns)
 

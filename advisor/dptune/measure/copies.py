@@ -31,7 +31,7 @@ _NO_PIN = "the trace does not say whether the host memory was pinned"
 
 def copies(views: Sequence[RankView]) -> list[CopyFigures]:
     """One record per direction and kind of host memory, of the copies launched inside steps."""
-    steps = sum(len(view.steps) for view in views)
+    steps = sum(view.windows for view in views)
     groups: dict[tuple[Direction, bool | None], list[tuple[DeviceView, RankView, Any]]] = {}
     for view in views:
         for device in view.devices:
@@ -62,8 +62,8 @@ def _figures(
         pinned=pinned,
         calls=calls,
         calls_per_step=calls / steps,
-        total_bytes=sum(int(view.columns.total_bytes[rows].sum()) for _, view, rows in parts) if sized else None,
-        total_ns=sum(int(view.columns.dur_ns[rows].sum()) for _, view, rows in parts),
+        total_bytes=sum(sum(view.columns.total_bytes[rows].tolist()) for _, view, rows in parts) if sized else None,
+        total_ns=sum(sum(view.columns.dur_ns[rows].tolist()) for _, view, rows in parts),
         exposed_ns=_exposed(parts),
         missing=missing,
     )

@@ -39,7 +39,7 @@ def measure(run: Run) -> Measured:
         missing={name: why for name, (value, why) in figures.items() if value is None},
         step=steptime.step_time(facts, views),
         ranks=[_rank(rank, run, traces.get(rank), devices.get(rank, []), waits[rank]) for rank in _ranks(run)],
-        input=feeding.input_figures(list(waits.values())),
+        input=feeding.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
         matmul=matmul.matmul(views, next((own.device for own in facts if own.device), None)),
     )

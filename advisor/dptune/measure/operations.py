@@ -1,7 +1,8 @@
 """What each device of a rank ran, by class.
 
 On a GPU an operation is a kernel, copy or memset. On a CPU run the device is the compute threads: compute is the
-union of operators there, without loading data and without collectives; communication is what gloo's worker threads run.
+union of operators there, without loading data and without collectives; communication is gloo's own ranges. Most
+lie on gloo's worker threads, whose operators are not the script's; `gloo:send` and `gloo:recv` on the calling thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
 from dptune.trace.columns import NONE, Columns, integer
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -24,6 +25,7 @@ from dptune.trace.kernels import (
     LOADER_NAME,
     OPERATOR_CATEGORIES,
     RANGE_CATEGORIES,
+    STEP_NAME,
     Work,
     work_of,
 )
@@ -32,6 +34,9 @@ from dptune.trace.kernels import (
 _COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
 # Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too.
 _ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
+# What only threads of the script do, or autograd's for it.
+_SCRIPT = re.compile(rf"{_ENCLOSING.pattern}|{_COLLECTIVE_CALL.pattern}|^autograd::engine::")
+_POINT_TO_POINT = re.compile(r"^gloo:(send|recv)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +78,14 @@ def uses_device(columns: Columns) -> bool:
 
 
 def loader_ranges(trace: Trace) -> Intervals:
-    """When the script waits inside its DataLoader, on any thread."""
+    """When the script waits inside its DataLoader: on the threads that mark the steps, on any where none does."""
     columns = trace.columns
-    rows = np.flatnonzero(columns.of_category(RANGE_CATEGORIES) & columns.named(LOADER_NAME.match))
-    return _union(columns, rows)
+    ranges = columns.of_category(RANGE_CATEGORIES)
+    loading, marks = ranges & columns.named(LOADER_NAME.match), ranges & columns.named(STEP_NAME.match)
+    if marks.any():
+        thread = _threads(columns)
+        loading &= np.isin(thread, thread[marks])
+    return _union(columns, loading)
 
 
 def _gpu(columns: Columns, rows: Ints, index: int) -> Operations:
@@ -100,21 +109,49 @@ def _device_index(columns: Columns, rows: Ints) -> Ints:
 
 def _cpu(columns: Columns) -> list[Operations]:
     gloo = columns.named(lambda name: name.startswith(GLOO_PREFIX))
-    worker_threads = np.unique(columns.tid_id[gloo])
-    operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(columns.tid_id, worker_threads)
+    thread = _threads(columns)
+    operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(thread, _gloo_workers(columns, gloo, thread))
     operator &= ~columns.named(_ENCLOSING.match)
     call = operator & columns.named(_COLLECTIVE_CALL.match)
     loading = columns.of_category(RANGE_CATEGORIES) & columns.named(LOADER_NAME.match)
-    compute = NOTHING
-    for thread in np.unique(columns.tid_id[operator]):
-        own = columns.tid_id == thread
-        compute |= _union(columns, own & operator & ~call) - _union(columns, own & (call | loading))
+    starts, ends = [], []
+    computing, other = _by_thread(thread, operator & ~call), _by_thread(thread, call | loading | gloo)
+    for number, rows in computing.items():
+        own = _union(columns, rows)
+        if number in other:
+            own -= _union(columns, other[number])
+        starts.append(own.start_ns)
+        ends.append(own.end_ns)
+    compute = Intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else NOTHING
     rows = np.flatnonzero((operator & ~call) | gloo)
     if not len(rows):
         return []
     work = np.where(gloo[rows], int(Work.COMMUNICATION), int(Work.COMPUTE)).astype(np.int64)
     time = {Work.COMPUTE: compute, Work.COMMUNICATION: _union(columns, gloo), Work.COPY: NOTHING, Work.MEMSET: NOTHING}
     return [Operations("cpu", rows, work, time, _span(columns, rows), 0)]
+
+
+def _threads(columns: Columns) -> Ints:
+    """A number for the thread of each event: its process and its thread."""
+    return columns.pid_id * len(columns.labels) + columns.tid_id
+
+
+def _by_thread(thread: Ints, wanted: Mask) -> dict[int, Ints]:
+    """The wanted rows of each thread."""
+    rows = np.flatnonzero(wanted)
+    rows = rows[np.argsort(thread[rows], kind="stable")]
+    numbers, first = np.unique(thread[rows], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(rows, first[1:]), strict=True)) if len(rows) else {}
+
+
+def _gloo_workers(columns: Columns, gloo: Mask, thread: Ints) -> Ints:
+    """The threads of gloo itself: they run its collectives, and of operators at most the callbacks after them.
+
+    Not those that mark steps, load, call collectives or run autograd, nor those that only send and receive.
+    """
+    script = columns.of_category(RANGE_CATEGORIES) & columns.named(_SCRIPT.match)
+    collective = gloo & ~columns.named(_POINT_TO_POINT.match)
+    return np.setdiff1d(thread[collective], thread[script])
 
 
 def _union(columns: Columns, rows: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Intervals:

@@ -17,7 +17,7 @@ from dptune.measure.launches import UNLAUNCHED, launch_rows
 from dptune.measure.operations import Operations
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
-from dptune.trace.kernels import RANGE_CATEGORIES, STEP_NAME
+from dptune.trace.marks import step_rows
 
 OUTSIDE = -1  # launched in no step, or by nothing that was recorded
 
@@ -37,15 +37,14 @@ class Step:
 
 
 def host_steps(trace: Trace) -> list[Step]:
-    """The ProfilerStep ranges of the host, in order of time; those without length are left out."""
+    """The ProfilerStep ranges of the host, one per number, in order of time; those without length are left out."""
     columns = trace.columns
-    rows = np.flatnonzero(columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match))
-    found = []
-    for row in rows.tolist():
-        match = STEP_NAME.match(columns.name(row))
-        if match and columns.dur_ns[row] > 0:
-            found.append(Step(int(match[1]), int(columns.ts_ns[row]), int(columns.end_ns[row])))
-    return sorted(found, key=lambda step: step.start_ns)
+    rows, _ = step_rows(columns)
+    numbers = (int(columns.name(row).partition("#")[2]) for row in rows.tolist())
+    return [
+        Step(number, int(columns.ts_ns[row]), int(columns.end_ns[row]))
+        for number, row in zip(numbers, rows.tolist(), strict=True)
+    ]
 
 
 def launching_steps(columns: Columns, operations: Operations, steps: list[Step]) -> Ints:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.operations import Operations, loader_ranges, operations
-from dptune.measure.steps import Step, host_steps, launching_steps, windows
+from dptune.measure.steps import OUTSIDE, Step, host_steps, launching_steps, windows
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 
@@ -39,6 +41,11 @@ class RankView:
         """The columns of the trace."""
         return self.trace.columns
 
+    @property
+    def windows(self) -> int:
+        """How many steps have a window on some device: what a count per step is divided by."""
+        return len({window.number for device in self.devices for window in device.windows})
+
 
 def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
     """The steps and devices of a trace. `first_step` numbers the steps anew, from what the recording counted.
@@ -51,7 +58,10 @@ def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
     devices = []
     for own in operations(trace):
         launched_in = launching_steps(trace.columns, own, steps)
-        devices.append(DeviceView(own, windows(trace.columns, own, steps, launched_in), launched_in))
+        found = windows(trace.columns, own, steps, launched_in)
+        numbers = {window.number for window in found}
+        lost = [at for at, step in enumerate(steps) if step.number not in numbers]
+        devices.append(DeviceView(own, found, np.where(np.isin(launched_in, lost), OUTSIDE, launched_in)))
     why = BROKEN if trace.partial else NO_STEPS if not steps else ""
     if not why and not devices:
         why = "the trace holds no operation of a device"

@@ -82,15 +82,19 @@ def _row(measured: Measured, kind: Class, share: float, width: int) -> Iterator[
     if width < _NARROWEST:
         yield from wrapped(f"{kind.sign} {kind.name} {time} {percent(share)}", width, "  ", "    ", kind.role)
         return
-    figures = f"{kind.name:<21}  {time:>8}  {percent(share):>7}"
+    words = kind.words
+    shown_share = percent(share)
+    if kind.field == "input_idle_ns" and not share and measured.input.known("wait_share") is None:
+        time, shown_share, words = "?", "?", "not seen: no DataLoader in the trace"
+    figures = f"{kind.name:<21}  {time:>8}  {shown_share:>7}"
     start = (Span(f"  {kind.sign}", kind.role), Span(f" {figures}"))
     margin = len(figures) + 6
     if width < _NARROW:
         yield start
         if share:
-            yield from wrapped(kind.words, width, "      ", role="dim")
+            yield from wrapped(words, width, "      ", role="dim")
         return
-    told = list(wrapped(kind.words, width, " " * margin, role="dim"))
+    told = list(wrapped(words, width, " " * margin, role="dim"))
     yield (*start, Span(told[0][0].text[margin - 2 :], "dim"))
     yield from told[1:]
 

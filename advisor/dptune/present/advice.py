@@ -8,7 +8,7 @@ from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving
 from dptune.knobs import Value, knob
 from dptune.measured import Measured
 from dptune.present.amounts import between, data, milliseconds, number, percent, shown
-from dptune.present.lines import Line, Role, code, heading, labelled, line, wrapped
+from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
 
 KINDS: dict[Kind, str] = {
     "time": "What to change to save time",
@@ -54,8 +54,9 @@ def tag(one: Advice) -> str:
     return f"{one.severity}: {one.rule} {one.slug}"
 
 
-def body(one: Advice, measured: Measured, width: int, indent: str = "") -> Iterator[Line]:
-    """The labelled lines below a card's title."""
+def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_code: bool = False) -> Iterator[Line]:
+    """The labelled lines below a card's title; `fold_code` where what runs over would be folded anyhow."""
+    fold_at = width if fold_code or width < NARROW else None
     if one.saves:
         yield from labelled("Saves", saving(one.saves, measured), width, indent=indent, role="strong")
         per_sample = _per_sample(one.saves)
@@ -64,7 +65,7 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "") -> Itera
     yield from labelled("Why", one.why, width, indent=indent)
     for change in one.changes:
         yield from labelled("Change", _change(change), width, indent=indent)
-        yield from code(change.paste, f"{indent}{' ' * 12}" if width >= 60 else f"{indent}  ")
+        yield from code(change.paste, f"{indent}{' ' * 12}" if width >= NARROW else f"{indent}  ", fold_at)
     for number_of, evidence in enumerate(one.evidence):
         yield from labelled("" if number_of else "Evidence", _evidence(evidence), width, indent=indent)
     if one.saves:
@@ -86,7 +87,7 @@ def saving(saves: Saving, measured: Measured) -> str:
 
 def _first(number_of: int, one: Advice, width: int) -> Iterator[Line]:
     yield line("")
-    yield line(f"{number_of:>2} {tag(one)}", _ROLES[one.severity])
+    yield from wrapped(tag(one), width, f"{number_of:>2} ", "   ", _ROLES[one.severity])
     yield from wrapped(one.title, width, "   ", role="strong")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice, Report
 from dptune.present.advice import saving, tag
 from dptune.present.amounts import several
+from dptune.present.headline import subject
 from dptune.present.lines import Line, wrapped
 
 
@@ -20,7 +21,8 @@ def page(outcome: str, fail_on: str, tripped: Sequence[Advice], report: Report, 
             f"FAILED: {several(len(tripped), 'piece', 'pieces')} of advice at {level}.", width, role="error"
         )
     else:
-        yield from wrapped(f"PASSED: no advice at {level}.", width, role="good")
+        yield from _passed(level, report, width)
+    yield from wrapped(f"run: {subject(report)}", width, "  ", "    ", "dim")
     for one in tripped:
         where = next((f" ({change.at})" for change in one.changes if change.at), "")
         yield from wrapped(f"{tag(one)}: {one.title}{where}", width, "  ", "    ")
@@ -30,7 +32,16 @@ def page(outcome: str, fail_on: str, tripped: Sequence[Advice], report: Report, 
         for finding in report.trust.findings:
             if finding.level != "info":
                 yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
-    if outcome == "passed" and report.skipped:
-        yield from wrapped(
-            f"{several(len(report.skipped), 'rule')} could not run on it: see `dptune report`.", width, "  ", role="dim"
-        )
+
+
+def _passed(level: str, report: Report, width: int) -> Iterator[Line]:
+    reservations = []
+    if report.trust.level == "partial":
+        reservations.append("the run is partial")
+    if report.skipped:
+        reservations.append(f"{several(len(report.skipped), 'rule')} could not run on it (see `dptune report`)")
+    if reservations:
+        but = " and ".join(reservations)
+        yield from wrapped(f"PASSED with reservations: no advice at {level}, but {but}.", width, role="warning")
+    else:
+        yield from wrapped(f"PASSED: no advice at {level}.", width, role="good")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.present.lines import Line, Role, Span, heading, labelled
+from dptune.present.lines import Line, Role, heading, labelled
 
 _AT_MOST = 12
 _LEVELS: dict[str, tuple[str, Role]] = {
@@ -13,6 +13,19 @@ _LEVELS: dict[str, tuple[str, Role]] = {
     "partial": ("in part; keep these in mind", "warning"),
     "unjudgeable": ("no: that no advice is given does not mean that the run is healthy", "error"),
 }
+
+
+def subject(report: Report) -> str:
+    """Where the run lies, and the command that was recorded."""
+    run = report.run
+    first = run.sources[0] if run.sources else "nothing was read"
+    more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
+    return f"{first}{more}" + (f" ({run.command})" if run.command else "")
+
+
+def which(report: Report, width: int) -> Iterator[Line]:
+    """The run that is spoken of: where it lies, and what was recorded."""
+    yield from labelled("Run", subject(report), width, role="dim")
 
 
 def headline(report: Report, width: int) -> Iterator[Line]:
@@ -46,7 +59,7 @@ def source(report: Report, width: int) -> Iterator[Line]:
     run = report.run
     yield from heading("What was read", width)
     for place, path in enumerate(run.sources[:3]):
-        yield Span(f"  {'Files' if place == 0 else '':<12}", "dim"), Span(path)
+        yield from labelled("Files" if place == 0 else "", path, width, indent="  ")
     if len(run.sources) > 3:
         yield from labelled("", f"and {len(run.sources) - 3:,} more", width, indent="  ")
     said = (

@@ -24,6 +24,7 @@ class Span(NamedTuple):
 
 Line = tuple[Span, ...]
 BLANK: Line = ()
+NARROW = 60  # below it code is folded: on a page this narrow a line that runs over cannot be read
 
 
 def line(text: str, role: Role = "plain") -> Line:
@@ -72,7 +73,17 @@ def labelled(
             yield (span,)
 
 
-def code(text: str, indent: str) -> Iterator[Line]:
-    """Lines to copy: never folded."""
+def code(text: str, indent: str, fold_at: int | None = None) -> Iterator[Line]:
+    """Lines to copy: folded only where `fold_at` says so, and then further in than they began."""
     for row in text.splitlines():
-        yield Span(indent), Span(visible(row), "code")
+        clean = visible(row)
+        if fold_at is None or len(indent) + len(clean) <= fold_at:
+            yield Span(indent), Span(clean, "code")
+            continue
+        room = max(fold_at - len(indent), 20)
+        begun = " " * min(len(clean) - len(clean.lstrip(" ")), room // 2)
+        then = f"{begun}    " if len(begun) + 12 < room else begun
+        for piece in textwrap.wrap(
+            clean.strip(" "), room, initial_indent=begun, subsequent_indent=then, break_on_hyphens=False
+        ):
+            yield Span(indent), Span(piece, "code")

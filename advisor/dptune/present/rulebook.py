@@ -8,10 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from dptune.present.amounts import several
-from dptune.present.lines import BLANK, Line, Span, code, heading, labelled, line, wrapped
+from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
 from dptune.rule import Rule, Threshold
 
 _KINDS = {"time": "saves time", "risk": "finds a risk", "convergence": "concerns how the model learns"}
+WHERE = (
+    "[tool.dptune] belongs in the pyproject.toml of the training project, which is searched for upward from the "
+    "working directory."
+)
 _BULLET = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
 
 
@@ -52,9 +56,7 @@ def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, widt
         yield from heading("Thresholds", width)
         for threshold in rule.thresholds:
             yield from _threshold(threshold, limits, width)
-        yield from wrapped(
-            f"Change one in pyproject.toml under [tool.dptune.rules.{rule.code}].", width, "  ", role="dim"
-        )
+        yield from wrapped(f"Change one under [tool.dptune.rules.{rule.code}]. {WHERE}", width, "  ", role="dim")
 
 
 def document(doc: str, width: int) -> Iterator[Line]:
@@ -71,7 +73,7 @@ def document(doc: str, width: int) -> Iterator[Line]:
         if bare.startswith("```"):
             fenced = not fenced
         elif fenced or (row.startswith("    ") and not paragraph and bare):
-            yield from code(row, "    " if fenced else "")
+            yield from code(row, "    " if fenced else "", width if width < NARROW else None)
         elif bare.startswith("## "):
             yield from heading(bare[3:], width)
         elif bare:

@@ -9,6 +9,7 @@ import sys
 from typing import TextIO
 
 NARROWEST = 40
+WIDEST_ASKED = 400
 WIDEST = 120  # a longer line is hard to read
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.account import account
 from dptune.present.advice import advice
-from dptune.present.headline import headline, source, trust
+from dptune.present.headline import headline, source, trust, which
 from dptune.present.ink import paint
 from dptune.present.lines import Line
 from dptune.present.ranks import ranks
@@ -15,7 +15,21 @@ from dptune.present.skipped import next_command, skipped
 from dptune.present.steps import steps
 from dptune.present.traffic import collectives, copies, feeding
 
-_PAGE = (headline, trust, advice, account, steps, ranks, collectives, copies, feeding, skipped, source, next_command)
+_PAGE = (
+    which,
+    headline,
+    trust,
+    advice,
+    account,
+    steps,
+    ranks,
+    collectives,
+    copies,
+    feeding,
+    skipped,
+    source,
+    next_command,
+)
 
 
 def page(report: Report, width: int) -> Iterator[Line]:

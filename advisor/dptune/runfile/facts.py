@@ -16,7 +16,8 @@ class Window:
 
     `durations_ns` is host wall time from the end of one optimizer step to the end of the next;
     `device_durations_ns` the same between events on the device, where it is a GPU.
-    `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_samples` the batch
+    `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
+    part of it in which that thread computed, `loader_samples` the batch
     size of the loaders times the batches drawn, `backwards` the calls of backward, and `unsynced_backwards` those of
     them under `no_sync`.
     """
@@ -26,6 +27,7 @@ class Window:
     durations_ns: list[int] = field(default_factory=list)
     device_durations_ns: list[int] | None = None
     loader_wait_ns: list[int] = field(default_factory=list)
+    loader_cpu_ns: list[int] = field(default_factory=list)
     loader_batches: list[int] = field(default_factory=list)
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
@@ -72,6 +74,7 @@ class LoaderFacts:
     drop_last: bool | None = None
     dataset: str | None = None
     dataset_samples: int | None = None
+    batches_drawn: int | None = None
     sampler: str | None = None
     distributed_sampler: bool | None = None
 
@@ -111,7 +114,7 @@ class Facts:
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the
     NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that
-    calls backward; `ended` how this rank's part ended.
+    calls backward; `steps` how many optimizer steps were counted; `ended` how this rank's part ended.
     """
 
     rank: int
@@ -130,6 +133,7 @@ class Facts:
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
     backward_where: str | None = None
     autocast: str | None = None
     grad_scaler: bool | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import types
 import typing
 from dataclasses import asdict, fields, is_dataclass
@@ -27,8 +28,12 @@ def write(path: Path, record: Any) -> None:
 
 def read(path: Path, record: type[T]) -> T:
     """Read a file that `write` wrote. Raises OSError, or ValueError with one sentence on what does not fit."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device: reading it may never end
+        raise ValueError(f"{path.name} is not a regular file")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{path.name} is not JSON: {error}") from None
     try:
@@ -54,7 +59,12 @@ def _build(kind: Any, data: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if data is None:
             return None
-        return _build(next(a for a in typing.get_args(kind) if a is not type(None)), data, where)
+        kinds = [a for a in typing.get_args(kind) if a is not type(None)]
+        if len(kinds) == 1:
+            return _build(kinds[0], data, where)
+        if not isinstance(data, tuple(kinds)):
+            raise ValueError(f"{where}: expected {' or '.join(k.__name__ for k in kinds)}, found {type(data).__name__}")
+        return data
     if is_dataclass(kind):
         if not isinstance(data, dict):
             raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
@@ -68,7 +78,7 @@ def _build(kind: Any, data: Any, where: str) -> Any:
     if origin is dict:
         if not isinstance(data, dict):
             raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
-        return data
+        return {key: _build(typing.get_args(kind)[1], item, f"{where}.{key}") for key, item in data.items()}
     if kind is float and data in ("inf", "-inf", "nan"):
         return float(data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):

@@ -21,6 +21,10 @@ class Ending:
     note: str = ""
 
 
+# Steps with the profiler set up but not yet recording, before each traced window: they pay for the setting up.
+PROFILER_WARMUP = 1
+
+
 @dataclass
 class Schedule:
     """Optimizer steps per window, in this order."""
@@ -29,6 +33,17 @@ class Schedule:
     unprofiled: int = 20
     lean: int = 5
     rich: int = 3
+
+    @property
+    def first_boundary(self) -> int:
+        """The step after which the first window opens: the end of the very first one at the earliest."""
+        return max(1, self.warmup)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps from the first one to the end of the recording."""
+        traced = sum(steps + PROFILER_WARMUP for steps in (self.lean, self.rich) if steps)
+        return self.first_boundary + self.unprofiled + traced
 
 
 @dataclass

@@ -133,7 +133,7 @@ class Builder:
                 integer(args.device),
                 integer(args.correlation),
                 integer(external),
-                integer(args.total_bytes),
+                max(integer(args.total_bytes), NONE),
                 position,
             )
         )

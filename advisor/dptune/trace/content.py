@@ -6,6 +6,7 @@ Gzip and encodings are recognised by content: `.json.gz` may be plain text and `
 from __future__ import annotations
 
 import importlib
+import stat
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,12 @@ class Content:
 def read(path: Path, limit_bytes: int = LIMIT_BYTES) -> Content:
     """The text of a file. Raises TraceError where it cannot be opened, is empty, or exceeds `limit_bytes`."""
     try:
-        if path.stat().st_size > limit_bytes:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(
+            status.st_mode
+        ):  # a pipe or a device: reading it may never end
+            raise TraceError(f"{path} is not a regular file", "copy what it yields into a file, and name that")
+        if status.st_size > limit_bytes:
             raise _too_large(path, limit_bytes)
         packed = path.read_bytes()
     except OSError as error:

@@ -15,6 +15,7 @@ from dptune.trace.kernels import (
     LAUNCH_NAME,
     OPERATOR_CATEGORIES,
 )
+from dptune.trace.marks import step_rows
 
 
 def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Iterator[Finding]:
@@ -32,6 +33,10 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
         pids = ", ".join(columns.labels[p] for p in processes)
         text = f"{name} holds operators of {len(processes)} processes ({pids}): several ranks wrote to one file"
         yield Finding(code="several-ranks-in-one-file", level="unjudgeable", text=text)
+    _, dropped = step_rows(columns)
+    if dropped:
+        text = f"{name}: {dropped:,} steps are marked twice or around others; the innermost mark of each is used"
+        yield Finding(code="steps-marked-twice", level="partial", text=text)
     yield from _device_events(name, columns)
 
 

@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from dptune.advice import Finding
 from dptune.errors import RunError
 from dptune.runfile import paths as names
 
 _SUFFIXES = (".json", ".json.gz", ".gz")
+_LONGEST_NAME = 4096
 _ITERATION = re.compile(r"^iteration_(\d+)$")
 
 
@@ -31,6 +32,8 @@ def find(wanted: Sequence[str | os.PathLike[str]]) -> Files:
     found = Files()
     for given in wanted:
         for path in _expanded(given):
+            if path.name == names.LATEST and path.is_file():
+                path = path.parent  # whose newest run it names
             if path.is_dir():
                 _folder(path, found)
             elif path.name == names.RUN_JSON or path.name.endswith(".facts.json"):
@@ -53,11 +56,8 @@ def _expanded(given: str | os.PathLike[str]) -> list[Path]:
 
 
 def _folder(folder: Path, found: Files) -> None:
-    latest = folder / names.LATEST
-    if not names.is_run_folder(folder) and latest.is_file():
-        target = folder / latest.read_text(encoding="utf-8", errors="replace").strip()
-        if names.is_run_folder(target):
-            folder = target
+    if not names.is_run_folder(folder):
+        folder = _latest(folder) or folder
     if names.is_run_folder(folder):
         _once(found.run_folders, folder)
         return
@@ -71,12 +71,38 @@ def _folder(folder: Path, found: Files) -> None:
         _once(found.traces, path)
 
 
+def _latest(folder: Path) -> Path | None:
+    """The run that the folder's file `latest` names: one directly beside it, or none."""
+    latest = folder / names.LATEST
+    if not latest.exists() or latest.is_dir():
+        return None
+    if not latest.is_file():  # a pipe or a device: reading it may never end
+        raise RunError(f"{latest} is not a regular file", "name the run folder itself")
+    with latest.open(encoding="utf-8", errors="replace") as file:
+        name = file.read(_LONGEST_NAME).strip()
+    if name in ("", "..") or "\0" in name or {PurePosixPath(name).name, PureWindowsPath(name).name} != {name}:
+        return None
+    return folder / name if names.is_run_folder(folder / name) else None
+
+
 def _traces_in(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        ours = path.name == names.RUN_JSON or names.rank_of(path) is not None
+        ours = path.name == names.RUN_JSON or _is_recorded(path)
         if path.name.endswith(_SUFFIXES) and path.is_file() and not hidden and not ours:
             yield path
+
+
+def _is_recorded(path: Path) -> bool:
+    """Whether a file is part of a recording and no trace to read by itself: facts, and rich windows beside lean ones.
+
+    Traces that lost their run.json and facts are read like any others.
+    """
+    rank = names.rank_of(path)
+    if rank is None:
+        return False
+    lean = path.with_name(path.name.replace(".detail.", "."))
+    return names.is_run_folder(path.parent) or path.name.endswith(".facts.json") or (lean != path and lean.exists())
 
 
 def _last_iteration(traces: list[Path], found: Files) -> list[Path]:

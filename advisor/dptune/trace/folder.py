@@ -10,6 +10,8 @@ from dptune.runfile import form
 from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
+from dptune.trace import plausible
+from dptune.trace.run import spans
 
 
 @dataclass
@@ -28,7 +30,7 @@ def contents(path: Path) -> Contents:
     """What a run folder holds; a record or facts that cannot be read become findings."""
     found = Contents(path)
     record = path / names.RUN_JSON
-    if record.is_file():
+    if record.exists():
         try:
             found.record = form.read(record, RunRecord)
         except (OSError, ValueError) as error:
@@ -38,10 +40,7 @@ def contents(path: Path) -> Contents:
         if rank is None:
             continue
         if file.name.endswith(".facts.json"):
-            try:
-                found.facts[rank] = form.read(file, Facts)
-            except (OSError, ValueError) as error:
-                _unreadable(found, error)
+            _take_facts(found, rank, file)
         elif names.is_detail(file):
             found.details[rank] = file
         else:
@@ -51,7 +50,25 @@ def contents(path: Path) -> Contents:
         found.traces[rank] = found.details[rank]
         text = f"rank {rank} has no lean window: its rich window, recorded with shapes and stacks, is used instead"
         found.findings.append(Finding(code="lean-window-missing", level="partial", text=text))
+    without = sorted(set(found.traces) - set(found.facts))
+    if without:
+        which = f"rank {spans(without)} has a trace" if len(without) == 1 else f"ranks {spans(without)} have traces"
+        found.findings.append(Finding(code="facts-missing", level="partial", text=f"{which} but no facts"))
     return found
+
+
+def _take_facts(found: Contents, rank: int, file: Path) -> None:
+    try:
+        facts = plausible.checked(form.read(file, Facts), rank)
+    except (OSError, ValueError) as error:
+        _unreadable(found, error)
+        return
+    if rank in found.facts:
+        text = f"two facts files claim rank {rank}: {file.name} is left out"
+        found.findings.append(Finding(code="facts-duplicate", level="partial", text=text))
+        return
+    found.facts[rank], impossible = plausible.possible(facts)
+    found.findings += impossible
 
 
 def _unreadable(found: Contents, error: Exception) -> None:

@@ -12,7 +12,7 @@ from dptune.trace import folder, ranks
 from dptune.trace.decode import decode
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
-from dptune.trace.run import Progress, RankTrace, Run, shown
+from dptune.trace.run import Progress, RankTrace, Run, shown, spans
 
 
 def load(paths: Sequence[str | os.PathLike[str]], *, progress: Progress | None = None) -> Run:
@@ -23,6 +23,7 @@ def load(paths: Sequence[str | os.PathLike[str]], *, progress: Progress | None =
     """
     files = find(paths)
     recorded = [folder.contents(path) for path in files.run_folders]
+    _check_one_run(recorded)
     report = progress or (lambda _what, _done, _total: None)
     total = sum(len(part.traces) for part in recorded) + len(files.traces)
     gathered = _Gathered(files)
@@ -47,6 +48,20 @@ def load(paths: Sequence[str | os.PathLike[str]], *, progress: Progress | None =
                 gathered.place(*known, trace)
     report("", total, total)
     return gathered.run()
+
+
+def _check_one_run(recorded: Sequence[folder.Contents]) -> None:
+    """Folders of several nodes hold different ranks; folders that share a rank are different recordings."""
+    seen: dict[int, folder.Contents] = {}
+    for part in recorded:
+        for rank in {*part.facts, *part.traces}:
+            if rank in seen:
+                both = f"{shown(seen[rank].path)} and {shown(part.path)}"
+                raise RunError(
+                    f"{both} are different recordings: both hold rank {rank}, and their figures would be mixed",
+                    "name one recording, or the folders of the nodes of one",
+                )
+            seen[rank] = part
 
 
 class _Gathered:
@@ -125,18 +140,7 @@ def _absent(run: Run) -> list[Finding]:
     world = run.world_size or 0
     missing = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
     if missing:
-        which = f"rank {_spans(missing)} is" if len(missing) == 1 else f"ranks {_spans(missing)} are"
+        which = f"rank {spans(missing)} is" if len(missing) == 1 else f"ranks {spans(missing)} are"
         text = f"{which} missing: {world - len(missing)} of {world} ranks were given"
         found.append(Finding(code="ranks-missing", level="partial", text=text))
     return found
-
-
-def _spans(numbers: list[int]) -> str:
-    """Ascending numbers as spans: 2-7, 9."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
-        else:
-            spans.append([number])
-    return ", ".join("-".join(map(str, span)) for span in spans)

@@ -62,3 +62,14 @@ def shown(path: str | os.PathLike[str]) -> str:
     """A file in a sentence: its name and the folder it lies in."""
     parts = Path(path).parts
     return str(Path(*parts[-2:])) if len(parts) > 2 else str(path)
+
+
+def spans(numbers: list[int]) -> str:
+    """Ascending numbers as spans: 2-7, 9."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)

@@ -153,7 +153,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     shortest = buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns
     exposed = run.measured.share("exposed_communication_ns")
     share = min(removed * shortest, exposed)
-    ceiling = max(share, run.measured.share("communication_ns") - buckets.fewest_calls * shortest)
+    ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - buckets.fewest_calls * shortest))
     changes = _changes(run, buckets, larger=True)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None or not changes:
@@ -171,7 +171,8 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             ceiling,
-            "all communication of a step, hidden or not, less what stays: per backward pass "
+            "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
+            "per backward pass "
             f"{buckets.fewest_calls} x {buckets.shortest_ns / 1e6:.3g} ms, the shortest duration seen",
         ),
         confidence="medium" if run.facts else "low",

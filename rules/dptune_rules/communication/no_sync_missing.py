@@ -69,7 +69,7 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
     exposed = run.measured.share("exposed_communication_ns")
     share = exposed * (synchronised - 1) / synchronised
-    ceiling = max(share, run.measured.share("communication_ns") - _one_reduction(run))
+    ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - _one_reduction(run)))
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -86,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             ceiling,
-            "all communication of a step, hidden or not, less one all-reduce of the gradients at the shortest seen",
+            "all communication of a traced step, hidden or not, less one all-reduce at the shortest seen",
         ),
         confidence="high",
         evidence=[

@@ -3,40 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import datetime
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-
-import torch.distributed as dist
-
-from dptune.capture.injected import identity
-
-_LONGEST_WAIT = datetime.timedelta(seconds=30)
-
-
-class RecordingComplete(SystemExit):
-    """Ends the script with status 0 when every window is full; a script's `except Exception` lets it pass."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-
-def leave_together() -> None:
-    """Wait for every rank: a gloo process that goes while a peer still talks to it is aborted now and then.
-
-    Not for ever: a rank may have made fewer steps, and be gone.
-    """
-    if not identity.in_group() or identity.world_size() == 1:
-        return
-    with contextlib.suppress(Exception):
-        work = dist.barrier(async_op=True)
-        if work is not None:
-            work.wait(timeout=_LONGEST_WAIT)
 
 
 class Endings:

@@ -115,6 +115,7 @@ def _loader(loader: Any, places: Places) -> LoaderFacts:
         drop_last=loader.drop_last,
         dataset=type(loader.dataset).__name__,
         dataset_samples=len(loader.dataset) if hasattr(loader.dataset, "__len__") else None,
+        batches_drawn=places.draws[id(loader._index_sampler)],
         sampler=type(sampler).__name__,
         distributed_sampler=hasattr(sampler, "num_replicas"),
     )

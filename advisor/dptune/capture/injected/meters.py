@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class Tally:
     """What one thread did since its tally was last taken."""
 
     loader_wait_ns: int = 0
+    loader_cpu_ns: int = 0
     loader_batches: int = 0
     loader_samples: int = 0
     backwards: int = 0
@@ -50,6 +51,8 @@ class Meters:
         self._places = places
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None
+        self.synchronised_passes = 0
+        self.before_pass: Callable[[], None] = lambda: None
 
     def take(self) -> Tally:
         """The calling thread's tally since it was last taken."""
@@ -66,13 +69,15 @@ class Meters:
 
         @functools.wraps(draw)
         def metered(this: Any) -> Any:
-            begun = time.perf_counter_ns()
+            begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             try:
                 batch = draw(this)
             finally:
                 tally = self._tallies[threading.get_ident()]
                 tally.loader_wait_ns += time.perf_counter_ns() - begun
+                tally.loader_cpu_ns += time.thread_time_ns() - computed
             tally.loader_batches += 1
+            self._places.draws[id(this._index_sampler)] += 1
             tally.loader_samples += samples_in(batch) or getattr(this._index_sampler, "batch_size", 0) or 0
             return batch
 
@@ -89,6 +94,9 @@ class Meters:
                 self.backward_line = users_line(sys._getframe(1))
             if any(not module.require_backward_grad_sync for module in self._places.ddp()):
                 tally.unsynced_backwards += 1
+            else:
+                self.before_pass()
+                self.synchronised_passes += 1
             backward(*args, **kwargs)
 
         torch.autograd.backward = metered

@@ -10,6 +10,8 @@ import os
 import sys
 import sysconfig
 import weakref
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +21,7 @@ from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.profiler import profile
 from torch.utils.data import DataLoader
 
 _NOT_THE_USERS = (
@@ -53,12 +56,16 @@ class Places:
         self._made: dict[type, list[weakref.ref[Any]]] = {}
         self._lines: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
         self.autocast: str | None = None
+        self.profiler_line: str | None = None
+        self.before_profiler: Callable[[], None] = lambda: None
+        self.draws: Counter[int] = Counter()  # batches drawn, by the identity of the sampler they were drawn with
 
     def install(self) -> None:
         """Wrap the constructors. Their signatures stay readable through `__wrapped__`."""
         for kind in (DistributedDataParallel, DataLoader, Optimizer, GradScaler):
             self._watch(kind)
         self._watch_autocast()
+        self._watch_profilers()
 
     def alive(self, kind: type) -> list[Any]:
         """Objects of that kind that still exist, oldest first."""
@@ -94,3 +101,16 @@ class Places:
             return enter(this)  # type: ignore[no-untyped-call]
 
         autocast.__enter__ = watched  # type: ignore[method-assign]
+
+    def _watch_profilers(self) -> None:
+        """Two profilers in one process can crash it: dptune's own gives way to the script's."""
+        for kind, method in ((profile, "__init__"), (torch.autograd.profiler.profile, "__enter__")):
+            begin = getattr(kind, method)
+
+            @functools.wraps(begin)
+            def watched(this: Any, *args: Any, begin: Any = begin, **kwargs: Any) -> Any:
+                self.profiler_line = self.profiler_line or users_line(sys._getframe(1)) or "a library"
+                self.before_profiler()
+                return begin(this, *args, **kwargs)
+
+            setattr(kind, method, watched)

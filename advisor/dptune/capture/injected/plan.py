@@ -11,9 +11,6 @@ from dptune.runfile.record import Schedule
 
 VARIABLE = "DPTUNE_CAPTURE"
 
-# Steps with the profiler set up but not yet recording, before each traced window: they pay for the setting up.
-PROFILER_WARMUP = 1
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,15 +38,3 @@ class Plan:
     def path(self) -> Path:
         """The run folder."""
         return Path(self.folder)
-
-    @property
-    def first_boundary(self) -> int:
-        """The step after which the first window opens: the end of the very first one at the earliest."""
-        return max(1, self.schedule.warmup)
-
-    @property
-    def total_steps(self) -> int:
-        """Optimizer steps from the first one to the end of the recording."""
-        s = self.schedule
-        traced = sum(steps + PROFILER_WARMUP for steps in (s.lean, s.rich) if steps)
-        return self.first_boundary + s.unprofiled + traced

@@ -19,16 +19,22 @@ from typing import Any
 from torch.optim import Optimizer
 
 from dptune.capture.injected import identity
-from dptune.capture.injected.endings import Endings, RecordingComplete, leave_together
+from dptune.capture.injected.departure import Departure, part
+from dptune.capture.injected.endings import Endings
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.live import Live
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
-from dptune.capture.injected.plan import PROFILER_WARMUP, Plan
+from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.stopwatch import Stopwatch
 from dptune.capture.injected.tracing import Tracing
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts, Window
+from dptune.runfile.record import PROFILER_WARMUP
+
+
+class GivesWay(Exception):  # noqa: N818 - the recorder's choice, not an error
+    """The recorder stops for something the script does itself."""
 
 
 class Recorder:
@@ -40,7 +46,8 @@ class Recorder:
         self._meters = Meters(self._places)
         self._live = Live(plan)
         self._clock: weakref.ref[Optimizer] | None = None
-        self._thread = 0
+        self._thread: threading.Thread | None = None
+        self._departure = Departure()
         self._step = 0
         self._facts = Facts(rank=0)
         self._stopwatch: Stopwatch | None = None
@@ -53,6 +60,8 @@ class Recorder:
         """Hook into torch: the optimizer's step, the meters, the constructors."""
         self._places.install()
         self._meters.install()
+        self._meters.before_pass = self._leave_when_due
+        self._places.before_profiler = self._give_way
         self._watch_optimizers()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._disown)
@@ -78,18 +87,35 @@ class Recorder:
     def _tick(self, optimizer: Optimizer) -> None:
         """One step of an optimizer has ended. Whatever fails in here, the script goes on."""
         if self._clock is None:
-            self._clock, self._thread = weakref.ref(optimizer), threading.get_ident()
+            self._clock, self._thread = weakref.ref(optimizer), threading.current_thread()
             self._guarded(self._begin)
         elif self._clock() is None:
-            self._clock, self._thread = weakref.ref(optimizer), threading.get_ident()  # the first one was a trial
-        elif self._clock() is not optimizer or threading.get_ident() != self._thread:
+            self._clock, self._thread = weakref.ref(optimizer), threading.current_thread()  # the first was a trial
+        elif self._clock() is not optimizer or threading.current_thread() is not self._thread:
             return
         self._step += 1
         self._guarded(self._advance)
-        if self._step == self._plan.total_steps and self._plan.end_when_full and self._claimed:
-            # A rank whose recording failed leaves at the same step: the others would wait for it for ever.
-            leave_together()
-            raise RecordingComplete
+        if self._step == self._plan.schedule.total_steps and self._plan.end_when_full and self._claimed:
+            # A rank whose recording failed announces too: the others would wait for it for ever.
+            self._departure.announce(self._meters.synchronised_passes)
+            self._leave_when_due()
+
+    def _leave_when_due(self) -> None:
+        """End the script, with status 0, where all ranks have agreed to; its `except Exception` lets this pass."""
+        if threading.current_thread() is self._thread and self._departure.due(self._meters.synchronised_passes):
+            part()
+            raise SystemExit(0)
+
+    def _give_way(self) -> None:
+        """The script starts a profiler of its own."""
+        self._guarded(self._stop_for_the_scripts_profiler)
+
+    def _stop_for_the_scripts_profiler(self) -> None:
+        if self._tracing is not None:
+            tracing, self._tracing = self._tracing, None
+            tracing.end()
+        if self._clock is not None:
+            raise GivesWay(f"the script runs torch.profiler itself ({self._places.profiler_line})")
 
     def _disown(self) -> None:
         """A forked child of a rank is not that rank: it records nothing, and writes nothing when it ends."""
@@ -103,9 +129,10 @@ class Recorder:
             act()
         except Exception as error:
             self._done, self._tracing = True, None
-            what = f"rank {self._facts.rank}: recording stopped: {type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, GivesWay) else f"{type(error).__name__}: {error}"
+            what = f"recording stopped: {reason}"
             with contextlib.suppress(OSError, ValueError):  # the script may have closed its stderr
-                print(f"dptune: {what}", file=sys.stderr)
+                print(f"dptune: rank {self._facts.rank}: {what}", file=sys.stderr)
             self._facts.ended = what
             with contextlib.suppress(Exception):
                 self._write_facts()
@@ -128,6 +155,7 @@ class Recorder:
             self._stopwatch.mark()
             w = self._window
             w.loader_wait_ns.append(tally.loader_wait_ns)
+            w.loader_cpu_ns.append(tally.loader_cpu_ns)
             w.loader_batches.append(tally.loader_batches)
             w.loader_samples.append(tally.loader_samples)
             w.backwards.append(tally.backwards)
@@ -138,6 +166,8 @@ class Recorder:
         for action, window in self._agenda.get(self._step, ()):
             if action == "close":
                 self._close_window(complete=True)
+            elif action == "prepare" and self._places.profiler_line is not None:
+                raise GivesWay(f"the script runs torch.profiler itself ({self._places.profiler_line})")
             elif action == "prepare":
                 self._tracing = Tracing(window)
                 self._tracing.prepare()
@@ -172,6 +202,7 @@ class Recorder:
         self._write_facts()
 
     def _write_facts(self) -> None:
+        self._facts.steps = self._step
         gather(self._facts, self._places)
         self._facts.backward_where = self._meters.backward_line
         form.write(paths.facts(self._plan.path, self._facts.rank), self._facts)
@@ -191,7 +222,7 @@ class Recorder:
 def _agenda(plan: Plan) -> dict[int, list[tuple[str, str]]]:
     """What to do after which step: close, prepare and open windows, and end."""
     agenda: dict[int, list[tuple[str, str]]] = {}
-    at = plan.first_boundary
+    at = plan.schedule.first_boundary
     for name in ("unprofiled", "lean", "rich"):
         steps: int = getattr(plan.schedule, name)
         if not steps:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.widgets import Footer, OptionList, Static, TabbedContent, TabPane
+from textual.widgets import Footer, Static, TabbedContent, TabPane
 
 from dptune.advice import Report
 from dptune.present.amounts import several
@@ -18,6 +18,8 @@ from dptune.present.tui.overview import overview
 from dptune.present.tui.pane import Pane
 from dptune.present.tui.rank_table import RankTable
 from dptune.present.visible import visible
+
+TOAST_S = 2  # it covers the lines it speaks of
 
 
 class ReportApp(App[None]):
@@ -45,7 +47,7 @@ class ReportApp(App[None]):
             "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Go to the next part of the tab", show=False
         ),
         Binding("question_mark", "help", "Help", id="help", tooltip="Every key and what it does", key_display="?"),
-        Binding("q", "quit", "Quit", id="quit", tooltip="Leave; the recording stays where it is"),
+        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave; the recording stays where it is"),
     ]
 
     def __init__(self, report: Report) -> None:
@@ -77,18 +79,25 @@ class ReportApp(App[None]):
 
     def action_copy(self) -> None:
         """Copy the code of the chosen advice."""
-        chosen = self.query_one(Cards).chosen if self.query_one(OptionList).has_focus_within else None
+        chosen = self.query_one(Cards).chosen if self.query_one(TabbedContent).active == "advice" else None
         code = "\n".join(change.paste for change in chosen.changes) if chosen else ""
         if code:
             self.copy_to_clipboard(code)
-            self.notify("The code is on the clipboard, if this terminal allows it.", markup=False)
+            self.notify("The code is on the clipboard, if this terminal allows it.", markup=False, timeout=TOAST_S)
         else:
-            self.notify("Go to tab 2 and choose an advice with code to copy.", markup=False)
+            self.notify(
+                "There is no code to copy here: choose an advice with code on tab 2.", markup=False, timeout=TOAST_S
+            )
 
     def action_help(self) -> None:
         """Show every key."""
         bindings = [binding for binding in self.BINDINGS if isinstance(binding, Binding)]
-        self.push_screen(HelpScreen([(self.get_key_display(binding), binding) for binding in bindings]))
+        self.push_screen(HelpScreen([(_keys(binding), binding) for binding in bindings]))
+
+
+def _keys(binding: Binding) -> str:
+    """Every key of a binding, as a reader says them."""
+    return binding.key_display or binding.key.replace(",", ", ")
 
 
 def _subject(report: Report) -> str:

@@ -76,7 +76,7 @@ def _card(one: Advice, report: Report, width: int) -> Iterator[Line]:
     yield line(tag(one), "dim")
     yield from wrapped(one.title, width, role="strong")
     yield BLANK
-    yield from body(one, report.measured, width)
+    yield from body(one, report.measured, width, fold_code=True)
 
 
 def _rest(report: Report, width: int) -> Iterator[Line]:

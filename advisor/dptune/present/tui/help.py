@@ -42,6 +42,6 @@ class HelpScreen(ModalScreen[None]):
 
     def _words(self, width: int) -> Iterator[Line]:
         for key, binding in self._keys:
-            yield from labelled(key, f"{binding.description}. {binding.tooltip}", width, column=6)
+            yield from labelled(key, f"{binding.description}. {binding.tooltip}", width, column=11)
         yield line("")
         yield from wrapped(_MOVING, width)

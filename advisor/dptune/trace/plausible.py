@@ -1,0 +1,73 @@
+"""Facts that no run can have: found in one place, before any figure is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dptune.advice import Finding
+from dptune.runfile.facts import Facts, Window
+from dptune.trace.clock import LIMIT_NS
+from dptune.trace.run import MOST_RANKS
+
+_PER_STEP = (
+    "device_durations_ns",
+    "loader_wait_ns",
+    "loader_cpu_ns",
+    "loader_batches",
+    "loader_samples",
+    "backwards",
+    "unsynced_backwards",
+)
+
+
+def checked(facts: Facts, rank: int) -> Facts:
+    """The same facts; raises ValueError where their rank or world size is none, or not that of the file's name."""
+    if facts.rank != rank:
+        raise ValueError(f"the facts of rank {rank} claim to be of rank {facts.rank}")
+    if not 1 <= facts.world_size <= MOST_RANKS:
+        raise ValueError(f"the facts of rank {rank} claim {_shown(facts.world_size)} ranks")
+    return facts
+
+
+def possible(facts: Facts) -> tuple[Facts, list[Finding]]:
+    """The facts without the windows that no run can have, and a finding for each of those and for having none."""
+    found, kept = [], []
+    for window in facts.windows:
+        why = next(_impossible(window), "")
+        if why:
+            text = f"rank {facts.rank}: its window `{window.name[:40]}` is left out: {why}"
+            found.append(Finding(code="window-impossible", level="partial", text=text))
+        else:
+            kept.append(window)
+    if not facts.windows:
+        text = f"rank {facts.rank} recorded no window: its facts hold no step"
+        found.append(Finding(code="windows-missing", level="partial", text=text))
+    return replace(facts, windows=kept), found
+
+
+def _impossible(window: Window) -> Iterator[str]:
+    """What about a window cannot be."""
+    if not 0 <= window.first_step <= LIMIT_NS:
+        yield f"it begins with step {_shown(window.first_step)}"
+    for name, durations in (("step", window.durations_ns), ("step on the device", window.device_durations_ns or [])):
+        for duration in durations:
+            if not 0 < duration <= LIMIT_NS:
+                yield f"a {name} took {_shown(duration)} ns"
+    for name in _PER_STEP:
+        values: list[int] = getattr(window, name) or []
+        if values and window.durations_ns and len(values) != window.steps:
+            yield f"{name} holds {len(values):,} steps and durations_ns {window.steps:,}"
+        for value in values:
+            if not 0 <= value <= LIMIT_NS:
+                yield f"{name} holds {_shown(value)}"
+    for waited, duration in zip(window.loader_wait_ns, window.durations_ns, strict=False):
+        if waited > duration:
+            yield f"a step of {duration:,} ns waited {waited:,} ns for its loader"
+    for held, every in zip(window.unsynced_backwards, window.backwards, strict=False):
+        if held > every:
+            yield f"{held:,} of {every:,} backward calls ran under no_sync"
+
+
+def _shown(number: int) -> str:
+    return f"{number:,}" if abs(number) <= LIMIT_NS else "too large a number of"

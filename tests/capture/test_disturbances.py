@@ -1,0 +1,131 @@
+"""What scripts do that a recorder must bear: the script's own result comes first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import processes
+from dptune.runfile import form
+from dptune.runfile.record import RunRecord
+
+from .conftest import PLAIN, SHORT, Run, environment
+
+pytestmark = pytest.mark.records
+
+TWO_RANKS = """
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(40):
+        model(torch.randn(4, 8)).sum().backward()
+        {}
+        optimizer.zero_grad()
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_script_that_profiles_itself_is_left_to_it(profile: Callable[..., Run]) -> None:
+    """Two profilers at once bring the process down."""
+    script = """
+    import torch
+    from torch.profiler import profile, schedule
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with profile(schedule=schedule(wait=5, warmup=1, active=3, repeat=3), acc_events=True) as theirs:
+        for step in range(60):
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            theirs.step()
+    print("end")
+    """
+    run = profile(script, "--continue", *SHORT)
+    assert (run.status, run.out.strip()) == (0, "end")
+    assert "the script runs torch.profiler itself (train.py:6)" in run.err
+    assert run.facts().ended == "recording stopped: the script runs torch.profiler itself (train.py:6)"
+
+
+def test_steps_made_in_a_thread_each(profile: Callable[..., Run]) -> None:
+    """A profiler is bound to its thread: a thread that is gone is not taken for its successor."""
+    script = """
+    import threading, torch
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def step():
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    for _ in range(40):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+    print("end")
+    """
+    run = profile(script, *SHORT)
+    assert (run.status, run.out.strip()) == (0, "end")
+    assert "Traceback" not in run.err
+
+
+def test_a_rank_that_skips_steps_leaves_with_the_others(profile: Callable[..., Run]) -> None:
+    skips = "if rank == 0 or step not in (3, 6): optimizer.step()"
+    run = profile(TWO_RANKS.format(skips), "--nproc-per-node", "2", *SHORT)
+    assert run.status == 0, run.err
+    assert run.record.ending.how == "complete"
+    assert [run.facts(rank).ended for rank in (0, 1)] == ["complete", "complete"]
+
+
+def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[..., Run]) -> None:
+    fails = """
+        if rank == 1 and step == 2:
+            from dptune.capture.injected.tracing import Tracing
+            Tracing.begin = lambda self: 1 / 0
+        optimizer.step()
+    """
+    run = profile(TWO_RANKS.format(textwrap.dedent(fails).replace("\n", "\n        ")), "--nproc-per-node", "2", *SHORT)
+    assert run.status == 0, run.err
+    assert "dptune: rank 1: recording stopped: ZeroDivisionError" in run.err
+    assert run.facts(0).ended == "complete"
+
+
+def test_a_forked_child_of_a_rank_writes_nothing(profile: Callable[..., Run]) -> None:
+    script = PLAIN.replace("import sys, torch", "import os, sys, torch")
+    script += "        if step == 7:\n            if os.fork() == 0: sys.exit(3)\n            os.wait()\n"
+    run = profile(script, *SHORT)
+    assert run.status == 0, run.err
+    assert run.facts().ended == "complete"
+    assert run.facts().window("lean").complete  # type: ignore[union-attr]
+
+
+def test_an_optimizer_that_was_only_tried_is_not_the_clock(profile: Callable[..., Run]) -> None:
+    trial = "    trial = torch.optim.SGD(model.parameters(), lr=0.1)\n    trial.step()\n    del trial\n    for step"
+    run = profile(PLAIN.replace("    for step", trial), *SHORT)
+    assert run.facts().ended == "complete"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_dptune_ends_the_script_too(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(PLAIN).replace("range(60)", "range(10**9)"))
+    command = [sys.executable, "-m", "dptune", "profile", "--continue", "--run-dir", "run", *SHORT, "train.py"]
+    started = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    facts = tmp_path / "run" / "rank-00000.facts.json"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not facts.exists():
+        time.sleep(0.1)
+    (script,) = processes.descendants(started.pid)
+    os.kill(started.pid, number)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 128 + number, err
+    assert not Path(f"/proc/{script}").exists()
+    assert not (tmp_path / "run" / "live").exists()
+    assert form.read(tmp_path / "run" / "run.json", RunRecord).ending.how == "interrupted"

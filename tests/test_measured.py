@@ -1,0 +1,39 @@
+"""The words that figures are read and written in."""
+
+import json
+
+import pytest
+
+from dptune.measured import Account, InputFigures, Missing
+
+
+def test_a_missing_figure_raises_its_reason_and_is_null_in_json():
+    figures = InputFigures(wait_share=0.25, computed_share=0.5, missing={"wait_ns": "no step has a time"})
+    assert figures.wait_share == 0.25
+    with pytest.raises(Missing, match="no step has a time"):
+        print(figures.wait_ns)
+    assert json.loads(figures.model_dump_json())["wait_ns"] is None
+    assert InputFigures.model_validate_json(figures.model_dump_json()) == figures
+
+
+def test_a_hole_needs_a_reason():
+    with pytest.raises(ValueError, match=r"missing figures without a reason: \['computed_share', 'wait_ns'\]"):
+        InputFigures(wait_share=0.25)
+    with pytest.raises(ValueError, match=r"reasons for figures there: \['wait_share'\]"):
+        InputFigures(wait_share=1, wait_ns=1, computed_share=1, missing={"wait_share": "?"})
+
+
+def test_an_older_report_that_knows_fewer_figures_is_read():
+    old = InputFigures.model_validate_json('{"wait_share": 0.25, "wait_ns": 7, "basis": "traced", "since removed": 1}')
+    assert old.wait_ns == 7
+    with pytest.raises(Missing, match="another version"):
+        print(old.computed_share)
+
+
+def test_an_account_that_does_not_balance_cannot_be_made():
+    parts = dict.fromkeys(Account.model_fields, 0)
+    Account(**{**parts, "window_ns": 3, "compute_ns": 1, "unexplained_idle_ns": 2})
+    with pytest.raises(ValueError, match="does not balance"):
+        Account(**{**parts, "window_ns": 3, "compute_ns": 1})
+    with pytest.raises(ValueError, match="hidden"):
+        Account(**{**parts, "communication_ns": 1})
