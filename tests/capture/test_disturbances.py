@@ -100,7 +100,7 @@ def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[.
 
 def test_a_forked_child_of_a_rank_writes_nothing(profile: Callable[..., Run]) -> None:
     script = PLAIN.replace("import sys, torch", "import os, sys, torch")
-    script += "        if step == 7:\n            if os.fork() == 0: sys.exit(3)\n            os.wait()\n"
+    script += "        if step == 3:\n            if os.fork() == 0: sys.exit(3)\n            os.wait()\n"
     run = profile(script, *SHORT)
     assert run.status == 0, run.err
     assert run.facts().ended == "complete"

@@ -120,7 +120,7 @@ class Recorder:
     def _disown(self) -> None:
         """A forked child of a rank is not that rank: it records nothing, and writes nothing when it ends."""
         if self._clock is not None:
-            self._done, self._claimed, self._tracing = True, False, None
+            self._done, self._claimed = True, False
 
     def _guarded(self, act: Callable[[], None]) -> None:
         if self._done:
