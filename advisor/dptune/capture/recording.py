@@ -162,7 +162,7 @@ def _run_and_watch(command: list[str], plan: Plan, options: Options) -> Ending:
             return Ending("interrupted", 128 + int(stopped.args[0]), note=f"signal {stopped.args[0]} to dptune")
     progress.clear()
     if timed_out:
-        return Ending("timed-out", None, None, timed_out)
+        return Ending("timed-out", note=timed_out)
     status = process.returncode
     status = 128 - status if status < 0 else status
     if interrupted and status:
@@ -228,7 +228,7 @@ def _conclude(run: RunRecord, folder: Path) -> list[Facts]:
         with contextlib.suppress(ValueError, OSError):
             facts.append(form.read(path, Facts))
     if run.ending.how == "recording":
-        run.ending = Ending("failed", None, None, "the launcher ended before the script did")
+        run.ending = Ending("failed", note="the launcher ended before the script did")
     if facts:
         run.world_size = facts[0].world_size
         if all(one.ended == "complete" for one in facts) and run.ending.how == "script-ended":

@@ -17,7 +17,6 @@ class Ending:
 
     how: str = "recording"
     exit_status: int | None = None
-    failed_rank: int | None = None
     note: str = ""
 
 
