@@ -68,7 +68,7 @@ $(VENV)/.profile: $(VENV)/.pip pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.profile
 	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) install $(BY) --editable '.[profile,hta]' --group test
+	@$(PIP) install $(BY) --editable '.[profile,hta]' --group test --group frameworks
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dptune.advice import Advice, Change, Evidence, Report, Saving
+    from dptune.capture.injected.api import profile
     from dptune.errors import CaptureError, DptuneError, RunError, TraceError, UsageError
     from dptune.measured import Measured, Missing
     from dptune.rule import Rule, RunView, Threshold
@@ -32,6 +33,7 @@ _HOME = {
     "Threshold": "dptune.rule",
     "TraceError": "dptune.errors",
     "UsageError": "dptune.errors",
+    "profile": "dptune.capture.injected.api",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "__version__",
+    "profile",
 ]
 
 

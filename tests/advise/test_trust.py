@@ -106,6 +106,12 @@ def test_what_the_reader_found_comes_first_and_is_not_said_twice(make_measured):
     assert text_of(trust, "ranks-missing") == "ranks 2 to 7 have no trace"
 
 
+def test_ranks_left_out_on_request_are_not_called_missing(make_measured):
+    found = Finding(code="ranks-sampled", level="partial", text="ranks 2-7 were not recorded, as asked")
+    trust = judge(make_measured().model_copy(update={"world_size": 8}), [], [found])
+    assert codes(trust) == ["ranks-sampled", "profiler-cost"]
+
+
 def test_the_reader_can_find_a_run_unjudgeable(make_measured):
     found = Finding(code="several-ranks-in-one-file", level="unjudgeable", text="two ranks wrote to one file")
     assert judge(make_measured(), [], [found]).level == "unjudgeable"

@@ -98,11 +98,19 @@ def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[.
     assert run.facts(0).ended == "complete"
 
 
-def test_a_forked_child_of_a_rank_writes_nothing(profile: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("step", [3, 6, 7, 10])
+def test_a_forked_child_of_a_rank_ends_and_writes_nothing(step: int, profile: Callable[..., Run]) -> None:
+    """Unprofiled, with the profiler set up, while it records, and after it has recorded."""
     script = PLAIN.replace("import sys, torch", "import os, sys, torch")
-    script += "        if step == 3:\n            if os.fork() == 0: sys.exit(3)\n            os.wait()\n"
-    run = profile(script, *SHORT)
+    script += f"""        if step == {step}:
+            if os.fork() == 0:
+                print("child")
+                sys.exit(3)
+            print("status", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+    run = profile(script, "--continue", *SHORT)
     assert run.status == 0, run.err
+    assert run.out.split() == ["child", "status", "3"]
     assert run.facts().ended == "complete"
     assert run.facts().window("lean").complete  # type: ignore[union-attr]
 

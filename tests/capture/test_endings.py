@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dptune.capture import processes
+from dptune.capture.progress import listen
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
@@ -99,9 +100,9 @@ def test_a_signal_to_the_script_in_a_window(tmp_path: Path, number: signal.Signa
     (tmp_path / "train.py").write_text(textwrap.dedent(body))
     command = [sys.executable, "-m", "dptune", "profile", "--run-dir", "run", *SHORT, "train.py"]
     started = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
-    live = tmp_path / "run" / "live" / "rank-00000.json"
+    live = tmp_path / "run" / "live"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (live.exists() and '"step": 8' in live.read_text()):
+    while time.monotonic() < deadline and not any(one.step == 8 for one in listen(live)):
         time.sleep(0.1)
     (script,) = processes.descendants(started.pid)
     if number is signal.SIGINT:

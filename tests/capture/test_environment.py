@@ -100,3 +100,28 @@ def test_a_run_folder_in_use_is_refused(profile: Callable[..., Run], tmp_path: P
     assert run.status == 2
     assert "is not empty" in run.err
     assert run.files == {"mine.txt"}
+
+
+@pytest.mark.parametrize(
+    "first_lines",
+    ["#!{python}", "#!/usr/bin/env -S {python} -u", "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''"],
+    ids=["path", "env", "longer-than-a-first-line-may-be"],
+)
+def test_the_python_of_a_launcher_is_the_one_its_first_line_names(bare: Path, tmp_path: Path, first_lines: str) -> None:
+    launcher = tmp_path / "launcher"
+    launcher.write_text(first_lines.format(python=bare / "bin" / "python") + "\nimport sys\n")
+    assert interpreter.of_program(str(launcher)) is None  # it has no torch, and no other is asked
+    pytest.importorskip("torch", reason="finding torch needs torch")
+    launcher.write_text(first_lines.format(python=sys.executable) + "\nimport sys\n")
+    found = interpreter.of_program(str(launcher))
+    assert found is not None
+    assert found.path == sys.executable
+    assert found.torch
+
+
+def test_a_launcher_that_is_no_python_script_runs_in_the_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="finding torch needs torch")
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    found = interpreter.of_program("/bin/sh")
+    assert found is not None
+    assert Path(found.path).parent == Path(sys.prefix) / "bin"

@@ -31,7 +31,7 @@ def test_what_ignores_sigterm_is_killed_and_nothing_stays_behind() -> None:
     processes.end(parent, grace_s=0.5)
     parent.stdout.close()
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and processes._alive(child):
+    while time.monotonic() < deadline and processes.alive(child):
         time.sleep(0.05)
     assert parent.returncode is not None
-    assert not processes._alive(child)
+    assert not processes.alive(child)

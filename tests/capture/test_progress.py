@@ -35,6 +35,12 @@ def test_elsewhere_than_on_a_terminal_there_is_one_plain_line_per_window() -> No
     ]
 
 
+def test_steps_made_while_the_others_come_to_the_end_are_not_counted() -> None:
+    log = io.StringIO()
+    ProgressLine(35, stream=log).show([at(0, 37, "done")])
+    assert log.getvalue() == "dptune: step 35/35 · done\n"
+
+
 def test_quiet_says_nothing() -> None:
     terminal = Terminal()
     line = ProgressLine(35, quiet=True, stream=terminal)
@@ -46,7 +52,18 @@ def test_quiet_says_nothing() -> None:
 def test_half_written_words_are_passed_over(tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
-    word = {"rank": 1, "pid": 7, "step": 3, "phase": "lean", "where": None}
-    (live / "rank-00001.json").write_text(json.dumps(word))
-    (live / "rank-00000.json").write_text('{"rank": 0, "pi')
-    assert listen(tmp_path) == [Said(1, 7, 3, "lean", None)]
+    word = {"rank": 1, "pid": 7, "step": 3, "phase": "lean", "where": None, "claimed": True}
+    (live / "pid-7.json").write_text(json.dumps(word))
+    (live / "pid-8.json").write_text('{"rank": 0, "pi')
+    assert listen(live) == [Said(1, 7, 3, "lean", None, claimed=True)]
+
+
+def test_who_is_no_rank_is_shown_only_until_there_is_one(tmp_path: Path) -> None:
+    def write(**word: object) -> None:
+        whole = {"rank": 0, "step": 0, "phase": "starting", "where": None, "claimed": False, **word}
+        (tmp_path / f"pid-{word['pid']}.json").write_text(json.dumps(whole))
+
+    write(pid=7)
+    assert [one.pid for one in listen(tmp_path)] == [7]
+    write(pid=8, rank=1, step=2, claimed=True)
+    assert [one.pid for one in listen(tmp_path)] == [8]

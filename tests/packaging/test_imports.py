@@ -95,7 +95,7 @@ def test_the_command_line_starts_without_the_terminal_interface_or_numpy() -> No
 
 def readers() -> list[str]:
     """Every module that a machine which only reads reports may load; a folder without __init__.py is data."""
-    elsewhere = ("dptune.capture.injected", "dptune.demo", "dptune.trace.hta", "dptune.__main__")
+    elsewhere = ("dptune.capture.injected", "dptune.integrations", "dptune.demo", "dptune.trace.hta", "dptune.__main__")
     paths = (path for folder in (DPTUNE, RULES) for path in folder.rglob("*.py"))
     names = (module_name(path) for path in paths if (path.parent / "__init__.py").is_file())
     return sorted(name for name in names if not within(name, *elsewhere))

@@ -166,6 +166,17 @@ def test_a_run_folder_with_holes_is_read_and_they_are_named(run_folder):
     assert run.record is None
 
 
+def test_ranks_that_were_not_asked_for_are_not_missing(run_folder):
+    for rank in range(2):
+        form.write(run_folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=8, windows=[Window("lean", 7)]))
+    form.write(run_folder / "run.json", RunRecord(world_size=8, ranks=[0, 1, 5]))
+    run = load([run_folder])
+    assert [(one.code, one.text) for one in run.findings] == [
+        ("ranks-missing", "rank 5 is missing: 2 of 8 ranks were given"),
+        ("ranks-sampled", "ranks 2-4, 6-7 were not recorded, as asked: what they did is not known"),
+    ]
+
+
 def test_facts_alone_are_a_run(run_folder):
     for path in run_folder.glob("*.gz"):
         path.unlink()

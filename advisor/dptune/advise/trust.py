@@ -26,6 +26,8 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
     """The level and all findings: those made while reading and measuring, then those of the figures."""
     findings = list(found)
     codes = {finding.code for finding in findings}
+    if "ranks-sampled" in codes:
+        codes.add("ranks-missing")  # the others are not missed
     of_figures = (*_account(measured), *_ranks(measured), *_times(measured), *_switches(facts))
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
     levels = {finding.level for finding in findings}

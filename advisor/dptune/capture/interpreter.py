@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,32 @@ def choose(asked: str | None) -> Interpreter:
         f"no torch to record with ({looked_at})",
         "pip install 'dptune[profile]', or name the Python that has torch: dptune profile --python PATH ...",
     )
+
+
+def of_program(path: str) -> Interpreter | None:
+    """The Python that a program runs in, where it is a Python script, else the active one; None without torch."""
+    own = _named_in(path)
+    for candidate in [own] if own else _candidates():
+        found = _ask(candidate)
+        if found is not None and found.torch is not None:
+            return found
+    return None
+
+
+def _named_in(path: str) -> str | None:
+    """The Python in a script's first line, or in the second as pip writes it where the first would be too long."""
+    if re.fullmatch(r"python[\d.]*(\.exe)?", Path(path).name):
+        return path
+    try:
+        with open(path, "rb") as script:
+            start = script.read(2048).decode(errors="replace").splitlines()[:2]
+    except OSError:
+        return None
+    if not start or not start[0].startswith("#!"):
+        return None
+    found = re.search(r"^#!\s*(?:\S*/env\s+(?:-\S+\s+)?)?(\S*python[\d.]*)", start[0])
+    found = found or re.search(r"""^'''exec' "?([^"]*python[\d.]*)"? """, start[-1])
+    return shutil.which(found[1]) if found else None
 
 
 def _candidates() -> list[str]:

@@ -1,14 +1,22 @@
-"""The command that runs the user's script under observation, and the environment it gets."""
+"""What is started, and the environment it gets."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dptune.capture.injected import plan as plans
+from dptune.capture.interpreter import Interpreter
+from dptune.capture.job import Job
+from dptune.capture.torchrun import Torchrun
+from dptune.errors import CaptureError
 
+# torchrun's and deepspeed's option; accelerate's counts all nodes, which is more than enough
+_ASKS_FOR = re.compile(r"--(?:nproc[-_]per[-_]node|num_processes|num_gpus|ntasks-per-node)[= ](\d{1,5})\b")
 _INJECTED = Path(__file__).parent / "injected"
 
 
@@ -30,22 +38,101 @@ class Script:
         """A short name for the run folder."""
         return self.target.rsplit(".", 1)[-1] if self.module else Path(self.target).stem
 
+    @property
+    def program(self) -> str | None:
+        """The program on PATH that the first word names, where it is no script that is there."""
+        return None if self.module or Path(self.target).exists() else shutil.which(self.target)
 
-def command(python: str, script: Script, processes: int) -> list[str]:
-    """`python train.py ...`, or with several processes the same under torchrun on this machine."""
-    if processes == 1:
-        return [python, *script.words]
-    torchrun = ["--standalone", "--nproc-per-node", str(processes)]
-    return [python, str(_INJECTED / "launch_workers.py"), *torchrun, *script.words]
+    def check(self) -> None:
+        """Raise CaptureError where the script is not there."""
+        if not self.module and not Path(self.target).is_file():
+            raise CaptureError(f"no such script: {self.target}", "dptune profile [options] train.py [its arguments]")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command to start, by whom it starts ranks (as run.json has it), and what is known of them before.
+
+    `words` are started, `shown` stand in run.json; `ranks` are those expected on this node.
+    """
+
+    by: str
+    words: tuple[str, ...]
+    shown: tuple[str, ...]
+    name: str
+    interpreter: Interpreter | None = None
+    torchrun: Torchrun | None = None
+    job: Job | None = None
+    ranks: tuple[int, ...] = ()
+    world_size: int | None = None
+    local_ranks: int = 1
+
+
+def alone(script: Script, interpreter: Interpreter) -> Launch:
+    """`python train.py ...`."""
+    words = (interpreter.path, *script.words)
+    return Launch("dptune", words, _shown(script), script.name, interpreter, ranks=(0,), world_size=None)
+
+
+def under_torchrun(script: Script, interpreter: Interpreter, torchrun: Torchrun) -> Launch:
+    """The same under torchrun, on this node."""
+    agent = (interpreter.path, str(_INJECTED / "launch_workers.py"), *torchrun.words, *script.words)
+    local, first = torchrun.local_ranks, 0
+    if torchrun.several_nodes:
+        first = -1 if torchrun.node_rank is None else torchrun.node_rank * local
+    ranks = tuple(range(first, first + local)) if first >= 0 and isinstance(torchrun.nproc_per_node, int) else ()
+    world = torchrun.world_size
+    return Launch(
+        "torchrun", agent, _shown(script), script.name, interpreter, torchrun, None, ranks, world, local_ranks=local
+    )
+
+
+def as_rank(script: Script, interpreter: Interpreter, job: Job) -> Launch:
+    """`python train.py ...` again, as the rank that a launcher has started dptune for."""
+    words, world = (interpreter.path, *script.words), job.world_size
+    return Launch("launcher", words, _shown(script), script.name, interpreter, None, job, (job.rank,), world)
+
+
+def own_command(script: Script, interpreter: Interpreter | None) -> Launch:
+    """The user's own launcher, as it is; `script` is its command line."""
+    words = tuple(script.words)
+    return Launch("command", words, words, _command_name(words), interpreter, local_ranks=_ranks_in(words))
 
 
 def environment(plan: plans.Plan, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The user's environment with the plan in it and the injected folder, alone, ahead on PYTHONPATH."""
     variables = dict(os.environ if base is None else base)
-    variables[plans.VARIABLE] = plan.as_environment()
-    variables["PYTHONPATH"] = os.pathsep.join(_joined(str(_INJECTED / "site"), variables.get("PYTHONPATH")))
-    variables.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto writes a line to stderr for each window otherwise
-    return variables
+    return {**variables, **additions(plan, variables)}
+
+
+def additions(plan: plans.Plan, base: Mapping[str, str]) -> dict[str, str]:
+    """What is added to the user's environment."""
+    added = {plans.VARIABLE: plan.as_environment()}
+    added["PYTHONPATH"] = os.pathsep.join(_joined(str(_INJECTED / "site"), base.get("PYTHONPATH")))
+    if "KINETO_LOG_LEVEL" not in base:
+        added["KINETO_LOG_LEVEL"] = "99"  # Kineto writes a line to stderr for each window otherwise
+    return added
+
+
+def mark(plan: plans.Plan) -> str:
+    """The entry of the environment by which a process of this recording is known."""
+    return f"{plans.VARIABLE}={plan.as_environment()}"
+
+
+def _shown(script: Script) -> tuple[str, ...]:
+    return ("python", *script.words)
+
+
+def _ranks_in(words: Sequence[str]) -> int:
+    """How many ranks a launcher's command line asks for on a node, where it says so; else 1."""
+    found = _ASKS_FOR.search(" ".join(words))
+    return max(1, int(found[1])) if found else 1
+
+
+def _command_name(words: Sequence[str]) -> str:
+    """A short name for the run folder: the script's, where one of the words is a script, else the program's."""
+    scripts = [word for word in words[1:] if word.endswith(".py")]
+    return Path(scripts[0] if scripts else words[0]).stem
 
 
 def _joined(first: str, rest: str | None) -> Sequence[str]:

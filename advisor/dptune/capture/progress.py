@@ -8,37 +8,48 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from dptune.runfile.paths import LIVE
-
 
 @dataclass(frozen=True)
 class Said:
-    """The last word of one rank: optimizer steps made, the window it is in, and where it is before the first step."""
+    """The last word of one process: optimizer steps made, the window it is in, where it is before the first step.
+
+    Until `claimed`, the rank is a guess.
+    """
 
     rank: int
     pid: int
     step: int
     phase: str
     where: str | None
+    claimed: bool = False
 
 
-def listen(folder: Path) -> list[Said]:
-    """The last word of each rank that has said anything, by rank."""
+def listen(live: Path) -> list[Said]:
+    """The last word of each process that has said anything, by rank; of ranks only, as soon as there is one."""
+    said = everyone(live)
+    return [one for one in said if one.claimed] or said
+
+
+def everyone(live: Path) -> list[Said]:
+    """The last word of each process that has said anything, by rank, then by process id."""
     said = []
-    for path in sorted((folder / LIVE).glob("rank-*.json")):
+    for path in live.glob("pid-*.json"):
         try:
             said.append(Said(**json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # replaced or removed under our eyes: the next look sees it
-    return said
+    return sorted(said, key=lambda one: (one.rank, one.pid))
 
 
 class ProgressLine:
-    """One line on a terminal, rewritten in place; elsewhere one line per change of window. Always stderr."""
+    """One line on a terminal, rewritten in place; elsewhere one line per change of window. Always stderr.
 
-    def __init__(self, total_steps: int, quiet: bool = False, stream: TextIO | None = None) -> None:
+    `quiet` shows no progress, `mute` says nothing at all.
+    """
+
+    def __init__(self, total_steps: int, quiet: bool = False, mute: bool = False, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._total, self._quiet = total_steps, quiet
+        self._total, self._quiet, self._mute = total_steps, quiet or mute, mute
         self._terminal = self._stream.isatty()
         self._last = ""
 
@@ -50,7 +61,7 @@ class ProgressLine:
         if not slowest.step:
             phase, text = "starting", "waiting for the first optimizer step"
         else:
-            phase, text = slowest.phase, f"step {slowest.step}/{self._total} · {slowest.phase}"
+            phase, text = slowest.phase, f"step {min(slowest.step, self._total)}/{self._total} · {slowest.phase}"
         shown = text if self._terminal else phase
         if shown == self._last:
             return
@@ -61,6 +72,13 @@ class ProgressLine:
         else:
             self._stream.write(f"dptune: {text}\n")
         self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """A line of its own, also where progress is not shown."""
+        if self._mute:
+            return
+        self.clear()
+        print(f"dptune: {text}", file=self._stream, flush=True)
 
     def clear(self) -> None:
         """Take the line off the terminal."""

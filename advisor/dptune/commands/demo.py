@@ -73,7 +73,9 @@ def _then(recorded: bool, folder: Path) -> str:
 
 
 def _record(fault: str, python: str | None) -> Path:
-    from dptune.capture import interpreter, launch, recording
+    from dptune.capture import epilogue, interpreter, launch, recording
+    from dptune.capture.options import Options
+    from dptune.capture.torchrun import Torchrun
     from dptune.runfile.record import Schedule
 
     chosen = interpreter.choose(python)
@@ -81,8 +83,9 @@ def _record(fault: str, python: str | None) -> Path:
     script.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_DEMO / "train.py", script)
     print(f"dptune: dptune profile --nproc-per-node 2 --lean 4 --rich 1 {script} {FAULTS[fault]}", file=sys.stderr)
-    options = recording.Options(processes=2, schedule=Schedule(lean=4, rich=1))
-    made = recording.record(launch.Script(str(script), tuple(FAULTS[fault].split())), chosen, options)
-    for line in recording.epilogue(made):
+    words = launch.Script(str(script), tuple(FAULTS[fault].split()))
+    started = launch.under_torchrun(words, chosen, Torchrun(nproc_per_node=2))
+    made = recording.record(started, Options(schedule=Schedule(lean=4, rich=1)))
+    for line in epilogue.lines(made):
         print(f"dptune: {line}", file=sys.stderr)
     return made.folder

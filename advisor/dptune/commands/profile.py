@@ -8,25 +8,44 @@ examples:
   dptune profile train.py --epochs 1
   dptune profile --nproc-per-node 2 train.py
   dptune profile -m my_package.train --config small.yaml
+
+with a launcher of your own, before or after it:
+  dptune profile torchrun --nproc-per-node 2 train.py
+  srun dptune profile --ranks 0,7 train.py
+
+on several nodes, on each with its own i; the folder may be shared or not:
+  dptune profile --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node 8 --run-dir DIR train.py
+
+where dptune can neither start the launcher nor be started by it:
+  eval "$(dptune profile --env)"; ./run_training.sh
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.amounts import count, nodes, ranks_per_node, seconds, seconds_or_none
+from dptune.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptune.capture.launch import Launch
+    from dptune.capture.options import Options
+    from dptune.capture.torchrun import Torchrun
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    where = parser.add_argument_group("where it runs")
-    where.add_argument(
-        "--nproc-per-node", type=_positive, default=1, metavar="N", help="start N ranks through torchrun (default: 1)"
-    )
+    where = parser.add_argument_group("where it runs, and where to")
     where.add_argument("--python", metavar="PATH", help="a Python that has torch (default: the active environment's)")
     where.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)"
     )
+    where.add_argument("--ranks", metavar="LIST", help="record these ranks only, like 0,7,64-71 (default: all)")
+    _torchrun_arguments(parser)
     steps = parser.add_argument_group("how much is recorded, in optimizer steps")
     for name, default, text in (
         ("warmup", 5, "steps let pass first"),
@@ -34,59 +53,132 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         ("lean", 5, "steps traced with names and times"),
         ("rich", 3, "steps traced with shapes, stacks and memory"),
     ):
-        steps.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{text} (default: {default})")
+        steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {default})")
+    window = "a window also ends after S seconds; 0: never (default: 60)"
+    steps.add_argument("--window-time", type=seconds_or_none, default=60.0, metavar="S", help=window)
     end = parser.add_argument_group("when it ends")
     end.add_argument("--continue", dest="keep_going", action="store_true", help="let the script run on to its own end")
-    end.add_argument(
-        "--first-step-timeout",
-        type=_seconds,
-        default=600.0,
-        metavar="S",
-        help="give up when no optimizer step came within S seconds (default: 600)",
-    )
+    first = "give up, and say who waits where, when no optimizer step came within S seconds (default: 600)"
+    end.add_argument("--first-step-timeout", type=seconds, default=600.0, metavar="S", help=first)
+    stall = "the same when a later step takes longer than S seconds to come (default: 1800)"
+    end.add_argument("--stall-timeout", type=seconds, default=1800.0, metavar="S", help=stall)
+    instead = parser.add_argument_group("instead of recording")
+    instead.add_argument("--dry-run", action="store_true", help="say what would be recorded; start nothing")
+    instead.add_argument("--env", action="store_true", help="print the environment that makes any launcher record")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-    parser.add_argument("script", metavar="train.py", help="the script, or with -m the module")
+    script = "the script, with -m the module, or the command of a launcher"
+    parser.add_argument("script", nargs="?", metavar="train.py", help=script)
     parser.add_argument("script_arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+
+
+def _torchrun_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("start the ranks through torchrun, whose options these are")
+    options = (
+        ("nproc-per-node", ranks_per_node, "N|gpu|cpu|auto", "ranks on this node (default: 1)"),
+        ("nnodes", nodes, "N|MIN:MAX", "nodes; run dptune on each"),
+        ("node-rank", count, "I", "this node's number"),
+        ("master-addr", str, "HOST", "address of node 0"),
+        ("master-port", count, "PORT", "port there"),
+        ("rdzv-backend", str, "NAME", "rendezvous, where no node is the master"),
+        ("rdzv-endpoint", str, "HOST:PORT", "where the nodes meet"),
+        ("rdzv-id", str, "ID", "name of the job; names the run folder too"),
+        ("rdzv-conf", str, "K=V,...", "more for the rendezvous"),
+    )
+    for name, kind, metavar, text in options:
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+        if "-" in name:  # torchrun takes both
+            hidden = argparse.SUPPRESS
+            group.add_argument(f"--{name.replace('-', '_')}", type=kind, default=hidden, help=hidden)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record, say where the recording is and what to do next; the script's own exit status."""
-    from dptune.capture import interpreter, launch, recording
-    from dptune.runfile.record import Schedule
+    from dptune.capture import epilogue, outline, recording
 
-    script = launch.Script(args.script, tuple(args.script_arguments), args.module)
-    options = recording.Options(
-        processes=args.nproc_per_node,
-        schedule=Schedule(args.warmup, args.unprofiled, args.lean, args.rich),
-        run_dir=args.run_dir,
-        end_when_full=not args.keep_going,
-        first_step_limit_s=args.first_step_timeout,
-        quiet=args.quiet,
-    )
-    recording.check_script(script)
-    made = recording.record(script, interpreter.choose(args.python), options)
-    for line in recording.epilogue(made):
-        print(f"dptune: {line}", file=sys.stderr)
+    options = _options(args)
+    if args.env:
+        return _export(args, options)
+    started = _launch(args)
+    if args.dry_run:
+        print("\n".join(outline.lines(started, options)))
+        return 0
+    made = recording.record(started, options)
+    if made.leads:
+        for line in epilogue.lines(made):
+            print(f"dptune: {line}", file=sys.stderr)
     return made.exit_status
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
+def _options(args: argparse.Namespace) -> Options:
+    from dptune.capture import ranks
+    from dptune.capture.options import Options
+    from dptune.capture.watch import Limits
+    from dptune.runfile.record import Schedule
+
+    return Options(
+        schedule=Schedule(args.warmup, args.unprofiled, args.lean, args.rich, args.window_time),
+        ranks=None if args.ranks is None else ranks.parse(args.ranks),
+        run_dir=args.run_dir,
+        end_when_full=not args.keep_going,
+        limits=Limits(args.first_step_timeout, args.stall_timeout),
+        quiet=args.quiet,
+    )
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"cannot be negative: {number}")
-    return number
+def _launch(args: argparse.Namespace) -> Launch:
+    """By whom the ranks are started: nobody, torchrun, a command of the user's, or whoever started dptune."""
+    from dptune.capture import interpreter, job, launch
+
+    if args.script is None:
+        raise UsageError("there is nothing to record", "dptune profile [options] train.py [its arguments]")
+    script = launch.Script(args.script, tuple(args.script_arguments), args.module)
+    torchrun = _torchrun(args)
+    program = script.program
+    if program is not None:
+        _refuse_for_command(args, torchrun)
+        return launch.own_command(script, interpreter.of_program(program))
+    script.check()
+    chosen = interpreter.choose(args.python)
+    if torchrun.asked:
+        return launch.under_torchrun(script, chosen, torchrun)
+    around = job.surrounding()
+    return launch.alone(script, chosen) if around is None else launch.as_rank(script, chosen, around)
 
 
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return number
+def _refuse_for_command(args: argparse.Namespace, torchrun: Torchrun) -> None:
+    for option in [*torchrun.asked, *(["--python"] if args.python else [])]:
+        what = f"{option} is not for a command that starts the ranks itself"
+        raise UsageError(what, f"give it to {args.script}, or name the script alone: dptune profile {option} ...")
+
+
+def _export(args: argparse.Namespace, options: Options) -> int:
+    from dptune.capture import exports, interpreter, launch, outline
+    from dptune.errors import CaptureError
+
+    if args.script is not None or _torchrun(args).asked:
+        given = args.script or _torchrun(args).asked[0]
+        raise UsageError(
+            f"--env takes no script and no launcher's options: '{given}'",
+            'eval "$(dptune profile --env)", and then start the script as ever',
+        )
+    try:
+        chosen = interpreter.choose(args.python)
+    except CaptureError:
+        if args.python is not None:
+            raise
+        chosen = None  # it may be found where the ranks run
+    if args.dry_run:
+        print("\n".join(outline.lines(launch.Launch("environment", (), (), "environment", chosen), options)))
+        return 0
+    folder, lines = exports.make(options, chosen)
+    print("\n".join(lines))
+    told = f"what this shell starts with torch is recorded in {folder.path}, until `unset DPTUNE_CAPTURE`"
+    print(f"dptune: {told}", file=sys.stderr)
+    return 0
+
+
+def _torchrun(args: argparse.Namespace) -> Torchrun:
+    from dptune.capture.torchrun import Torchrun
+
+    return Torchrun(**{one.name: getattr(args, one.name) for one in fields(Torchrun)})

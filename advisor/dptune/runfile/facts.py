@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SCHEMA_VERSION = "0.1"
+SCHEMA_VERSION = "0.2"
 
 
 @dataclass
@@ -19,7 +19,9 @@ class Window:
     `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
     part of it in which that thread computed, `loader_samples` the batch
     size of the loaders times the batches drawn, `backwards` the calls of backward, and `unsynced_backwards` those of
-    them under `no_sync`.
+    them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped. `trace_text_bytes` is the size of the
+    trace before compression, `saving_ns` how long writing it took, after the window. `complete`: the window was not
+    broken off; `cut_short`: its time bound ended it before its number of steps.
     """
 
     name: str
@@ -32,8 +34,12 @@ class Window:
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
+    skipped_steps: int = 0
     trace: str | None = None
+    trace_text_bytes: int | None = None
+    saving_ns: int | None = None
     complete: bool = False
+    cut_short: bool = False
 
     @property
     def steps(self) -> int:
@@ -62,6 +68,47 @@ class DdpFacts:
 
 
 @dataclass
+class FsdpFacts:
+    """Modules sharded alike by one line of the script: FullyShardedDataParallel (`version` 1) or fully_shard (2).
+
+    `units` counts them: each gathers its parameters in one all-gather. `mesh` is the shape of the device mesh.
+    """
+
+    version: int
+    units: int = 0
+    where: str | None = None
+    modules: list[str] = field(default_factory=list)
+    strategy: str | None = None
+    mesh: list[int] = field(default_factory=list)
+    reshard_after_forward: bool | None = None
+    parameter_dtype: str | None = None
+    reduce_dtype: str | None = None
+    offload: str | None = None
+    backward_prefetch: str | None = None
+    forward_prefetch: bool | None = None
+    limit_all_gathers: bool | None = None
+
+
+@dataclass
+class SchedulerFacts:
+    """One learning-rate scheduler."""
+
+    name: str
+    where: str | None = None
+
+
+@dataclass
+class CompileFacts:
+    """What torch.compile was used on: the lines that call it (None where unknown), and what it made of DDP.
+
+    `ddp_graphs`: for each compiled graph, into how many its DDPOptimizer split it, so that buckets go out early.
+    """
+
+    where: list[str | None] = field(default_factory=list)
+    ddp_graphs: list[int] = field(default_factory=list)
+
+
+@dataclass
 class LoaderFacts:
     """One DataLoader that the training thread drew batches from."""
 
@@ -81,7 +128,7 @@ class LoaderFacts:
 
 @dataclass
 class OptimizerFacts:
-    """One optimizer. The first one seen is the clock of the recording."""
+    """One optimizer. The first one seen is the clock of the recording. `parameters` are those this rank updates."""
 
     name: str
     where: str | None = None
@@ -114,7 +161,8 @@ class Facts:
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the
     NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that
-    calls backward; `steps` how many optimizer steps were counted; `ended` how this rank's part ended.
+    calls backward; `engine` the library that wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps
+    were counted; `ended` how this rank's part ended: `recording` while it has not, and for one that was killed.
     """
 
     rank: int
@@ -129,14 +177,19 @@ class Facts:
     device: DeviceFacts | None = None
     windows: list[Window] = field(default_factory=list)
     ddp: list[DdpFacts] = field(default_factory=list)
+    fsdp: list[FsdpFacts] = field(default_factory=list)
     loaders: list[LoaderFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
+    schedulers: list[SchedulerFacts] = field(default_factory=list)
+    compiled: CompileFacts | None = None
+    engine: str | None = None
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     steps: int = 0
     backward_where: str | None = None
     autocast: str | None = None
     grad_scaler: bool | None = None
+    grad_scale: float | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -19,11 +19,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def text(record: Any) -> str:
+    """A dataclass as JSON text."""
+    return json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n"
+
+
 def write(path: Path, record: Any) -> None:
     """Write a dataclass as JSON, whole or not at all (a temporary name, then a rename)."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    temporary.write_text(json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)  # noqa: PTH105 - atomic on every platform
+    try:
+        temporary.write_text(text(record), encoding="utf-8")
+        os.replace(temporary, path)  # noqa: PTH105 - atomic on every platform
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path, record: type[T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SCHEMA_VERSION = "0.1"
+SCHEMA_VERSION = "0.2"
 
 
 @dataclass
@@ -22,16 +22,19 @@ class Ending:
 
 # Steps with the profiler set up but not yet recording, before each traced window: they pay for the setting up.
 PROFILER_WARMUP = 1
+# A window that its time bound ends has at least so many steps; the unprofiled one is what the step time comes from.
+LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1}
 
 
 @dataclass
 class Schedule:
-    """Optimizer steps per window, in this order."""
+    """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never)."""
 
     warmup: int = 5
     unprofiled: int = 20
     lean: int = 5
     rich: int = 3
+    window_s: float = 60.0
 
     @property
     def first_boundary(self) -> int:
@@ -40,22 +43,35 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps from the first one to the end of the recording."""
+        """Optimizer steps from the first one to the end of the recording, where no time bound shortens it."""
         traced = sum(steps + PROFILER_WARMUP for steps in (self.lean, self.rich) if steps)
         return self.first_boundary + self.unprofiled + traced
 
 
 @dataclass
 class RunRecord:
-    """run.json. Secrets are redacted from `command` before it is written."""
+    """run.json. Secrets are redacted from `command` before it is written.
+
+    `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own
+    launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code.
+    `nproc_per_node` and `nnodes` are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it
+    was a sample. `topology` is what `nvidia-smi topo -m` printed.
+    """
 
     schema_version: str = SCHEMA_VERSION
     dptune: str = ""
     recorded: str = ""
     command: list[str] = field(default_factory=list)
     python: str = ""
+    torch: str = ""
     working_directory: str = ""
+    launched_by: str = "dptune"
     world_size: int | None = None
-    nproc_per_node: int = 1
+    nproc_per_node: int | str = 1
+    nnodes: int | str = 1
+    ranks: list[int] | None = None
+    hosts: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    topology: str | None = None
     schedule: Schedule = field(default_factory=Schedule)
     ending: Ending = field(default_factory=Ending)

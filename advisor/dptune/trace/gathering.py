@@ -138,9 +138,15 @@ def _absent(run: Run) -> list[Finding]:
         text = f"rank {rank} has facts but no readable trace"
         found.append(Finding(code="trace-missing", level="partial", text=text))
     world = run.world_size or 0
-    missing = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
+    absent = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
+    asked = None if run.record is None or run.record.ranks is None else set(run.record.ranks)
+    missing = [rank for rank in absent if asked is None or rank in asked]
     if missing:
         which = f"rank {spans(missing)} is" if len(missing) == 1 else f"ranks {spans(missing)} are"
-        text = f"{which} missing: {world - len(missing)} of {world} ranks were given"
+        text = f"{which} missing: {world - len(absent)} of {world} ranks were given"
         found.append(Finding(code="ranks-missing", level="partial", text=text))
+    if sampled := sorted(set(absent) - set(missing)):
+        which = f"rank {spans(sampled)} was" if len(sampled) == 1 else f"ranks {spans(sampled)} were"
+        text = f"{which} not recorded, as asked: what {'it' if len(sampled) == 1 else 'they'} did is not known"
+        found.append(Finding(code="ranks-sampled", level="partial", text=text))
     return found

@@ -3,38 +3,85 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+from dptune.capture.injected.watchdog import Watchdog
 
 
 class Endings:
-    """Calls `finish(how)` at interpreter exit, with the uncaught exception's name, and on SIGTERM."""
+    """Calls `finish(how)` at interpreter exit, on os._exit, and on SIGTERM.
 
-    def __init__(self, finish: Callable[[str], None]) -> None:
+    While the main thread is blocked, `put_down(how)` is called from another thread first.
+    """
+
+    def __init__(self, finish: Callable[..., None], put_down: Callable[[str], None]) -> None:
         self._finish = finish
-        self._how = "script-ended"
+        self._put_down = put_down
+        self._watchdog: Watchdog | None = None
 
     def install(self) -> None:
-        """Hook the exit, uncaught exceptions, and SIGTERM where the script left it at its default."""
-        atexit.register(lambda: self._finish(self._how))
-        self._note_uncaught()
+        """Hook the exits, and SIGTERM where the script left it at its default."""
+        atexit.register(self._at_exit)
+        self._watch_hard_exit()
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+            self._watchdog = Watchdog(signal.SIGTERM, lambda: self._put_down("SIGTERM"))
+            self._watchdog.install()
 
-    def _note_uncaught(self) -> None:
-        report = sys.excepthook
+    def disown(self) -> None:
+        """In a forked child: die of SIGTERM as if dptune were not there, and do not wake the parent's watchdog."""
+        if self._watchdog is not None:
+            self._watchdog.disown()
+            if signal.getsignal(signal.SIGTERM) == self._terminated:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-        def noting(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._how = f"raised {kind.__name__}"
-            report(kind, error, trace)
+    def _at_exit(self) -> None:
+        # Python sets it where an uncaught exception is reported, whatever became of sys.excepthook.
+        uncaught = getattr(sys, "last_type", None)
+        self._finish("script-ended" if uncaught is None else f"raised {uncaught.__name__}")
 
-        sys.excepthook = noting
+    def _watch_hard_exit(self) -> None:
+        """os._exit skips atexit; it is also how a forked process of multiprocessing ends."""
+        leave = os._exit
 
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
-        self._finish("SIGTERM")
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        @functools.wraps(leave)
+        def finish_and_leave(status: int) -> NoReturn:
+            self._finish(f"os._exit({status})" if status else "script-ended")
+            leave(status)
+
+        os._exit = finish_and_leave
+
+    def _terminated(self, number: int, frame: FrameType | None) -> Any:
+        if self._watchdog is not None:
+            self._watchdog.heed()
+        self._finish("SIGTERM", then=functools.partial(_die, number))
+
+
+def _die(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C inside the block takes effect after it, in the script's own way: what is being written stays whole."""
+    theirs = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or theirs is None:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, theirs)
+        if came:
+            signal.raise_signal(signal.SIGINT)

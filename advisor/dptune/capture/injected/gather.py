@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from dptune.capture.injected import identity
+from dptune.capture.injected import identity, objects
+from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
-from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts, OptimizerFacts
+from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
 from dptune.runfile.redaction import redacted_environment
 
 _SETTINGS: dict[str, Callable[[], Any]] = {
@@ -30,8 +32,9 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def gather(facts: Facts, places: Places) -> None:
+def gather(facts: Facts, observers: Observers) -> None:
     """Fill in everything but the windows; a later call reads again, so that the last one stands."""
+    places = observers.places
     readings: dict[str, Callable[[], Any]] = {
         "local_rank": identity.local_rank,
         "world_size": identity.world_size,
@@ -40,13 +43,19 @@ def gather(facts: Facts, places: Places) -> None:
         "python": platform.python_version,
         "torch": lambda: str(torch.__version__),
         "backend": lambda: identity.backend() or facts.backend,
-        "device": _device,
-        "ddp": lambda: [_ddp(module, places) for module in places.ddp()] or facts.ddp,
-        "loaders": lambda: [_loader(loader, places) for loader in places.alive(DataLoader)] or facts.loaders,
-        "optimizers": lambda: [_optimizer(o, places) for o in places.alive(Optimizer)] or facts.optimizers,
+        "device": objects.device,
+        "ddp": lambda: [objects.ddp(module, places) for module in places.ddp()] or facts.ddp,
+        "fsdp": lambda: objects.fsdp(places) or facts.fsdp,
+        "loaders": lambda: [objects.loader(one, places) for one in places.alive(DataLoader)] or facts.loaders,
+        "optimizers": lambda: [objects.optimizer(one, places) for one in places.alive(Optimizer)] or facts.optimizers,
+        "schedulers": lambda: _schedulers(places) or facts.schedulers,
+        "compiled": lambda: _compiled(places),
+        "engine": lambda: places.engine,
         "environment": redacted_environment,
+        "backward_where": lambda: observers.meters.backward_line,
         "autocast": lambda: places.autocast,
-        "grad_scaler": lambda: any(scaler.is_enabled() for scaler in places.alive(GradScaler)),
+        "grad_scaler": lambda: bool(_scalers(places)),
+        "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }
     facts.unread = {}
     for name, read in readings.items():
@@ -62,74 +71,15 @@ def _guarded(facts: Facts, name: str, read: Callable[[], None]) -> None:
         facts.unread[name] = f"{type(error).__name__}: {error}"
 
 
-def _device() -> DeviceFacts:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    facts = DeviceFacts(
-        identity.device_kind(), cores=os.cpu_count(), usable_cores=usable, torch_threads=torch.get_num_threads()
-    )
-    if facts.kind == "cpu":
-        facts.name = platform.processor() or platform.machine()
-        return facts
-    facts.index = torch.cuda.current_device()
-    card = torch.cuda.get_device_properties(facts.index)
-    facts.name, facts.memory_bytes = card.name, card.total_memory
-    facts.compute_capability = f"{card.major}.{card.minor}"
-    facts.peak_allocated_bytes = torch.cuda.max_memory_allocated(facts.index)
-    facts.peak_reserved_bytes = torch.cuda.max_memory_reserved(facts.index)
-    return facts
+def _schedulers(places: Places) -> list[SchedulerFacts]:
+    return [SchedulerFacts(type(one).__name__, places.line(one)) for one in places.alive(LRScheduler)]
 
 
-def _ddp(module: Any, places: Places) -> DdpFacts:
-    log = module._get_ddp_logging_data()
-    return DdpFacts(
-        module=type(module.module).__name__,
-        where=places.line(module),
-        bucket_cap_bytes=log.get("bucket_cap_bytes"),
-        bucket_sizes=_numbers(log.get("bucket_sizes")),
-        rebuilt_bucket_sizes=_numbers(log.get("rebuilt_bucket_sizes")),
-        grad_ready_order=_numbers(log.get("prev_iteration_grad_ready_order_indices")),
-        gradient_bytes=log.get("total_parameter_size_bytes"),
-        parameter_tensors=log.get("num_parameter_tensors"),
-        backend=log.get("backend_name"),
-        find_unused_parameters=bool(module.find_unused_parameters),
-        static_graph=bool(module.static_graph),
-        gradient_as_bucket_view=bool(module.gradient_as_bucket_view),
-        broadcast_buffers=bool(module.broadcast_buffers),
-        comm_hook=log.get("comm_hook"),
-    )
+def _scalers(places: Places) -> list[Any]:
+    return [scaler for scaler in places.alive(GradScaler) if scaler.is_enabled()]
 
 
-def _numbers(text: Any) -> list[int]:
-    return [int(part) for part in str(text or "").replace(",", " ").split()]
-
-
-def _loader(loader: Any, places: Places) -> LoaderFacts:
-    sampler = loader.sampler
-    return LoaderFacts(
-        where=places.line(loader),
-        batch_size=loader.batch_size,
-        num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory,
-        persistent_workers=loader.persistent_workers,
-        prefetch_factor=loader.prefetch_factor,
-        drop_last=loader.drop_last,
-        dataset=type(loader.dataset).__name__,
-        dataset_samples=len(loader.dataset) if hasattr(loader.dataset, "__len__") else None,
-        batches_drawn=places.draws[id(loader._index_sampler)],
-        sampler=type(sampler).__name__,
-        distributed_sampler=hasattr(sampler, "num_replicas"),
-    )
-
-
-def _optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
-    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-    first = optimizer.param_groups[0]
-    return OptimizerFacts(
-        name=type(optimizer).__name__,
-        where=places.line(optimizer),
-        learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
-        fused=first.get("fused"),
-        foreach=first.get("foreach"),
-        parameter_tensors=len(tensors),
-        parameters=sum(tensor.numel() for tensor in tensors),
-    )
+def _compiled(places: Places) -> CompileFacts | None:
+    if not places.compiled and not places.ddp_graphs:
+        return None
+    return CompileFacts(list(dict.fromkeys(places.compiled)), list(places.ddp_graphs))

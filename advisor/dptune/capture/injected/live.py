@@ -1,38 +1,53 @@
-"""What this rank tells the launcher while it runs: which step it is at, or where it is before the first one."""
+"""What this process tells the launcher while it runs: its step, where it is before the first one, and its stacks."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
 import os
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from dptune.capture.injected import identity
 from dptune.capture.injected.places import users_line
-from dptune.capture.injected.plan import Plan
-from dptune.runfile.paths import LIVE
+from dptune.capture.injected.plan import STACKS_SIGNAL, Plan
 
 _PERIOD_S = 0.3
 
 
 class Live:
-    """A daemon thread that writes `live/rank-N.json` a few times a second, so that the training thread never writes."""
+    """A daemon thread that writes `<live>/pid-N.json` when something changed, so that the training thread never writes.
+
+    Where nobody watches (the plan names no folder) it does nothing.
+    """
 
     def __init__(self, plan: Plan) -> None:
-        self._folder = plan.path / LIVE
+        self._folder = None if plan.live is None else Path(plan.live)
         self._rank: int | None = None
         self._step = 0
         self._phase = "starting"
         self._thread: threading.Thread | None = None
+        self._told: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Begin to tell; once."""
-        if self._thread is None or not self._thread.is_alive():  # a forked child has no threads but its own
+        """Begin to tell, and to answer the signal that asks for stacks; once in each process."""
+        if self._folder is None or (self._thread is not None and self._thread.is_alive()):
+            return  # a forked child has no threads but its own
+        with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._thread = threading.Thread(target=self._tell, name="dptune-live", daemon=True)
-            self._thread.start()
+        self._offer_stacks(self._folder)
+        self._told = {}
+        self._thread = threading.Thread(target=self._tell, name="dptune-live", daemon=True)
+        self._thread.start()
+
+    def claim(self, rank: int) -> None:
+        """This process has become that rank of the recording."""
+        self._rank = rank
+        self.start()
 
     def say(self, step: int, phase: str) -> None:
         """Note the step and phase; the thread writes it."""
@@ -40,32 +55,30 @@ class Live:
         if phase == "done":
             self._write()
 
-    def claim(self, rank: int) -> bool:
-        """Take this rank's place in the run; False where another process of the run has it."""
-        self._rank = rank
-        self._folder.mkdir(parents=True, exist_ok=True)
-        try:
-            os.close(os.open(self._folder / f"rank-{rank:05d}.claim", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        self.start()
-        return True
-
     def _tell(self) -> None:
         while self._phase != "done":
             self._write()
             time.sleep(_PERIOD_S)
 
     def _write(self) -> None:
-        rank = identity.rank() if self._rank is None else self._rank
-        path = Path(self._folder / f"rank-{rank:05d}.json")
-        told = {"rank": rank, "pid": os.getpid(), "step": self._step, "phase": self._phase, "where": self._where()}
-        part = path.with_suffix(f".{os.getpid()}.part")
-        try:
+        if self._folder is None:
+            return
+        told = {
+            "rank": identity.rank() if self._rank is None else self._rank,
+            "pid": os.getpid(),
+            "step": self._step,
+            "phase": self._phase,
+            "where": self._where(),
+            "claimed": self._rank is not None,
+        }
+        if told == self._told:
+            return
+        path = self._folder / f"pid-{os.getpid()}.json"
+        part = path.with_suffix(".part")
+        with contextlib.suppress(OSError):  # the folder is gone: the launcher has finished
             part.write_text(json.dumps(told), encoding="utf-8")
             os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-        except OSError:
-            return  # the folder is gone: the launcher has finished
+            self._told = told
 
     def _where(self) -> str | None:
         """`file:line` of the user's code that the main thread is in, before the first step."""
@@ -73,3 +86,11 @@ class Live:
         if self._step or main is None:
             return None
         return users_line(sys._current_frames().get(main))
+
+    def _offer_stacks(self, folder: Path) -> None:
+        """faulthandler answers in C: also while the interpreter is held or blocked."""
+        if STACKS_SIGNAL is None:
+            return
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            sink = os.open(folder / f"pid-{os.getpid()}.stacks", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+            faulthandler.register(STACKS_SIGNAL, file=sink, all_threads=True, chain=False)

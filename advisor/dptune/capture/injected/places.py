@@ -1,11 +1,12 @@
-"""Remembers each DistributedDataParallel, DataLoader, optimizer and GradScaler, and the user's line that made it.
+"""Remembers what the script makes (DDP, FSDP, loaders, optimizers, ...), and the user's line that made it.
 
-Also whether autocast was entered, and with which type.
+Also whether autocast was entered and with which type, and what was compiled.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import sysconfig
@@ -13,16 +14,20 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import profile
 from torch.utils.data import DataLoader
+
+from dptune.capture.injected.imports import imports
 
 _NOT_THE_USERS = (
     str(Path(torch.__file__).parent),
@@ -33,6 +38,7 @@ _NOT_THE_USERS = (
 )
 
 
+KINDS = (DistributedDataParallel, DataLoader, Optimizer, GradScaler, LRScheduler)
 _HERE = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - a prefix: where the script was started
 
 
@@ -56,20 +62,40 @@ class Places:
         self._made: dict[type, list[weakref.ref[Any]]] = {}
         self._lines: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
         self.autocast: str | None = None
+        self.compiled: list[str | None] = []  # the user's line of each torch.compile
+        self.ddp_graphs: list[int] = []  # into how many DDPOptimizer split each compiled graph
+        self.engine: str | None = None
+        self.sharded: list[tuple[weakref.ref[Any], str | None]] = []  # the state of each call of fully_shard
         self.profiler_line: str | None = None
         self.before_profiler: Callable[[], None] = lambda: None
+        self.before_group: Callable[[], None] = lambda: None
         self.draws: Counter[int] = Counter()  # batches drawn, by the identity of the sampler they were drawn with
 
     def install(self) -> None:
         """Wrap the constructors. Their signatures stay readable through `__wrapped__`."""
-        for kind in (DistributedDataParallel, DataLoader, Optimizer, GradScaler):
-            self._watch(kind)
+        for kind in KINDS:
+            self.watch(kind)
         self._watch_autocast()
         self._watch_profilers()
+        self._watch_compile()
+        self._watch_groups()
+        imports.after("torch.distributed.fsdp.fully_sharded_data_parallel", self._watch_fsdp1)
+        imports.after("torch.distributed.fsdp._fully_shard._fsdp_state", self._watch_fsdp2)
+        imports.after("torch._dynamo.backends.distributed", self._watch_ddp_optimizer)
+        imports.after("deepspeed.runtime.engine", self._watch_deepspeed)
 
-    def alive(self, kind: type) -> list[Any]:
-        """Objects of that kind that still exist, oldest first."""
-        return [thing for thing in (ref() for ref in self._made.get(kind, [])) if thing is not None]
+    def adopt(self) -> None:
+        """Take in what was made before `install`, without its line."""
+        for thing in gc.get_objects():
+            for kind in KINDS:
+                # type(), not isinstance: asking a proxy for its class can make it do things
+                if issubclass(type(thing), kind) and all(known is not thing for known in self.alive(kind)):
+                    self._made[kind].append(weakref.ref(thing))
+
+    def alive(self, kind: type | str) -> list[Any]:
+        """Objects of that kind, or of the kind of that name, that still exist, oldest first."""
+        refs = [ref for one, made in self._made.items() if one is kind or one.__name__ == kind for ref in made]
+        return [thing for thing in (ref() for ref in refs) if thing is not None]
 
     def ddp(self) -> list[Any]:
         """The DistributedDataParallel modules that still exist."""
@@ -79,7 +105,8 @@ class Places:
         """`file:line` of the user's call that made it."""
         return self._lines.get(thing)
 
-    def _watch(self, kind: type) -> None:
+    def watch(self, kind: type) -> None:
+        """Remember every object of that kind from now on."""
         made = self._made.setdefault(kind, [])
         construct = kind.__init__  # type: ignore[misc]
 
@@ -101,6 +128,63 @@ class Places:
             return enter(this)  # type: ignore[no-untyped-call]
 
         autocast.__enter__ = watched  # type: ignore[method-assign]
+
+    def _watch_fsdp1(self, module: ModuleType) -> None:
+        self.watch(module.FullyShardedDataParallel)
+
+    def _watch_fsdp2(self, module: ModuleType) -> None:
+        begin = module.FSDPState.init
+
+        @functools.wraps(begin)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> None:
+            begin(this, *args, **kwargs)
+            self.sharded.append((weakref.ref(this), users_line(sys._getframe(1))))
+
+        module.FSDPState.init = watched
+
+    def _watch_deepspeed(self, module: ModuleType) -> None:
+        construct = module.DeepSpeedEngine.__init__
+
+        @functools.wraps(construct)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> None:
+            self.engine = "deepspeed"
+            construct(this, *args, **kwargs)
+
+        module.DeepSpeedEngine.__init__ = watched
+
+    def _watch_ddp_optimizer(self, module: ModuleType) -> None:
+        split = module.DDPOptimizer.compile_fn
+
+        @functools.wraps(split)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
+            compiled = split(this, *args, **kwargs)
+            self.ddp_graphs.append(len(getattr(this, "buckets", ())))
+            return compiled
+
+        module.DDPOptimizer.compile_fn = watched
+
+    def _watch_compile(self) -> None:
+        """nn.Module.compile and the decorator come through here as well."""
+        compile_ = torch.compile
+
+        @functools.wraps(compile_)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.compiled.append(users_line(sys._getframe(1)))
+            return compile_(*args, **kwargs)
+
+        torch.compile = watched
+
+    def _watch_groups(self) -> None:
+        begin = getattr(dist, "init_process_group", None)  # absent where torch was built without distributed
+        if begin is None:
+            return
+
+        @functools.wraps(begin)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.before_group()
+            return begin(*args, **kwargs)
+
+        dist.init_process_group = dist.distributed_c10d.init_process_group = watched
 
     def _watch_profilers(self) -> None:
         """Two profilers in one process can crash it: dptune's own gives way to the script's."""

@@ -1,29 +1,38 @@
-"""What the launcher asks of every rank, handed down in one environment variable."""
+"""What is asked of every rank, handed down in one environment variable."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dptune.runfile.record import Schedule
 
 VARIABLE = "DPTUNE_CAPTURE"
+# A process that is observed answers this signal with the stack of each of its threads, also while it is blocked in C.
+STACKS_SIGNAL: int | None = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where to write, how many steps per window, and whether to end the script when all windows are full."""
+    """Where to write, how much to record of which ranks, and whether to end the script when all windows are full.
+
+    `ranks`: those that are recorded, None for all. `live`: the folder in which ranks tell the launcher how they are,
+    None where nobody watches; there the ranks write run.json themselves. `launcher`: the watching process, 0 for none.
+    """
 
     folder: str
     launcher: int
     schedule: Schedule
     end_when_full: bool = True
+    ranks: tuple[int, ...] | None = None
+    live: str | None = None
 
     def as_environment(self) -> str:
         """The plan as the value of the environment variable."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_environment(cls) -> Plan | None:
@@ -32,9 +41,14 @@ class Plan:
         if not text:
             return None
         data = json.loads(text)
-        return cls(**{**data, "schedule": Schedule(**data["schedule"])})
+        ranks = None if data["ranks"] is None else tuple(data["ranks"])
+        return cls(**{**data, "schedule": Schedule(**data["schedule"]), "ranks": ranks})
 
     @property
     def path(self) -> Path:
         """The run folder."""
         return Path(self.folder)
+
+    def records(self, rank: int) -> bool:
+        """Whether that rank is to be recorded."""
+        return self.ranks is None or rank in self.ranks

@@ -51,15 +51,33 @@ class Tracing:
             self.recording = False
             self._profiler.stop_trace()
 
-    def save(self, target: Path) -> None:
-        """Write the trace to `target`, gzip-compressed, by way of temporary names beside it."""
+    def save(self, target: Path) -> int:
+        """Write the trace to `target`, gzip-compressed, by way of temporary names beside it; bytes of its plain text.
+
+        Raises OSError, with nothing left of it, where it could not be written whole.
+        """
         plain = target.with_name(f"{target.name}.{os.getpid()}.json.part")
         packed = target.with_name(f"{target.name}.{os.getpid()}.part")
         try:
             self._profiler.export_chrome_trace(str(plain))
+            size = _whole(plain)
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=_GZIP_LEVEL) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
             os.replace(packed, target)  # noqa: PTH105 - atomic on every platform
+            return size
         finally:
             for left in (plain, packed):
                 left.unlink(missing_ok=True)
+
+
+def _whole(plain: Path) -> int:
+    """The size of what the profiler wrote; it does not say when the disk was full."""
+    try:
+        with open(plain, "rb") as source:
+            size = source.seek(0, os.SEEK_END)
+            source.seek(max(0, size - 16))
+            if source.read().rstrip().endswith(b"}"):
+                return size
+    except FileNotFoundError:
+        pass
+    raise OSError(f"the profiler could not write {plain.name} whole: is the disk full?")

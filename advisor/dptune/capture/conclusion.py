@@ -1,0 +1,97 @@
+"""run.json as it stands at the end: how it ended, and what the ranks have said of themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dptune.capture.folder import RunFolder
+from dptune.runfile import form, paths
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import Ending, RunRecord
+
+# From the best to the worst; of several launchers the worst stands in run.json.
+_WORSE = ("recording", "complete", "script-ended", "no-steps", "interrupted", "failed", "timed-out")
+ENDED_BY_ANOTHER = 143  # a launcher ends its other ranks with SIGTERM when one has failed
+
+
+def facts_in(folder: Path) -> list[Facts]:
+    """What the ranks wrote, by rank."""
+    found = []
+    for path in sorted(folder.glob("rank-*.facts.json")):
+        with contextlib.suppress(ValueError, OSError):
+            found.append(form.read(path, Facts))
+    return found
+
+
+def conclude(folder: RunFolder, record: RunRecord, stepped: bool) -> tuple[RunRecord, list[Facts]]:
+    """Write how it ended to run.json, with the other launchers' endings where several share the folder.
+
+    `stepped`: whether a process of this launcher made a step, recorded or not. Returns run.json and all facts.
+    """
+    facts = facts_in(folder.path)
+    if record.ending.how == "recording":
+        record.ending = Ending("failed", note="the launcher ended before the script did")
+    if record.ending.how == "script-ended":
+        if facts and all(one.ended == "complete" for one in facts):
+            record.ending.how = "complete"
+        elif not facts and not stepped:
+            record.ending.how = "no-steps"
+    _describe(record, facts)
+    _write(folder.own_record, record)
+    whole = _merged(folder, record)
+    if facts:
+        with contextlib.suppress(OSError):
+            (folder.path.parent / paths.LATEST).write_text(folder.path.name + "\n", encoding="utf-8")
+    return whole, facts
+
+
+def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:
+    """run.json from all launchers' records. Whoever writes last has seen what was there before: no lock is needed."""
+    if folder.seat is None:
+        return own
+    while True:
+        records = folder.records()
+        whole = replace(own, ending=_worst([one.ending for one in records]))
+        _describe(whole, facts_in(folder.path))
+        _write(folder.path / paths.RUN_JSON, whole)
+        if folder.records() == records:
+            return whole
+
+
+def _write(path: Path, record: RunRecord) -> None:
+    """A disk that is full must not take the script's own exit status away."""
+    try:
+        form.write(path, record)
+    except OSError as error:
+        print(f"dptune: {path} could not be written: {error.strerror}", file=sys.stderr)
+
+
+def _worst(endings: Sequence[Ending]) -> Ending:
+    known = [one for one in endings if one.how != "recording"]
+    worst = max(known, key=_badness, default=Ending())
+    silent = len(endings) - len(known)
+    if not silent:
+        return worst
+    note = f"{silent} of {len(endings)} launchers did not say how they ended"
+    return replace(worst, note="; ".join(part for part in (worst.note, note) if part))
+
+
+def _badness(ending: Ending) -> tuple[int, bool]:
+    return _WORSE.index(ending.how) if ending.how in _WORSE else 0, ending.exit_status != ENDED_BY_ANOTHER
+
+
+def _describe(record: RunRecord, facts: Sequence[Facts]) -> None:
+    if not facts:
+        return
+    record.world_size = facts[0].world_size
+    record.torch = facts[0].torch or record.torch
+    record.hosts = _once(one.host for one in facts) or record.hosts
+    record.devices = _once((one.device.name or one.device.kind) if one.device else "" for one in facts)
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name))

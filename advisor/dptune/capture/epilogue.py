@@ -1,0 +1,56 @@
+"""What the user is told at the end: what happened, where the recording is, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dptune.capture.session import Recording
+from dptune.errors import CaptureError
+
+
+def lines(made: Recording) -> list[str]:
+    """The sentences, in order.
+
+    Raises CaptureError, with the script's own status, where nothing was recorded or the script hung.
+    """
+    ending, count = made.ending, len(made.ranks)
+    status = f"exit status {ending.exit_status}" + (f": {ending.note}" if ending.note else "")
+    if made.stacks is not None:
+        option = "--stall-timeout" if made.steps else "--first-step-timeout"
+        hint = f"the stacks of all threads are in {made.stacks}; raise {option} if the script needs longer"
+        raise CaptureError(ending.note, hint)
+    if not count:
+        _nothing(made, status)
+    told = _told(made, status)
+    counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
+    return [*told, counted, f"next: dptune report {made.folder}"]
+
+
+def _nothing(made: Recording, status: str) -> None:
+    how = made.ending.how
+    if how == "no-steps":
+        what = "the script ended without a step of a torch optimizer: nothing was recorded"
+        raise CaptureError(what, "dptune counts calls of an optimizer's step(); does this script train?")
+    if how == "script-ended":
+        return
+    what = "was interrupted" if how == "interrupted" else f"ended with {status}"
+    hint = f"what the script itself said stands above; run.json in {made.folder} keeps how it ended"
+    raise CaptureError(f"the script {what} before its first optimizer step", hint, made.exit_status)
+
+
+def _told(made: Recording, status: str) -> Sequence[str]:
+    how = made.ending.how
+    if not made.ranks:
+        return ["none of the ranks asked for ran here"]
+    if not made.complete:
+        partial = {
+            "script-ended": "the script ended before every window was full: the recording is partial",
+            "interrupted": "the script was interrupted: the recording is partial",
+        }
+        return [partial.get(how, f"the script failed ({status}): the recording is partial")]
+    if how == "failed":
+        return [f"the script ended with {status} after the recording was complete"]
+    if made.ended_by_us and how == "complete":
+        steps = f"after {made.steps} optimizer steps"
+        return [f"the script was ended there, {steps}; with --continue it runs to its own end"]
+    return []

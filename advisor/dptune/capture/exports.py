@@ -1,0 +1,29 @@
+"""A recording that nobody watches: the run folder, and the environment that makes any launcher record into it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from dptune.capture import disk, folder, launch, recording
+from dptune.capture.folder import RunFolder
+from dptune.capture.injected.plan import Plan
+from dptune.capture.interpreter import Interpreter
+from dptune.capture.launch import Launch
+from dptune.capture.options import Options
+
+
+def make(options: Options, interpreter: Interpreter | None) -> tuple[RunFolder, list[str]]:
+    """The new folder, and the lines for a shell to evaluate."""
+    started = Launch("environment", (), (), "environment", interpreter)
+    run = recording.begin(started, options)
+    disk.check(folder.intended(options.run_dir, started.name, None), options.schedule, len(options.ranks or (0,)))
+    own = folder.own(options.run_dir, started.name)
+    own.write(run)
+    added = launch.additions(plan(options, own), os.environ)
+    return own, [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
+
+
+def plan(options: Options, own: RunFolder) -> Plan:
+    """The plan of a recording without a launcher."""
+    return Plan(str(own.path.resolve()), 0, options.schedule, options.end_when_full, options.ranks, live=None)

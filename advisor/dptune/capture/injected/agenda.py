@@ -1,0 +1,125 @@
+"""The windows of a recording, step by step, and the agreement of all ranks on where a window ends early.
+
+    warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > done
+
+Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
+a window would last past its time bound, rank 0 announces through the process group's store, a few steps ahead, at which
+step it ends: clocks differ between ranks, step numbers do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch.distributed import distributed_c10d
+
+from dptune.capture.injected import identity
+from dptune.runfile.record import LEAST_STEPS, PROFILER_WARMUP, Schedule
+
+DONE = "done"
+_LEAD = 2  # steps between the announcement of an early end and that end: no rank is further ahead than that
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps. `window` is the name of the window it fills, None for warm-up and the profiler's set-up."""
+
+    name: str
+    steps: int
+    window: str | None = None
+    prepares: str | None = None
+
+
+def phases(schedule: Schedule) -> list[Phase]:
+    """The phases that the schedule asks for, in order; windows of no steps are left out."""
+    made = [Phase("warm-up", schedule.first_boundary)]
+    for name in ("unprofiled", "lean", "rich"):
+        steps: int = getattr(schedule, name)
+        if steps and name != "unprofiled":
+            made.append(Phase(f"set-up of {name}", PROFILER_WARMUP, prepares=name))
+        if steps:
+            made.append(Phase(name, steps, window=name))
+    return made
+
+
+class Agenda:
+    """Where this rank is. `tick()` once per optimizer step; it returns what to do now, in order.
+
+    What is to be done: ("close", window), ("prepare", window), ("open", window), ("end", "").
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._phases = phases(schedule)
+        self._limit_s = schedule.window_s
+        self._at = 0
+        self._begun_s = time.monotonic()
+        self._first = 0  # steps made before this phase
+        self._cut: int | None = None  # the step at which this phase ends early, once that is known
+        self.step = 0
+        self.cut_short = False
+
+    @property
+    def phase(self) -> str:
+        """The name of the present phase, `done` after the last one."""
+        return self._phases[self._at].name if self._at < len(self._phases) else DONE
+
+    @property
+    def over(self) -> bool:
+        """Whether every window is behind us."""
+        return self._at >= len(self._phases)
+
+    def tick(self) -> list[tuple[str, str]]:
+        """A step has ended. `cut_short` says whether the time bound ended the phase that ends now."""
+        self.step += 1
+        if self.over:
+            return []
+        phase = self._phases[self._at]
+        full = self.step - self._first >= phase.steps
+        if not full and not self._ends_early(phase):
+            return []
+        self.cut_short = not full
+        self._at += 1
+        self._first, self._begun_s, self._cut = self.step, time.monotonic(), None
+        return list(self._turn(phase))
+
+    def _turn(self, ended: Phase) -> Iterator[tuple[str, str]]:
+        if ended.window:
+            yield "close", ended.window
+        if self.over:
+            yield "end", ""
+            return
+        begun = self._phases[self._at]
+        if begun.prepares:
+            yield "prepare", begun.prepares
+        if begun.window:
+            yield "open", begun.window
+
+    def _ends_early(self, phase: Phase) -> bool:
+        least = LEAST_STEPS.get(phase.name)
+        if not self._limit_s or least is None:
+            return False
+        made, elapsed = self.step - self._first, time.monotonic() - self._begun_s
+        if not identity.together():
+            return made >= least and elapsed >= self._limit_s
+        if self._cut is None:
+            with contextlib.suppress(Exception):  # the group may be gone: then the window just fills up
+                self._cut = self._announced(elapsed, made, least)
+        return self._cut is not None and self.step >= self._cut
+
+    def _announced(self, elapsed: float, made: int, least: int) -> int | None:
+        """The step at which this phase ends early, from rank 0: announced by it, read by the others."""
+        store = distributed_c10d._get_default_store()
+        key = f"dptune/cut/{self._at}"
+        if identity.rank() == 0:
+            if elapsed + _LEAD * elapsed / made < self._limit_s:
+                return None
+            at = max(self.step + _LEAD, self._first + least)
+            store.set(key, str(at))
+            return at
+        # Their clocks are near that of rank 0: no question to the store before half of the time has passed.
+        if elapsed >= self._limit_s / 2 and store.check([key]):
+            return int(store.get(key))
+        return None

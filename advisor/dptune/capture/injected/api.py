@@ -1,0 +1,171 @@
+"""`dptune.profile`: record a training loop from its own code, in a script or a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar
+
+import torch
+from torch.distributed import distributed_c10d
+
+from dptune.capture.injected import identity
+from dptune.capture.injected.observers import observers
+from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.recorder import Recorder
+from dptune.runfile import form, paths
+from dptune.runfile.record import RunRecord, Schedule
+from dptune.runfile.redaction import redacted_command
+
+_VERSION: str = sys.modules["dptune"].__version__  # importing that name would bring everything else along
+_FOLDER_KEY = "dptune/folder"
+_FOLDER_WAIT = datetime.timedelta(seconds=60)
+
+
+class profile:  # noqa: N801 - read like torch.profiler.profile
+    """Record some steps of a training loop.
+
+        with dptune.profile() as prof:
+            for batch in loader:
+                train(batch)
+                prof.step()
+
+    Call `step()` at the end of every optimizer step, on every rank. Once all windows are full it does nothing any more,
+    and training goes on: `prof.done` says so. What was recorded lies in `prof.folder`, one for all ranks.
+
+    `run_dir` names a new folder (default: one under dptune-runs/). `warmup`, `unprofiled`, `lean` and `rich` are steps
+    per window, and after `window_time` seconds a window ends in any case (0: never). `ranks` are those to record
+    (default: all). A failure of the recording is one line on stderr; it never raises into the training loop, except
+    FileExistsError where `run_dir` is not empty.
+
+    Inside `dptune profile train.py` it stands aside: the command records.
+    """
+
+    _agreements: ClassVar[int] = 0  # each recording that the ranks agree on has a key of its own
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str] | None = None,
+        *,
+        warmup: int = 5,
+        unprofiled: int = 20,
+        lean: int = 5,
+        rich: int = 3,
+        window_time: float = 60.0,
+        ranks: Iterable[int] | None = None,
+    ) -> None:
+        if min(warmup, unprofiled, lean, rich, window_time) < 0:
+            raise ValueError("dptune.profile: numbers of steps and seconds cannot be negative")
+        self._asked = None if run_dir is None else Path(run_dir)
+        self._schedule = Schedule(warmup, unprofiled, lean, rich, float(window_time))
+        self._ranks = None if ranks is None else tuple(sorted(set(ranks)))
+        self._recorder: Recorder | None = None
+        self._plan: Plan | None = None
+        self._aside = Plan.from_environment() is not None
+        self._open = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None before the first step, and where nothing is recorded."""
+        return None if self._plan is None else self._plan.path
+
+    @property
+    def done(self) -> bool:
+        """Whether this rank records nothing any more."""
+        return self._aside or (self._recorder is not None and bool(self._recorder.ended))
+
+    def __enter__(self) -> profile:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop("script-ended" if kind is None else f"raised {kind.__name__}")
+
+    def start(self) -> None:
+        """What `with` does at its beginning, for code that cannot use it."""
+        if self._asked is not None and self._asked.exists() and any(self._asked.iterdir()) and identity.rank() == 0:
+            raise FileExistsError(f"{self._asked} is not empty: name a new folder, a recording is never overwritten")
+        self._open = True
+        if self._aside:
+            print("dptune: `dptune profile` records this process; dptune.profile() stands aside", file=sys.stderr)
+        else:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto writes a line to stderr for each window otherwise
+            observers().places.adopt()
+
+    def step(self) -> None:
+        """An optimizer step has ended."""
+        if not self._open:
+            raise RuntimeError("dptune.profile: step() outside of `with dptune.profile() as prof:`")
+        if self._aside:
+            return
+        if self._recorder is None:
+            self._plan = Plan(str(self._agreed_folder()), 0, self._schedule, False, self._ranks)
+            self._describe(self._plan)
+            self._recorder = Recorder(self._plan)
+            self._recorder.listen()
+        self._recorder.tick()
+
+    def stop(self, how: str = "script-ended") -> None:
+        """What `with` does at its end."""
+        self._open = False
+        if self._recorder is None or self._plan is None:
+            return
+        self._recorder.finish(how)
+        self._recorder.dismiss()
+        if identity.rank() == 0:
+            print(f"dptune: recorded in {_short(self._plan.path)}", file=sys.stderr)
+            print(f"dptune: next: dptune report {_short(self._plan.path)}", file=sys.stderr)
+
+    def _agreed_folder(self) -> Path:
+        """Rank 0 names it, the others hear of it through the process group's store."""
+        own = (self._asked or _new_folder()).resolve()
+        if not identity.together():
+            return own
+        store = distributed_c10d.PrefixStore(_FOLDER_KEY, distributed_c10d._get_default_store())
+        with contextlib.suppress(Exception):
+            profile._agreements += 1
+            key = str(profile._agreements)
+            if identity.rank() == 0:
+                store.set(key, str(own))
+            else:
+                store.wait([key], _FOLDER_WAIT)
+                return Path(store.get(key).decode())
+        return own
+
+    def _describe(self, plan: Plan) -> None:
+        """run.json, from rank 0, or from the first rank of a host that cannot see it."""
+        if identity.rank() and (identity.local_rank() or (plan.path / paths.RUN_JSON).exists()):
+            return
+        plan.path.mkdir(parents=True, exist_ok=True)
+        record = RunRecord(
+            dptune=_VERSION,
+            recorded=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            command=redacted_command(sys.argv) if sys.argv[:1] != [""] else [],
+            python=sys.executable,
+            torch=str(torch.__version__),
+            working_directory=str(Path.cwd()),
+            launched_by="code",
+            world_size=identity.world_size(),
+            ranks=None if plan.ranks is None else list(plan.ranks),
+            schedule=plan.schedule,
+        )
+        form.write(plan.path / paths.RUN_JSON, record)
+
+
+def _new_folder() -> Path:
+    name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0].endswith(".py") else "notebook"
+    folder = Path("dptune-runs") / f"{datetime.datetime.now():%Y-%m-%dT%H-%M-%S}-{name}"
+    return folder.with_name(f"{folder.name}-{os.getpid()}") if folder.exists() else folder
+
+
+def _short(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

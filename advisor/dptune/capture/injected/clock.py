@@ -1,0 +1,81 @@
+"""What a step is: one call of the first optimizer's step(), however it is called.
+
+The clock is recognised by the first tensor it updates, so that an optimizer made anew for every step is one clock, and
+a second optimizer (of a discriminator, say) is not. Of optimizers that call one another the outermost counts. A step
+that a GradScaler skips, because gradients overflowed, is a step too: forward and backward were paid for.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+
+class Clock:
+    """Calls `tick(skipped)` in the thread that made the first step, at the end of every step."""
+
+    def __init__(self, tick: Callable[[bool], None]) -> None:
+        self._tick = tick
+        self._first: weakref.ref[Any] | None = None
+        self._thread: threading.Thread | None = None
+        self._calls = threading.local()
+
+    def here(self) -> bool:
+        """Whether the calling thread is the one that makes the steps."""
+        return threading.current_thread() is self._thread
+
+    def install(self) -> None:
+        """Hook into every optimizer made from now on, and into GradScaler.step."""
+        hook = Optimizer.profile_hook_step
+
+        def hook_and_tick(step: Any) -> Any:
+            hooked = hook(step)
+
+            @functools.wraps(hooked)
+            def ticking(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling():  # a compiled step runs without Python, so without a tick
+                    return hooked(*args, **kwargs)
+                depth = getattr(self._calls, "depth", 0)
+                self._calls.depth = depth + 1
+                try:
+                    result = hooked(*args, **kwargs)
+                finally:
+                    self._calls.depth = depth
+                if not depth:
+                    self._stepped(args[0], skipped=False)
+                return result
+
+            return ticking
+
+        Optimizer.profile_hook_step = staticmethod(hook_and_tick)  # type: ignore[method-assign, assignment]
+        self._watch_scaler()
+
+    def _watch_scaler(self) -> None:
+        step = GradScaler.step
+
+        @functools.wraps(step)
+        def watched(this: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._calls.stepped = False
+            result = step(this, optimizer, *args, **kwargs)
+            if not self._calls.stepped and isinstance(optimizer, Optimizer):
+                self._stepped(optimizer, skipped=True)
+            return result
+
+        GradScaler.step = watched  # type: ignore[method-assign, assignment]
+
+    def _stepped(self, optimizer: Optimizer, skipped: bool) -> None:
+        self._calls.stepped = True
+        tensor = next((tensor for group in optimizer.param_groups for tensor in group["params"]), None)
+        if tensor is None:
+            return
+        if self._first is None or self._first() is None:  # none yet, or the first one was only a trial and is gone
+            self._first, self._thread = weakref.ref(tensor), threading.current_thread()
+        if self._first() is tensor and self.here():
+            self._tick(skipped)

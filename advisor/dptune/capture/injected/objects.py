@@ -1,0 +1,164 @@
+"""One object of the script -> its facts. Reading may raise: the caller guards."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dptune.capture.injected import identity
+from dptune.capture.injected.places import Places
+from dptune.runfile.facts import DdpFacts, DeviceFacts, FsdpFacts, LoaderFacts, OptimizerFacts
+
+
+def device() -> DeviceFacts:
+    """The device this process computes on."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    facts = DeviceFacts(
+        identity.device_kind(), cores=os.cpu_count(), usable_cores=usable, torch_threads=torch.get_num_threads()
+    )
+    if facts.kind == "cpu":
+        facts.name = _processor()
+        return facts
+    facts.index = torch.cuda.current_device()
+    card = torch.cuda.get_device_properties(facts.index)
+    facts.name, facts.memory_bytes = card.name, card.total_memory
+    facts.compute_capability = f"{card.major}.{card.minor}"
+    facts.peak_allocated_bytes = torch.cuda.max_memory_allocated(facts.index)
+    facts.peak_reserved_bytes = torch.cuda.max_memory_reserved(facts.index)
+    return facts
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def ddp(module: Any, places: Places) -> DdpFacts:
+    """A DistributedDataParallel, from its own log."""
+    log = module._get_ddp_logging_data()
+    return DdpFacts(
+        module=type(module.module).__name__,
+        where=places.line(module),
+        bucket_cap_bytes=log.get("bucket_cap_bytes"),
+        bucket_sizes=_numbers(log.get("bucket_sizes")),
+        rebuilt_bucket_sizes=_numbers(log.get("rebuilt_bucket_sizes")),
+        grad_ready_order=_numbers(log.get("prev_iteration_grad_ready_order_indices")),
+        gradient_bytes=log.get("total_parameter_size_bytes"),
+        parameter_tensors=log.get("num_parameter_tensors"),
+        backend=log.get("backend_name"),
+        find_unused_parameters=bool(module.find_unused_parameters),
+        static_graph=bool(module.static_graph),
+        gradient_as_bucket_view=bool(module.gradient_as_bucket_view),
+        broadcast_buffers=bool(module.broadcast_buffers),
+        comm_hook=log.get("comm_hook"),
+    )
+
+
+def _numbers(text: Any) -> list[int]:
+    return [int(part) for part in str(text or "").replace(",", " ").split()]
+
+
+def fsdp(places: Places) -> list[FsdpFacts]:
+    """What is sharded, by either FSDP; units alike from one line are one entry."""
+    found = [_fsdp1(unit, places.line(unit)) for unit in places.alive("FullyShardedDataParallel")]
+    found += [_fsdp2(state, where) for state, where in ((ref(), where) for ref, where in places.sharded) if state]
+    merged: list[FsdpFacts] = []
+    for one in found:
+        modules, one.modules = one.modules, []
+        alike = next((other for other in merged if _settings(other) == _settings(one)), None)
+        if alike is None:
+            merged.append(alike := one)
+        alike.units += 1
+        alike.modules += [name for name in modules if name not in alike.modules]
+    return merged
+
+
+def _settings(facts: FsdpFacts) -> dict[str, Any]:
+    return {name: value for name, value in vars(facts).items() if name not in ("units", "modules")}
+
+
+def _fsdp1(unit: Any, where: str | None) -> FsdpFacts:
+    prefetch, mixed = unit.backward_prefetch, unit.mixed_precision
+    return FsdpFacts(
+        1,
+        where=where,
+        modules=[type(unit.module).__name__],
+        strategy=unit.sharding_strategy.name,
+        mesh=[unit.process_group.size()],
+        reshard_after_forward=unit.sharding_strategy.name in ("FULL_SHARD", "HYBRID_SHARD"),
+        parameter_dtype=_dtype(mixed.param_dtype),
+        reduce_dtype=_dtype(mixed.reduce_dtype),
+        offload="CPUOffload" if unit.cpu_offload.offload_params else None,
+        backward_prefetch=None if prefetch is None else prefetch.name,
+        forward_prefetch=bool(unit.forward_prefetch),
+        limit_all_gathers=bool(unit.limit_all_gathers),
+    )
+
+
+def _fsdp2(state: Any, where: str | None) -> FsdpFacts:
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    facts = FsdpFacts(
+        2,
+        where=where,
+        modules=[type(module).__name__.removeprefix("FSDP") for module in state._modules],
+        parameter_dtype=_dtype(state._mp_policy.param_dtype),
+        reduce_dtype=_dtype(state._mp_policy.reduce_dtype),
+        backward_prefetch="explicit" if state._states_to_backward_prefetch else None,
+        forward_prefetch=bool(state._states_to_forward_prefetch),
+    )
+    for group in groups:
+        if group is not None:
+            facts.mesh = list(group.mesh_info.mesh.shape)
+            facts.strategy = "HYBRID_SHARD" if len(facts.mesh) > 1 else "FULL_SHARD"
+            facts.reshard_after_forward = group.post_forward_mesh_info is not None
+            policy = type(group.offload_policy).__name__
+            facts.offload = None if policy == "OffloadPolicy" else policy
+    return facts
+
+
+def _dtype(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def loader(loader: Any, places: Places) -> LoaderFacts:
+    """A DataLoader."""
+    batches = loader.batch_sampler
+    while hasattr(batches, "batch_sampler"):  # Accelerate shards a loader by wrapping what it draws batches with
+        batches = batches.batch_sampler
+    sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
+    return LoaderFacts(
+        where=places.line(loader),
+        batch_size=loader.batch_size or getattr(batches, "batch_size", None),
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
+        drop_last=loader.drop_last,
+        dataset=type(loader.dataset).__name__,
+        dataset_samples=len(loader.dataset) if hasattr(loader.dataset, "__len__") else None,
+        batches_drawn=places.draws[id(loader._index_sampler)],
+        sampler=type(sampler).__name__,
+        distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
+    )
+
+
+def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
+    """An optimizer, with the learning rates of this moment."""
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    first = optimizer.param_groups[0]
+    return OptimizerFacts(
+        name=type(optimizer).__name__,
+        where=places.line(optimizer),
+        learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+        fused=first.get("fused"),
+        foreach=first.get("foreach"),
+        parameter_tensors=len(tensors),
+        parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
+    )

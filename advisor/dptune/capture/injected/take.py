@@ -1,0 +1,178 @@
+"""Everything recorded of this rank: the open window with its stopwatch and profiler, and the facts on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+from dataclasses import replace
+
+from dptune.capture.injected import identity
+from dptune.capture.injected.endings import interrupts_deferred
+from dptune.capture.injected.gather import gather
+from dptune.capture.injected.meters import Tally
+from dptune.capture.injected.observers import Observers
+from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.stopwatch import Stopwatch
+from dptune.capture.injected.tracing import Tracing
+from dptune.runfile import form, paths
+from dptune.runfile.facts import Facts, Window
+
+# A step of the rich window, as text, against one of the lean window: 2 to 5 in the sample runs.
+_RICH_TO_LEAN_BYTES = 6
+
+
+class GivesWay(Exception):  # noqa: N818 - the recorder's choice, not an error
+    """The recorder stops for a reason that it states."""
+
+
+class Take:
+    """Windows are prepared, opened and closed one after another; what is closed is on disk."""
+
+    def __init__(self, plan: Plan, observers: Observers) -> None:
+        self._plan = plan
+        self._observers = observers
+        self._stopwatch: Stopwatch | None = None
+        self._window: Window | None = None
+        self._tracing: Tracing | None = None
+        self.facts = Facts(rank=identity.rank(), host=socket.gethostname(), pid=os.getpid())
+
+    @property
+    def window(self) -> str | None:
+        """The window that is open."""
+        return self._window.name if self._window else None
+
+    def claim(self) -> bool:
+        """Take this rank's place in the run folder; False where another living process has it.
+
+        A file that a process of this host left unfinished is taken over: its launcher has started the rank again.
+        """
+        target = paths.facts(self._plan.path, self.facts.rank)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(2):
+            try:
+                with open(target, "x", encoding="utf-8") as sink:
+                    sink.write(form.text(self.facts))
+                return True
+            except FileExistsError:
+                if not self._abandoned():
+                    return False
+                target.unlink(missing_ok=True)
+        return False
+
+    def _abandoned(self) -> bool:
+        try:
+            theirs = form.read(paths.facts(self._plan.path, self.facts.rank), Facts)
+        except (OSError, ValueError):
+            return False
+        if theirs.host != self.facts.host or theirs.ended == "complete" or theirs.pid == self.facts.pid:
+            return False
+        try:
+            os.kill(theirs.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def prepare(self, name: str) -> None:
+        """Let the profiler set itself up for a traced window. Raises GivesWay where it must not or cannot run."""
+        if self._observers.places.profiler_line is not None:
+            raise GivesWay(f"the script runs torch.profiler itself ({self._observers.places.profiler_line})")
+        self._check_room(name)
+        self._tracing = Tracing(name)
+        self._tracing.prepare()
+
+    def open(self, name: str, first_step: int) -> None:
+        """Begin a window with the step of that number."""
+        self._window = Window(name=name, first_step=first_step)
+        self.facts.windows.append(self._window)
+        if self._tracing is not None:
+            self._tracing.begin()
+            self._tracing.begin_step(first_step)
+        self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
+
+    def step(self, tally: Tally, skipped: bool, last: bool, number: int) -> None:
+        """A step has ended inside the open window, and unless it was the last one there, step `number` begins."""
+        window, stopwatch = self._window, self._stopwatch
+        if window is None or stopwatch is None:
+            return
+        if self._tracing is not None:
+            self._tracing.end_step()
+        stopwatch.mark()
+        window.loader_wait_ns.append(tally.loader_wait_ns)
+        window.loader_cpu_ns.append(tally.loader_cpu_ns)
+        window.loader_batches.append(tally.loader_batches)
+        window.loader_samples.append(tally.loader_samples)
+        window.backwards.append(tally.backwards)
+        window.unsynced_backwards.append(tally.unsynced_backwards)
+        window.skipped_steps += skipped
+        if self._tracing is not None and not last:
+            self._tracing.begin_step(number)
+
+    def close(self, complete: bool, cut_short: bool = False) -> None:
+        """End the open window and put it on disk."""
+        with interrupts_deferred():
+            self._close(complete, cut_short)
+
+    def _close(self, complete: bool, cut_short: bool) -> None:
+        window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
+        self._window = self._stopwatch = self._tracing = None
+        if tracing is not None:
+            tracing.end()
+        if window is None or stopwatch is None:
+            return
+        window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
+        window.complete, window.cut_short = complete, cut_short
+        if tracing is not None:
+            target = paths.trace(self._plan.path, self.facts.rank, window.name)
+            begun = time.monotonic_ns()
+            window.trace_text_bytes = tracing.save(target)
+            window.saving_ns = time.monotonic_ns() - begun
+            window.trace = target.name
+        self.write()
+
+    def put_down(self, ended: str) -> None:
+        """Write the facts as they stand, with the times of the open window but without its trace."""
+        window, stopwatch = self._window, self._stopwatch
+        if window is not None and stopwatch is not None:
+            window.durations_ns = stopwatch.host_ns()
+        self.facts.ended = ended
+        form.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
+
+    def drop(self) -> None:
+        """Stop the profiler without a file: something else needs it, or it failed."""
+        tracing, self._tracing = self._tracing, None
+        if tracing is not None:
+            with contextlib.suppress(Exception):
+                tracing.end()
+
+    def write(self) -> None:
+        """Put the facts on disk as they are now."""
+        gather(self.facts, self._observers)
+        form.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
+
+    def stopped(self, reason: str) -> None:
+        """Put down why nothing more is recorded, on whatever room is left."""
+        self.facts.ended = reason
+        with contextlib.suppress(Exception):
+            self.drop()
+            self.write()
+            return
+        with contextlib.suppress(Exception):  # the least: how it ended
+            form.write(paths.facts(self._plan.path, self.facts.rank), replace(self.facts, environment={}, ddp=[]))
+
+    def _check_room(self, name: str) -> None:
+        """The lean window has shown how large a step is."""
+        lean = self.facts.window("lean")
+        if name != "rich" or lean is None or not lean.trace_text_bytes or not lean.steps:
+            return
+        needed = lean.trace_text_bytes // lean.steps * _RICH_TO_LEAN_BYTES * self._plan.schedule.rich
+        free = shutil.disk_usage(self._plan.path).free
+        if free < needed:
+            raise GivesWay(
+                f"the rich window needs about {needed / 1e6:.0f} MB while it is written, and the disk has "
+                f"{free / 1e6:.0f} MB left"
+            )

@@ -1,0 +1,127 @@
+"""What a recording would be, in lines: nothing is started and nothing is made."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from dptune.capture import disk, folder, launch, recording
+from dptune.capture.injected.plan import Plan
+from dptune.capture.launch import Launch
+from dptune.capture.options import Options
+from dptune.capture.ranks import spans
+from dptune.runfile import paths
+from dptune.runfile.record import PROFILER_WARMUP
+from dptune.runfile.redaction import redacted_command, redacted_environment
+
+_WIDTH = 100
+_FACTS = (
+    "modules wrapped for data-parallel training, with bucket sizes and options; optimizers, data loaders, autocast and "
+    "gradient scaler, with the line of yours that made each; torch's switches; device, cores and memory; environment "
+    "variables of NCCL, GLOO, CUDA, OMP and torch"
+)
+
+
+def lines(started: Launch, options: Options) -> list[str]:
+    """The outline. Raises what the recording itself would raise before it starts."""
+    recording.begin(started, options)
+    return [line for title, text in _parts(started, options) for line in _paragraph(title, text)]
+
+
+def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
+    seat, key = recording.seating(started, options)
+    where = folder.intended(options.run_dir, started.name, key)
+    if seat is None:
+        folder.check_new(options.run_dir)
+    yield "command", shlex.join(redacted_command(started.words)) if started.words else "what this shell starts"
+    yield "python", _python(started)
+    for name, value in _environment(started, options, where).items():
+        yield "adds", f"{name}={value}"
+    yield "folder", str(where) + (" (shared with the other launchers of this run)" if seat else "")
+    yield "files", ", ".join(_files(options))
+    yield "ranks", _ranks(started, options)
+    for name, text in _windows(options):
+        yield name, text
+    count = recording.local_ranks(started, options)
+    need, free = disk.need_bytes(options.schedule, count), disk.free_bytes(where)
+    fits = "" if need <= free else ": it does not fit, and recording would be refused"
+    need_text = f"up to {disk.megabytes(need)} for {count} {'rank' if count == 1 else 'ranks'}"
+    yield "disk", f"{need_text}, {disk.megabytes(free)} free{fits}"
+    yield "facts", f"of each rank: {_FACTS}. Those of these that are set now: {_variables()}"
+    yield "ends", _end(started, options)
+
+
+def _python(started: Launch) -> str:
+    found = started.interpreter
+    if found is None:
+        return "not known: no Python with torch was found; the recording starts with whichever the command starts"
+    return f"{found.path} (Python {'.'.join(map(str, found.python))}, torch {found.torch})"
+
+
+def _environment(started: Launch, options: Options, where: Path) -> dict[str, str]:
+    watched = started.by != "environment"
+    live = str(where.absolute() / paths.LIVE) if watched else None
+    plan = Plan(
+        str(where.absolute()),
+        os.getpid() if watched else 0,
+        options.schedule,
+        options.end_when_full,
+        options.ranks,
+        live,
+    )
+    return launch.additions(plan, os.environ)
+
+
+def _files(options: Options) -> Iterator[str]:
+    yield paths.RUN_JSON
+    yield "rank-NNNNN.facts.json"
+    if options.schedule.lean:
+        yield "rank-NNNNN.trace.json.gz"
+    if options.schedule.rich:
+        yield "rank-NNNNN.detail.trace.json.gz"
+
+
+def _ranks(started: Launch, options: Options) -> str:
+    if options.ranks is not None:
+        known = f" of {started.world_size}" if started.world_size else ""
+        return f"{spans(options.ranks)}{known}; the others run without a recording"
+    if started.world_size:
+        return f"all {started.world_size}" if started.world_size > 1 else "the only one"
+    return "every rank that the script or its launcher starts"
+
+
+def _windows(options: Options) -> Iterator[tuple[str, str]]:
+    schedule = options.schedule
+    yield "warm-up", f"{schedule.first_boundary} optimizer steps pass first"
+    for name, steps, what in (
+        ("unprofiled", schedule.unprofiled, "timed without the profiler"),
+        ("lean", schedule.lean, "traced with names and times"),
+        ("rich", schedule.rich, "traced with shapes, stacks and memory"),
+    ):
+        before = f", after {PROFILER_WARMUP} to set the profiler up" if name != "unprofiled" else ""
+        yield name, f"{steps} {'step' if steps == 1 else 'steps'} {what}{before}" if steps else "none"
+    bound = f"no window lasts longer than {schedule.window_s:g} s" if schedule.window_s else "no bound in seconds"
+    yield "bound", f"{bound}; {schedule.total_steps} steps in all at the most"
+
+
+def _variables() -> str:
+    return ", ".join(f"{name}={value}" for name, value in redacted_environment().items()) or "none"
+
+
+def _end(started: Launch, options: Options) -> str:
+    if not options.end_when_full:
+        return "the script runs on to its own end (--continue)"
+    how = "SystemExit out of optimizer.step(), on all ranks at the same step"
+    limits = (
+        f"; given up after {options.limits.first_step_s:g} s without a first step, or {options.limits.stall_s:g} s "
+        "without any, and who waits where is written down"
+    )
+    return f"once the windows are full: {how}" + (limits if started.by != "environment" else "")
+
+
+def _paragraph(title: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
+    return [f"{title:<12}{wrapped[0]}", *(f"{'':<12}{line}" for line in wrapped[1:])]

@@ -1,0 +1,170 @@
+"""One launcher's part in a recording: run the script, watch it, and say in run.json how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dptune.capture import launch, processes, stacks, topology
+from dptune.capture.conclusion import conclude
+from dptune.capture.folder import RunFolder
+from dptune.capture.heed import Signals
+from dptune.capture.injected.plan import Plan
+from dptune.capture.launch import Launch
+from dptune.capture.memory import MemoryKills
+from dptune.capture.options import Options
+from dptune.capture.progress import ProgressLine
+from dptune.capture.watch import Watch, Watched, leftovers
+from dptune.errors import CaptureError
+from dptune.runfile.record import Ending, RunRecord
+
+_OTHERS_END_WITHIN_S = 20.0  # launchers that share the folder, after this one
+_OTHERS_NOTICE_WITHIN_S = 3.0  # that they hang as well, before this one ends its ranks and thereby theirs
+_WORKERS_END_WITHIN_S = 8.0  # a loader's worker looks every 5 s whether its rank still lives
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What came of it: the folder, how it ended, the ranks that were recorded, and the status to end with.
+
+    `leads`: whether this launcher is the one that tells the user, where a launcher starts one per rank. `stacks` is
+    the file that says who waited where.
+    """
+
+    folder: Path
+    ending: Ending
+    ranks: list[int]
+    complete: bool = False
+    steps: int = 0
+    ended_by_us: bool = False
+    leads: bool = True
+    own_status: int | None = None
+    stacks: Path | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """The script's own status; 2 where it ended well but left nothing to read, or hung."""
+        if self.stacks is not None:
+            return 2
+        return self.own_status or (2 if self.ending.how == "no-steps" else 0)
+
+
+class Session:
+    """One launcher's part in a recording, from the folder on."""
+
+    def __init__(self, started: Launch, options: Options, own: RunFolder, run: RunRecord) -> None:
+        self._started, self._options, self._folder, self._run = started, options, own, run
+        self._leads = started.job is None or started.job.rank == 0
+        self._plan = Plan(
+            folder=str(own.path.resolve()),
+            launcher=os.getpid(),
+            schedule=options.schedule,
+            end_when_full=options.end_when_full,
+            ranks=options.ranks,
+            live=str(own.live.resolve()),
+        )
+        self._entry = launch.mark(self._plan)
+        self._stacks: Path | None = None
+
+    def record(self, signals: Signals) -> Recording:
+        """Start, watch, end and conclude."""
+        process = self._start()
+        signals.hold()
+        seen = Watched()
+        try:
+            self._run.topology = topology.read() if self._leads else None
+            seen = self._watch(process, signals)
+        finally:
+            if process.poll() is None:
+                processes.end(process, self._entry)
+            self._folder.close()
+            whole, facts = conclude(self._folder, self._run, seen.steps > 0)
+        if self._folder.seat is not None and self._leads:
+            self._wait_for_the_others(signals)
+            whole, facts = conclude(self._folder, self._run, seen.steps > 0)
+        return Recording(
+            folder=self._folder.path,
+            ending=whole.ending,
+            ranks=[one.rank for one in facts],
+            complete=bool(facts) and all(one.ended == "complete" for one in facts),
+            steps=max((one.steps for one in facts), default=0),
+            ended_by_us=self._options.end_when_full,
+            leads=self._leads,
+            own_status=self._run.ending.exit_status,
+            stacks=self._stacks,
+        )
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Write what a reader finds while it runs, and start it; nothing stays where that fails."""
+        what = f"cannot write into {self._folder.path}"
+        try:
+            self._folder.live.mkdir(parents=True, exist_ok=True)
+            self._folder.write(self._run)
+            what = f"cannot start {self._started.words[0]}"
+            return subprocess.Popen(self._started.words, env=launch.environment(self._plan))
+        except OSError as error:
+            self._folder.undo()
+            raise CaptureError(f"{what}: {error.strerror}") from None
+
+    def _watch(self, process: subprocess.Popen[bytes], signals: Signals) -> Watched:
+        kills = MemoryKills()
+        progress = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
+        watch = Watch(process, self._folder.live, self._options.limits, progress)
+        seen = watch.until_over(signals)
+        progress.clear()
+        if seen.waited_s is not None:
+            self._run.ending = Ending("timed-out", note=self._hang(seen, signals))
+            processes.end(process, self._entry)
+            return seen
+        if seen.status is None:
+            processes.end(process, self._entry)
+        elif seen.status or self._options.end_when_full:
+            self._end_leftovers(watch.ranks)
+        self._run.ending = _ending(seen, process.returncode, kills)
+        return seen
+
+    def _hang(self, seen: Watched, signals: Signals) -> str:
+        """Who waits where, in a sentence; their stacks go to a file."""
+        found = stacks.waiting(self._folder.live, self._entry)
+        self._stacks = self._folder.stacks
+        self._stacks.write_text(stacks.as_text(found), encoding="utf-8")
+        if self._folder.seat is not None:
+            signals.wait(_OTHERS_NOTICE_WITHIN_S)
+        what = f"no optimizer step {'for' if seen.steps else 'within'} {seen.waited_s:g} s"
+        return f"{what} ({stacks.in_words(found, self._started.ranks)})"
+
+    def _end_leftovers(self, ranks_seen: dict[int, list[str]]) -> None:
+        """Ranks whose launcher is gone, after time to end by themselves."""
+        deadline = time.monotonic() + _WORKERS_END_WITHIN_S
+        while left := leftovers(ranks_seen, self._entry):
+            if time.monotonic() > deadline:
+                processes.end_all(left)
+                return
+            time.sleep(0.1)
+
+    def _wait_for_the_others(self, signals: Signals) -> None:
+        deadline = time.monotonic() + _OTHERS_END_WITHIN_S
+        while time.monotonic() < deadline and any(one.ending.how == "recording" for one in self._folder.records()):
+            if signals.wait(0.2) is not None:
+                return
+
+
+def _ending(seen: Watched, returned: int, kills: MemoryKills) -> Ending:
+    if seen.stopped is not None:
+        return Ending("interrupted", 128 + seen.stopped, note=f"signal {seen.stopped} to dptune")
+    status = 128 - returned if returned < 0 else returned
+    if seen.interrupted and status:
+        return Ending("interrupted", 130)
+    return Ending("script-ended" if status == 0 else "failed", status, _killed(status, kills))
+
+
+def _killed(status: int, kills: MemoryKills) -> str:
+    if not hasattr(signal, "SIGKILL") or status != 128 + signal.SIGKILL:
+        return ""
+    if kills.seen:
+        return "the kernel ended a process of it because memory ran out"
+    return "SIGKILL ended it; the kernel does that when memory runs out"

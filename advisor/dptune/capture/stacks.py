@@ -1,0 +1,146 @@
+"""Where every process of a recording waits: each is asked for its stacks, and answers even while it is blocked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dptune.capture import processes
+from dptune.capture.injected.plan import STACKS_SIGNAL
+from dptune.capture.progress import Said, everyone
+from dptune.capture.ranks import spans
+
+_LONGEST_WAIT_S = 5.0
+_SETTLED_S = 0.3
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3\.\d+/|/torch/|dptune/capture/injected|^<frozen")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Where one process waits, in words, and its stacks as text. `rank` is None where nobody can say it."""
+
+    rank: int | None
+    pid: int
+    where: str
+    stacks: str = ""
+
+
+def waiting(live: Path, entry: str) -> list[Waiting]:
+    """Every process of the recording on this machine that is a rank or may become one; `entry` is its mark."""
+    carrying, said = set(processes.carrying(entry)), everyone(live)
+    claimed = {one.rank for one in said if one.claimed}
+    speaks = {one.pid for one in said} & carrying
+    ranks = [one for one in said if one.claimed or (one.rank not in claimed and one.pid in speaks)]
+    texts = _ask([one.pid for one in ranks if one.pid in speaks], live)
+    guesses = Counter(one.rank for one in ranks)
+    found = [_told(one, texts.get(one.pid, ""), guesses) if one.pid in speaks else _gone(one) for one in ranks]
+    silent = [_silent(pid) for pid in _leaves(carrying, speaks)]
+    found += [one for one in silent if not claimed or (one.rank is not None and one.rank not in claimed)]
+    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.pid))
+
+
+def in_words(found: Sequence[Waiting], expected: Sequence[int]) -> str:
+    """`rank 0: train.py:12, in barrier; rank 1: ...`: ranks that wait at the same place are named together."""
+    ranks: dict[str, list[int]] = {}
+    for one in found:
+        if one.rank is not None:
+            ranks.setdefault(one.where, []).append(one.rank)
+    told = [f"{'rank' if len(set(r)) == 1 else 'ranks'} {spans(r)}: {where}" for where, r in ranks.items()]
+    told += [f"process {one.pid}: {one.where}" for one in found if one.rank is None]
+    missing = sorted(set(expected) - {one.rank for one in found})
+    if missing and all(one.rank is not None for one in found):
+        told.append(f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing)}: never showed up")
+    return "; ".join(told) or "no process is left that could say where it waits"
+
+
+def as_text(found: Sequence[Waiting]) -> str:
+    """The content of stacks.txt."""
+    parts = []
+    for one in found:
+        name = f"process {one.pid}" if one.rank is None else f"rank {one.rank} (process {one.pid})"
+        parts.append(f"== {name}: {one.where}\n\n{one.stacks.strip() or 'no stacks: it did not answer'}\n")
+    return "\n".join(parts)
+
+
+def place(stacks: str) -> str | None:
+    """The user's line and the innermost call of the thread that trains: `train.py:12, in barrier`."""
+    threads = [frames for block in re.split(r"\n(?=\S)", stacks) if (frames := _frames(block))]
+    for frames in reversed(threads):  # faulthandler writes the main thread last
+        for depth, (file, line, _) in enumerate(frames):
+            if not _NOT_THE_USERS.search(file):
+                return f"{_short(file)}:{line}" + (f", in {frames[0][2]}" if depth else "")
+    return None
+
+
+def _told(one: Said, text: str, guesses: Counter[int]) -> Waiting:
+    certain = one.claimed or guesses[one.rank] == 1
+    where = place(text) or one.where or "outside the script"
+    return Waiting(one.rank if certain else None, one.pid, where, text)
+
+
+def _gone(one: Said) -> Waiting:
+    return Waiting(one.rank, one.pid, "its process is not on this machine, or has ended")
+
+
+def _silent(pid: int) -> Waiting:
+    """A process that has not imported torch: what it is, and which rank its launcher calls it."""
+    rank = next((entry[5:].decode() for entry in processes.environ(pid) if entry.startswith(b"RANK=")), "")
+    command = " ".join(processes.words(pid))[:100]
+    return Waiting(int(rank) if rank.isdecimal() else None, pid, f"torch is not imported yet ({command})")
+
+
+def _leaves(carrying: set[int], known: set[int]) -> list[int]:
+    """Processes that have nothing below them, and no process that has spoken above or below."""
+    below = {pid: set(processes.descendants(pid)) for pid in carrying}
+    of_known = set().union(*(below[pid] for pid in known)) if known else set()
+    return sorted(pid for pid in carrying - known - of_known if not below[pid] & carrying)
+
+
+def _ask(pids: Sequence[int], live: Path) -> dict[int, str]:
+    asked = [pid for pid in pids if _signal(pid, live)]
+    deadline, before, still_since = time.monotonic() + _LONGEST_WAIT_S, -1, 0.0
+    while asked and time.monotonic() < deadline:
+        sizes = [_size(live, pid) for pid in asked]
+        if sum(sizes) != before:
+            before, still_since = sum(sizes), time.monotonic()
+        elif all(sizes) and time.monotonic() - still_since > _SETTLED_S:
+            break
+        time.sleep(0.05)
+    return {pid: _path(live, pid).read_text(encoding="utf-8", errors="replace") for pid in asked}
+
+
+def _signal(pid: int, live: Path) -> bool:
+    """Only a process that has said it can answer: any other would be ended by the signal."""
+    if STACKS_SIGNAL is None or not _path(live, pid).exists():
+        return False
+    with contextlib.suppress(OSError):
+        os.kill(pid, STACKS_SIGNAL)
+        return True
+    return False
+
+
+def _path(live: Path, pid: int) -> Path:
+    return live / f"pid-{pid}.stacks"
+
+
+def _size(live: Path, pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return _path(live, pid).stat().st_size
+    return 0
+
+
+def _frames(block: str) -> list[tuple[str, str, str]]:
+    """Innermost first."""
+    return [(m["file"], m["line"], m["function"]) for m in map(_FRAME.match, block.splitlines()) if m]
+
+
+def _short(file: str) -> str:
+    here = str(Path.cwd())
+    return file.removeprefix(here + os.sep)

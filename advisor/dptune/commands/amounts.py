@@ -1,0 +1,58 @@
+"""What the text of an option must be where it is a number: types for argparse."""
+
+from __future__ import annotations
+
+import argparse
+
+_COUNTED = ("auto", "cpu", "gpu", "xpu")  # torchrun counts these itself
+
+
+def ranks_per_node(text: str) -> int | str:
+    """A number, or what torchrun is to count."""
+    return text if text in _COUNTED else positive(text)
+
+
+def nodes(text: str) -> int | str:
+    """A number of nodes, or the least and the most."""
+    least, colon, most = text.partition(":")
+    if not colon:
+        return positive(text)
+    if positive(least) > positive(most):
+        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+    return text
+
+
+def positive(text: str) -> int:
+    """A number of at least 1."""
+    number = int(_as(int, text))
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def count(text: str) -> int:
+    """A number of at least 0."""
+    number = int(_as(int, text))
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"cannot be negative: {number}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A time above 0."""
+    number = _as(float, text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return number
+
+
+def seconds_or_none(text: str) -> float:
+    """A time, or 0 for no bound."""
+    return 0.0 if _as(float, text) == 0 else seconds(text)
+
+
+def _as(kind: type[int] | type[float], text: str) -> int | float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None

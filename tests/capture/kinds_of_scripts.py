@@ -1,0 +1,110 @@
+"""Every kind of training script in kinds/, and how each is started: bare, and recorded."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, environment
+
+FOLDER = Path(__file__).parent / "kinds"
+# 2 of warm-up, 4 without the profiler, 1 + 3 lean, 1 + 1 rich: 12 steps
+WINDOWS = ("--warmup", "2", "--unprofiled", "4", "--lean", "3", "--rich", "1")
+FIRST_LEAN_STEP, LAST_STEP = 8, 12
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "DS_ACCELERATOR": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_EXTENSIONS_DIR": str(Path(tempfile.gettempdir()) / "dptune-tests-torch-extensions"),  # DeepSpeed compiles
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A script, the ranks that dptune or torchrun starts, those that there are, and what it needs installed."""
+
+    name: str
+    launched: int = 1
+    ranks: int = 1
+    arguments: tuple[str, ...] = ()
+    needs: str | None = None
+    module: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def words(self) -> list[str]:
+        target = ["-m", self.name] if self.module else [str(FOLDER / f"{self.name}.py")]
+        return [*target, *self.arguments]
+
+    def check_installed(self) -> None:
+        if self.needs is not None and importlib.util.find_spec(self.needs) is None:
+            pytest.skip(f"{self.needs} is not installed")
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("plain"),
+        Kind("ddp", 2, 2),
+        Kind("accumulate", 2, 2),
+        Kind("accumulate_synced", 2, 2),
+        Kind("several_optimizers"),
+        Kind("remade_optimizer"),
+        Kind("grad_scaler"),
+        Kind("fsdp1", 2, 2),
+        Kind("fsdp2", 2, 2),
+        Kind("spawn", 1, 2),
+        Kind("forked", 1, 2),
+        Kind("loader_workers"),
+        Kind("compiled", 2, 2),
+        Kind("hf_trainer", 2, 2, needs="transformers"),
+        Kind("lightning_fit", 1, 2, ("--devices", "2"), needs="lightning"),
+        Kind("accelerate_loop", 2, 2, needs="accelerate"),
+        Kind("deepspeed_engine", 2, 2, needs="deepspeed"),
+        Kind("package", module=True, env={"PYTHONPATH": str(FOLDER)}),
+    )
+}
+
+
+def bare(kind: Kind, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script as its user runs it without dptune."""
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(kind.launched)]
+    return subprocess.run(
+        [sys.executable, *(start if kind.launched > 1 else []), *kind.words, *arguments],
+        cwd=folder,
+        env=environment(**QUIET, **kind.env),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def recording_command(kind: Kind, run_dir: Path, *options: str, arguments: tuple[str, ...] = ()) -> list[str]:
+    """The same under `dptune profile`."""
+    ranks = ["--nproc-per-node", str(kind.launched)] if kind.launched > 1 else []
+    command = [sys.executable, "-m", "dptune", "profile", "--run-dir", str(run_dir), *WINDOWS, *ranks, *options]
+    return [*command, *kind.words, *arguments]
+
+
+def recorded(kind: Kind, folder: Path, *options: str, arguments: tuple[str, ...] = (), **env: str) -> Run:
+    """Record it to its end."""
+    done = subprocess.run(
+        recording_command(kind, folder / "run", *options, arguments=arguments),
+        cwd=folder,
+        env=environment(**QUIET, **kind.env, **env),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr, folder / "run")

@@ -1,0 +1,119 @@
+"""`--dry-run` says what a recording would be, and the refusals that come before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import ranks
+from dptune.errors import UsageError
+
+from .launching import DPTUNE, Done, run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    pytest.importorskip("torch", reason="recording needs torch")
+    (tmp_path / "train.py").write_text("raise SystemExit('started')\n")
+    return tmp_path
+
+
+def dry(place: Path, *words: str, env: dict[str, str] | None = None) -> tuple[Done, str]:
+    done = run(*DPTUNE, "profile", "--dry-run", *words, cwd=place, env=env)
+    return done, " ".join(done.out.split())
+
+
+def test_what_would_be_recorded(place: Path) -> None:
+    before = sorted(place.iterdir())
+    options = (
+        "--nproc-per-node",
+        "4",
+        "--ranks",
+        "0,2-3",
+        "--run-dir",
+        "out/run",
+        "--window-time",
+        "30",
+        "--lean",
+        "7",
+    )
+    done, said = dry(place, *options, "train.py", "--api-key", "s3cret", "--epochs", "2")
+    assert (done.status, done.err) == (0, "")
+    assert "--nproc-per-node=4 train.py --api-key '<redacted>' --epochs 2" in said
+    assert "folder out/run" in said
+    assert "ranks 0,2-3 of 4" in said
+    assert "lean 7 steps traced" in said
+    assert "no window lasts longer than 30 s" in said
+    assert 'DPTUNE_CAPTURE={"folder":' in said
+    assert "for 3 ranks" in said
+    assert "MB free" in said or "GB free" in said
+    assert "torch" in said
+    assert "SystemExit out of optimizer.step()" in said
+    assert "s3cret" not in done.out
+    assert sorted(place.iterdir()) == before
+
+
+def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
+    done, said = dry(place, "--continue", "torchrun", "--nproc-per-node", "2", "train.py")
+    assert done.status == 0, done.err
+    assert "command torchrun --nproc-per-node 2 train.py" in said
+    assert "runs on to its own end (--continue)" in said
+    done, said = dry(place, "--env", env={"NCCL_DEBUG": "INFO"})
+    assert done.status == 0, done.err
+    assert "NCCL_DEBUG=INFO" in said
+    assert not (place / "dptune-runs").exists()
+
+
+REFUSED = {
+    "a command with torchrun's options": (
+        ("--nproc-per-node", "2", "torchrun", "train.py"),
+        "--nproc-per-node is not for a command that starts the ranks itself",
+    ),
+    "several nodes without a name": (
+        ("--nnodes", "2", "train.py"),
+        "several nodes need one name for the run folder",
+    ),
+    "--env with a script": (("--env", "train.py"), "--env takes no script and no launcher's options: 'train.py'"),
+    "a rank that is not there": (
+        ("--nproc-per-node", "2", "--ranks", "0,2", "train.py"),
+        "--ranks: there is no rank 2",
+    ),
+    "nonsense for ranks": (("--ranks", "0,one", "train.py"), "--ranks: 'one' is not a rank"),
+    "neither script nor program": (("nowhere.py",), "no such script: nowhere.py"),
+    "nothing": ((), "there is nothing to record"),
+    "nonsense for ranks per node": (
+        ("--nproc-per-node", "many", "train.py"),
+        "argument --nproc-per-node: 'many' is not a number",
+    ),
+    "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it begins"),
+    "no seconds": (("--stall-timeout", "0", "train.py"), "argument --stall-timeout: must be above 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=[name.replace(" ", "-") for name in REFUSED])
+@pytest.mark.parametrize("way", [(), ("--dry-run",)], ids=["", "dry-run"])
+def test_what_is_refused_is_one_sentence_and_a_hint(place: Path, case: str, way: tuple[str, ...]) -> None:
+    words, sentence = REFUSED[case]
+    done = run(*DPTUNE, "profile", *way, *words, cwd=place)
+    lines = done.err.splitlines()
+    assert done.status == 2
+    assert lines[0].startswith(f"dptune: error: {sentence}"), done.err
+    assert lines[1].startswith("hint: ")
+    assert len(lines) == 2
+    assert [path.name for path in place.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", (0,)), ("0,7,64-66", (0, 7, 64, 65, 66)), ("3,1-4,3", (1, 2, 3, 4)), (" 1 , 2 ", (1, 2))],
+)
+def test_ranks(text: str, expected: tuple[int, ...]) -> None:
+    assert ranks.parse(text) == expected
+    assert ranks.parse(ranks.spans(expected)) == expected
+
+
+@pytest.mark.parametrize("text", ["", ",", "0,", "-1", "1-", "5-3", "1..3", "0x1", "1-2-3", "0-99999999", "٣"])
+def test_what_is_no_list_of_ranks(text: str) -> None:
+    with pytest.raises(UsageError, match="--ranks"):
+        ranks.parse(text)

@@ -1,0 +1,128 @@
+"""Ranks that wait for ever: who waits where is said and written down, and all of them are ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import stacks
+from dptune.capture.stacks import Waiting
+
+from .conftest import SHORT
+from .launching import DPTUNE, TRAIN, Done, facts_in, left_behind, only_run, record_in, run
+
+pytestmark = [
+    pytest.mark.records,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found through /proc"),
+]
+
+# As faulthandler writes them: the main thread last, of each the innermost call first.
+STACKS = """\
+Thread 0x00007f3c8e7fc6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/home/me/prefetch.py", line 9 in run
+
+Current thread 0x00007f3ca41c1740 (most recent call first):
+  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4811 in barrier
+  File "/env/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/home/me/my model/train.py", line 12 in <module>
+"""
+BEFORE_THE_FIRST_STEP = """\
+import time, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    time.sleep(600)
+dist.barrier()
+"""
+
+
+def profile(place: Path, script: str, *options: str) -> Done:
+    pytest.importorskip("torch", reason="recording needs torch")
+    (place / "train.py").write_text(script)
+    return run(*DPTUNE, "profile", *SHORT, *options, "train.py", cwd=place)
+
+
+def the_error(done: Done) -> str:
+    (line,) = [line for line in done.err.splitlines() if line.startswith("dptune: error: ")]
+    return line.removeprefix("dptune: error: ")
+
+
+def test_before_the_first_step(tmp_path: Path) -> None:
+    done = profile(tmp_path, BEFORE_THE_FIRST_STEP, "--nproc-per-node", "2", "--first-step-timeout", "15")
+    folder = only_run(tmp_path)
+    assert done.status == 2
+    assert the_error(done) == ("no optimizer step within 15 s (rank 0: train.py:6, in barrier; rank 1: train.py:5)")
+    assert f"the stacks of all threads are in {Path('dptune-runs') / folder.name / 'stacks.txt'}" in done.err
+    assert "--first-step-timeout" in done.err
+    text = (folder / "stacks.txt").read_text()
+    assert "== rank 0 (process " in text
+    assert "in barrier" in text
+    assert text.index("== rank 0") < text.index("== rank 1") < text.rindex('train.py", line 5')
+    assert record_in(folder).ending.how == "timed-out"
+    assert left_behind(folder) == []
+
+
+def test_after_some_steps(tmp_path: Path) -> None:
+    script = TRAIN.replace("    time.sleep(", "    if step == 8 and rank == 1: time.sleep(600)\n    time.sleep(")
+    done = profile(tmp_path, script, "--nproc-per-node", "2", "--stall-timeout", "8")
+    folder = only_run(tmp_path)
+    assert done.status == 2
+    error = the_error(done)
+    assert error.startswith("no optimizer step for 8 s (rank 0: train.py:")
+    assert "rank 1: train.py:17)" in error
+    assert "--stall-timeout" in done.err
+    assert facts_in(folder)[0].window("unprofiled").complete  # type: ignore[union-attr]
+    assert record_in(folder).ending.how == "timed-out"
+    assert left_behind(folder) == []
+
+
+def test_a_process_that_has_not_imported_torch(tmp_path: Path) -> None:
+    done = profile(tmp_path, "import time\ntime.sleep(600)\n", "--first-step-timeout", "4")
+    assert done.status == 2
+    assert "torch is not imported yet" in the_error(done)
+    assert "train.py" in the_error(done)
+    assert left_behind(only_run(tmp_path)) == []
+
+
+def test_a_rank_that_never_showed_up_is_said(tmp_path: Path) -> None:
+    script = "import os, sys, time\nif os.environ['RANK'] == '1': time.sleep(600)\nimport torch\ntime.sleep(600)\n"
+    done = profile(tmp_path, script, "--nproc-per-node", "2", "--first-step-timeout", "12")
+    assert "rank 0: train.py:4; rank 1: torch is not imported yet" in the_error(done)
+
+
+def test_each_rank_under_a_launcher_of_the_users_is_asked(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    (tmp_path / "train.py").write_text(BEFORE_THE_FIRST_STEP)
+    launcher = ("torchrun", "--standalone", "--nproc-per-node", "2", "--no-python")
+    done = run(*launcher, *DPTUNE, "profile", "--first-step-timeout", "15", "train.py", cwd=tmp_path)
+    folder = only_run(tmp_path)
+    assert done.status != 0
+    assert "in barrier" in (folder / "stacks-rank-00000.txt").read_text()
+    assert 'train.py", line 5' in (folder / "stacks-rank-00001.txt").read_text()
+    assert record_in(folder).ending.how == "timed-out"
+    assert left_behind(folder) == []
+
+
+def test_a_recording_that_is_complete_may_wait_for_ever(tmp_path: Path) -> None:
+    script = TRAIN.replace("    time.sleep(", "    if step == 14: time.sleep(12)\n    time.sleep(")
+    done = profile(tmp_path, script, "--continue", "--stall-timeout", "4")
+    assert (done.status, done.out.strip()) == (0, "the script came to its end")
+    assert record_in(only_run(tmp_path)).ending.how == "complete"
+
+
+def test_the_place_is_the_users_line_of_the_main_thread() -> None:
+    assert stacks.place(STACKS) == "/home/me/my model/train.py:12, in barrier"
+    assert stacks.place(STACKS.replace("/home/me/my model", str(Path.cwd()))) == "train.py:12, in barrier"
+    assert stacks.place(STACKS.partition("Current")[0]) == "/home/me/prefetch.py:9, in wait"
+    assert stacks.place("") is None
+
+
+def test_ranks_that_wait_at_one_place_are_named_together() -> None:
+    found = [Waiting(rank, 100 + rank, "train.py:7, in barrier") for rank in (0, 1, 2, 5)]
+    found.append(Waiting(3, 103, "train.py:6"))
+    said = stacks.in_words(found, range(8))
+    assert said == "ranks 0-2,5: train.py:7, in barrier; rank 3: train.py:6; ranks 4,6-7: never showed up"
+    unknown = stacks.in_words([Waiting(None, 7, "torch is not imported yet (python train.py)")], [0])
+    assert unknown == "process 7: torch is not imported yet (python train.py)"

@@ -1,0 +1,193 @@
+"""Signals while a script runs: to everyone in front of a terminal, or to dptune alone. No process stays behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dptune.capture.progress import listen
+
+from .conftest import SHORT
+from .launching import DPTUNE, TRAIN, facts_in, left_behind, record_in, surroundings
+
+pytestmark = [
+    pytest.mark.records,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who sent a signal"),
+]
+LONG = {"STEPS": "100000", "PAUSE": "0.1"}
+DEAF = TRAIN.replace("rank = int(", "import signal\nsignal.signal(signal.SIGINT, lambda *_: None)\nrank = int(")
+
+
+@dataclass
+class Started:
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def wait_for_step(self, step: int) -> None:
+        until(lambda: any(one.step >= step for one in listen(self.folder / "live")), "a step")
+
+    def end(self) -> tuple[int, str]:
+        _, err = self.process.communicate(timeout=90)
+        return self.process.returncode, err
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    """start(script, *options): dptune in a session of its own, without a terminal."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    begun: list[Started] = []
+
+    def begin(script: str, *options: str, **settings: object) -> Started:
+        (tmp_path / "train.py").write_text(script)
+        words = [*DPTUNE, "profile", "--run-dir", "run", *SHORT, *options, "train.py"]
+        process = subprocess.Popen(
+            words,
+            cwd=tmp_path,
+            env=surroundings(**LONG),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **settings,  # type: ignore[call-overload]
+        )
+        begun.append(Started(process, tmp_path / "run"))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.process.kill()
+        one.process.wait()
+        assert left_behind(one.folder) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_interrupt_to_dptune_alone_reaches_the_script(start: Callable[..., Started], ranks: int) -> None:
+    run = start(TRAIN, "--continue", *(["--nproc-per-node", "2"] if ranks == 2 else []))
+    run.wait_for_step(5)
+    run.process.send_signal(signal.SIGINT)
+    status, err = run.end()
+    assert status == 130
+    assert "the script goes on: passing the interrupt on to it" in err
+    assert "the script was interrupted" in err or "recorded in run" in err
+    assert record_in(run.folder).ending.how == "interrupted"
+    assert len(facts_in(run.folder)) == ranks
+
+
+def test_before_the_first_step_too(start: Callable[..., Started]) -> None:
+    run = start("import time, torch\ntime.sleep(600)\n")
+    until(lambda: bool(listen(run.folder / "live")), "a process")
+    run.process.send_signal(signal.SIGINT)
+    status, err = run.end()
+    assert status == 130
+    assert "the script was interrupted before its first optimizer step" in err
+
+
+def test_a_second_interrupt_ends_what_does_not_end(start: Callable[..., Started]) -> None:
+    run = start(DEAF, "--continue")
+    run.wait_for_step(5)
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(5)
+    assert run.process.poll() is None
+    run.process.send_signal(signal.SIGINT)
+    status, _ = run.end()
+    assert status == 130
+    assert record_in(run.folder).ending.how == "interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_dptune_to_end(start: Callable[..., Started], number: signal.Signals) -> None:
+    run = start(TRAIN, "--nproc-per-node", "2", "--continue")
+    run.wait_for_step(8)
+    run.process.send_signal(number)
+    status, err = run.end()
+    assert status == 128 + number, err
+    assert record_in(run.folder).ending.how == "interrupted"
+    assert len(facts_in(run.folder)) == 2
+
+
+def test_a_hangup_is_nothing_under_nohup(start: Callable[..., Started]) -> None:
+    run = start(TRAIN, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    run.wait_for_step(2)
+    run.process.send_signal(signal.SIGHUP)
+    status, err = run.end()
+    assert (status, record_in(run.folder).ending.how) == (0, "complete"), err
+
+
+def test_a_killed_script_says_what_kills_like_that(start: Callable[..., Started]) -> None:
+    run = start(TRAIN)
+    run.wait_for_step(5)
+    os.kill(listen(run.folder / "live")[0].pid, signal.SIGKILL)
+    status, err = run.end()
+    assert status == 137
+    assert "SIGKILL ended it; the kernel does that when memory runs out" in err
+    assert record_in(run.folder).ending.note.startswith("SIGKILL")
+
+
+def test_a_torchrun_that_is_killed_leaves_no_rank_behind(start: Callable[..., Started]) -> None:
+    run = start(TRAIN, "--nproc-per-node", "2", "--continue")
+    run.wait_for_step(5)
+    (agent,) = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
+    os.kill(int(agent), signal.SIGKILL)
+    status, _ = run.end()
+    assert status == 137
+    assert left_behind(run.folder) == []
+
+
+def test_control_c_on_a_terminal_is_the_scripts_own(tmp_path: Path) -> None:
+    """It reaches the script by itself: here one that saves for longer than dptune waits before it passes one on."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    saves = "\nexcept KeyboardInterrupt:\n    time.sleep(12)\n    print('saved')\n    sys.exit(3)\n"
+    indented = "".join(f"    {line}\n" for line in TRAIN.splitlines())
+    (tmp_path / "train.py").write_text("import sys, time\ntry:\n" + indented.rstrip() + saves)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        words = [*DPTUNE, "profile", "--run-dir", "run", *SHORT, "--continue", "train.py"]
+        os.execvpe(words[0], words, surroundings(**LONG, TERM="xterm"))
+    said: list[bytes] = []
+    reader = threading.Thread(target=_read, args=(terminal, said), daemon=True)
+    reader.start()
+    try:
+        until(lambda: any(one.step >= 3 for one in listen(tmp_path / "run" / "live")), "a step")
+        os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    reader.join(timeout=10)
+    os.close(terminal)
+    text = b"".join(said).decode(errors="replace")
+    assert os.waitstatus_to_exitcode(status) == 130, text
+    assert "saved" in text
+    assert "passing the interrupt on" not in text
+    assert "waiting for the script to end" in text
+    assert left_behind(tmp_path / "run") == []
+
+
+def _read(terminal: int, said: list[bytes]) -> None:
+    while True:
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:
+            return
+        if not data:
+            return
+        said.append(data)

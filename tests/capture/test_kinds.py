@@ -1,0 +1,136 @@
+"""Each kind of script is recorded whole, leaves with its own numbers, and can be reported on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dptune.runfile.facts import Facts
+
+from .conftest import Run, environment
+from .kinds_of_scripts import KINDS, Kind, bare, recorded
+
+pytestmark = pytest.mark.records
+
+
+def report(folder: Path) -> dict[str, object]:
+    words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json"]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, object] = json.loads(done.stdout)
+    return told
+
+
+def last_line(out: str) -> str:
+    lines = [line for line in out.splitlines() if line.startswith("parameters ")]
+    assert len(lines) == 1, out
+    return lines[0]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_recording_changes_no_bit_of_what_is_learned(kind: Kind, tmp_path: Path) -> None:
+    kind.check_installed()
+    run = recorded(kind, tmp_path, "--continue", arguments=("--steps", "16"))
+    assert run.status == 0, run.err
+    assert [run.facts(rank).ended for rank in range(kind.ranks)] == ["complete"] * kind.ranks
+    alone = bare(kind, tmp_path, "--steps", "16")
+    assert alone.returncode == 0, alone.stderr
+    assert last_line(run.out) == last_line(alone.stdout)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_every_rank_is_recorded_and_the_script_ended(kind: Kind, tmp_path: Path) -> None:
+    kind.check_installed()
+    run = recorded(kind, tmp_path)
+    assert run.status == 0, run.err
+    assert run.record.ending.how == "complete"
+    assert "parameters" not in run.out
+    assert "Traceback" not in run.err
+    for rank in range(kind.ranks):
+        facts = run.facts(rank)
+        assert facts.ended == "complete"
+        assert facts.unread == {}
+        assert [(window.name, window.steps) for window in facts.windows] == [
+            ("unprofiled", 4),
+            ("lean", 3),
+            ("rich", 1),
+        ]
+        assert {f"rank-{rank:05d}.trace.json.gz", f"rank-{rank:05d}.detail.trace.json.gz"} <= run.files
+    assert report(run.folder)["trust"]["level"] == "sound"  # type: ignore[index]
+    CHECKS.get(kind.name, lambda facts, run: None)(run.facts(), run)
+
+
+def steps(facts: Facts, name: str) -> list[int]:
+    return [value for window in facts.windows for value in getattr(window, name)]
+
+
+def accumulates_without_sync(facts: Facts, run: Run) -> None:
+    assert set(steps(facts, "backwards")) == {4}
+    assert set(steps(facts, "unsynced_backwards")) == {3}
+
+
+def accumulates_synced(facts: Facts, run: Run) -> None:
+    assert set(steps(facts, "backwards")) == {4}
+    assert set(steps(facts, "unsynced_backwards")) == {0}
+
+
+def two_optimizers_one_clock(facts: Facts, run: Run) -> None:
+    assert len(facts.optimizers) == 2
+    assert facts.steps == 12
+    assert min(steps(facts, "backwards")) >= 2
+
+
+def skipped_steps_are_steps(facts: Facts, run: Run) -> None:
+    assert facts.grad_scaler is True
+    assert facts.grad_scale is not None
+    assert sum(window.skipped_steps for window in facts.windows) > 0
+
+
+def units_of_fsdp1(facts: Facts, run: Run) -> None:
+    (fsdp,) = facts.fsdp
+    assert (fsdp.version, fsdp.strategy, fsdp.mesh, fsdp.reshard_after_forward) == (1, "FULL_SHARD", [2], True)
+    assert fsdp.units == 5
+    assert fsdp.where is not None
+    assert "fsdp1.py:" in fsdp.where
+
+
+def units_of_fsdp2(facts: Facts, run: Run) -> None:
+    assert [(fsdp.version, fsdp.units, fsdp.mesh) for fsdp in facts.fsdp] == [(2, 4, [2]), (2, 1, [2])]
+    assert [fsdp.reshard_after_forward for fsdp in facts.fsdp] == [True, False]
+
+
+def buckets_and_loader(facts: Facts, run: Run) -> None:
+    (ddp,), (loader,) = facts.ddp, facts.loaders
+    assert (ddp.backend, sum(ddp.rebuilt_bucket_sizes)) == ("gloo", ddp.gradient_bytes)
+    assert (loader.num_workers, loader.distributed_sampler) == (2, True)
+    assert set(steps(facts, "loader_samples")) == {16}
+
+
+def compiled_where(facts: Facts, run: Run) -> None:
+    assert facts.compiled is not None
+    assert facts.compiled.ddp_graphs == [4]
+    assert [where.rpartition(":")[0].endswith("compiled.py") for where in facts.compiled.where if where] == [True]
+
+
+def wrapped_by_deepspeed(facts: Facts, run: Run) -> None:
+    assert facts.engine == "deepspeed"
+    assert set(steps(facts, "backwards")) == {2}
+    advised = {advice["code"] for advice in report(run.folder)["advice"]}  # type: ignore[attr-defined]
+    assert "DP102" not in advised, "DeepSpeed reduces at the boundary by itself"
+
+
+CHECKS = {
+    "accumulate": accumulates_without_sync,
+    "accumulate_synced": accumulates_synced,
+    "several_optimizers": two_optimizers_one_clock,
+    "grad_scaler": skipped_steps_are_steps,
+    "fsdp1": units_of_fsdp1,
+    "fsdp2": units_of_fsdp2,
+    "ddp": buckets_and_loader,
+    "compiled": compiled_where,
+    "deepspeed_engine": wrapped_by_deepspeed,
+}

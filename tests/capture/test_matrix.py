@@ -1,0 +1,249 @@
+"""Kind of script x ending: what is on disk, what run.json says, the exit status, and that nothing stays behind.
+
+Every script ends in its eighth step, the first one of the lean window.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import processes
+from dptune.runfile import form
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
+
+from .conftest import environment
+from .kinds_of_scripts import FIRST_LEAN_STEP, KINDS, QUIET, Kind, recording_command
+
+pytestmark = [
+    pytest.mark.records,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see what stays behind"),
+]
+AT = FIRST_LEAN_STEP + 1  # asked for at the start of the step: one lean step is whole
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the script does, on which rank (None: on all), and what must come of it.
+
+    `statuses`: those dptune may end with; `ended`: what that rank's facts say; `lean`: whether its lean window is kept.
+    """
+
+    name: str
+    rank: int | None
+    how: str
+    statuses: tuple[int, ...]
+    ended: str
+    lean: bool = True
+
+
+RAISE = Ending("raise", None, "failed", (1,), "raised RuntimeError")
+RAISE_ONE = Ending("raise", 1, "failed", (1,), "raised RuntimeError")
+EXIT = Ending("exit", None, "failed", (3,), "script-ended")
+OS_EXIT = Ending("os_exit", None, "failed", (4,), "os._exit(4)")
+KILL = Ending("kill", None, "failed", (137,), "recording", lean=False)
+KILL_ONE = Ending("kill", 1, "failed", (137,), "recording", lean=False)
+ABORT_ONE = Ending("abort", 1, "failed", (134,), "recording", lean=False)
+ABORT = Ending("abort", None, "failed", (134,), "recording", lean=False)
+TERMINATE = Ending("terminate", None, "failed", (143,), "SIGTERM")
+TERMINATE_ONE = Ending("terminate", 1, "failed", (143,), "SIGTERM")
+MEMORY = Ending("memory", None, "failed", (1,), "raised RuntimeError")
+
+CELLS = [
+    *(("plain", ending) for ending in (RAISE, EXIT, OS_EXIT, KILL, ABORT, TERMINATE, MEMORY)),
+    *(("ddp", ending) for ending in (RAISE, RAISE_ONE, EXIT, OS_EXIT, KILL_ONE, ABORT_ONE, TERMINATE_ONE, MEMORY)),
+    *(("fsdp2", ending) for ending in (RAISE, OS_EXIT, KILL_ONE, TERMINATE_ONE)),
+    *(("hf_trainer", ending) for ending in (RAISE, OS_EXIT, KILL_ONE)),
+    *(("loader_workers", ending) for ending in (RAISE, OS_EXIT, TERMINATE)),
+    ("accelerate_loop", RAISE),
+    # what a rank raises reaches the script that spawned it, which then fails in its own way: status 1
+    ("spawn", Ending("raise", None, "failed", (1,), "script-ended")),
+    ("spawn", Ending("os_exit", 1, "failed", (1,), "os._exit(4)")),
+    ("spawn", Ending("kill", 1, "failed", (1,), "recording", lean=False)),
+]
+
+
+@dataclass
+class Ended:
+    """A recording that has ended: its status, its words, and what was running below it at the end."""
+
+    status: int
+    out: str
+    err: str
+    folder: Path
+    left: list[int]
+
+    def facts(self, rank: int) -> Facts:
+        return form.read(self.folder / f"rank-{rank:05d}.facts.json", Facts)
+
+    @property
+    def record(self) -> RunRecord:
+        return form.read(self.folder / "run.json", RunRecord)
+
+    def check_readable(self) -> str:
+        """`dptune report` reads what there is, without a word of Python's."""
+        words = [sys.executable, "-m", "dptune", "report", str(self.folder), "--no-tui"]
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+
+class Started:
+    """A recording under way, in a session of its own as under a terminal."""
+
+    def __init__(self, kind: Kind, folder: Path, *options: str, **env: str) -> None:
+        self._folder = folder
+        self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._out, self._err = folder / "out", folder / "err"
+        with open(self._out, "w") as out, open(self._err, "w") as err:
+            self.process = subprocess.Popen(
+                recording_command(kind, folder / "run", *options),
+                cwd=folder,
+                env=environment(**QUIET, **kind.env, **env, DPTUNE_TEST_MARK=self._mark),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def wait_for_words(self, words: str) -> None:
+        deadline = time.monotonic() + 120
+        while words not in self._out.read_text() and self.process.poll() is None:
+            assert time.monotonic() < deadline, f"never said {words!r}: {self._err.read_text()}"
+            time.sleep(0.05)
+
+    def end(self) -> Ended:
+        try:
+            status = self.process.wait(180)
+        finally:
+            left = self._living()
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+        return Ended(status, self._out.read_text(), self._err.read_text(), self._folder / "run", left)
+
+    def _living(self) -> list[int]:
+        """Everything that still runs with this test's mark in its environment, wherever it was reparented to."""
+        deadline = time.monotonic() + 10  # what was told to end may need a moment
+        while found := [pid for pid in _processes() if self._marked(pid)]:
+            if time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+        return []
+
+    def _marked(self, pid: int) -> bool:
+        try:
+            return f"DPTUNE_TEST_MARK={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+
+
+def _processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def check_kept(ended: Ended, ending: Ending, rank: int) -> None:
+    facts = ended.facts(rank)
+    assert facts.ended == ending.ended
+    unprofiled = facts.window("unprofiled")
+    assert unprofiled is not None
+    assert (unprofiled.complete, unprofiled.steps) == (True, 4)
+    trace = ended.folder / f"rank-{rank:05d}.trace.json.gz"
+    assert trace.exists() == ending.lean
+    if ending.lean:
+        lean = facts.window("lean")
+        assert lean is not None
+        assert (lean.complete, lean.steps) == (False, 1)
+    assert not list(ended.folder.glob("*.part"))
+    assert not (ended.folder / "live").exists()
+
+
+@pytest.mark.parametrize(("name", "ending"), CELLS, ids=[f"{name}-{e.name}-{e.rank or 0}" for name, e in CELLS])
+def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    kind.check_installed()
+    asked = {"ENDING": ending.name, "ENDING_AT": str(AT)}
+    if ending.rank is not None:
+        asked["ENDING_RANK"] = str(ending.rank)
+    ended = Started(kind, tmp_path, **asked).end()
+    assert ended.status in ending.statuses, ended.err
+    assert ended.left == []
+    assert ended.record.ending.how == ending.how
+    assert ended.record.ending.exit_status == ended.status
+    check_kept(ended, ending, ending.rank or 0)
+    assert "the script failed" in ended.check_readable()
+
+
+@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "lightning_fit"])
+def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    kind.check_installed()
+    short = Kind(kind.name, kind.launched, kind.ranks, (*kind.arguments, "--steps", str(FIRST_LEAN_STEP)))
+    ended = Started(short, tmp_path).end()
+    assert (ended.status, ended.left) == (0, []), ended.err
+    assert ended.record.ending.how == "script-ended"
+    assert "the script ended before every window was full" in ended.err
+    for rank in range(kind.ranks):
+        lean = ended.facts(rank).window("lean")
+        assert lean is not None
+        assert lean.steps == 1
+    ended.check_readable()
+
+
+@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "fsdp2", "hf_trainer", "lightning_fit", "forked"])
+def test_ctrl_c(name: str, tmp_path: Path) -> None:
+    """A terminal sends SIGINT to dptune and to everything it started."""
+    kind = KINDS[name]
+    kind.check_installed()
+    started = Started(kind, tmp_path, "--continue", ENDING="say", ENDING_AT=str(AT))
+    started.wait_for_words(f"at step {AT}")
+    os.killpg(started.process.pid, signal.SIGINT)
+    ended = started.end()
+    assert ended.status in (130, 1), ended.err
+    assert ended.left == []
+    assert ended.record.ending.how == "interrupted"
+    assert ended.facts(0).window("unprofiled").complete  # type: ignore[union-attr]
+    assert (ended.folder / "rank-00000.trace.json.gz").exists()
+    ended.check_readable()
+
+
+@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "forked", "fsdp2"])
+def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    started = Started(kind, tmp_path, "--continue", ENDING="say", ENDING_AT=str(AT))
+    started.wait_for_words(f"at step {AT}")
+    os.kill(started.process.pid, signal.SIGTERM)
+    ended = started.end()
+    assert (ended.status, ended.left) == (143, []), ended.err
+    assert ended.record.ending.how == "interrupted"
+    told = [ended.facts(rank).ended for rank in range(kind.ranks)]
+    assert "SIGTERM" in told  # the signal finds one rank first, and the others may fail as it goes
+    assert set(told) <= {"SIGTERM", "script-ended", "raised RuntimeError"}
+    for rank in range(kind.ranks):
+        assert (ended.folder / f"rank-{rank:05d}.trace.json.gz").exists()
+    ended.check_readable()
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_sigterm_to_a_rank_that_is_blocked_in_a_collective(name: str, tmp_path: Path) -> None:
+    """Python cannot run its handler there; the open window is saved even so, and the rank dies of the signal."""
+    started = Started(KINDS[name], tmp_path, "--continue", ENDING="blocked", ENDING_AT=str(AT), ENDING_RANK="1")
+    started.wait_for_words("rank 1 is blocked")
+    time.sleep(2)  # rank 0 runs into the collective that rank 1 never joins
+    blocked = form.read(tmp_path / "run" / "rank-00000.facts.json", Facts).pid
+    assert blocked in processes.descendants(started.process.pid)
+    os.kill(blocked, signal.SIGTERM)
+    ended = started.end()
+    assert (ended.status, ended.left) == (143, []), ended.err
+    facts = ended.facts(0)
+    lean = facts.window("lean")
+    assert lean is not None
+    assert (facts.ended, lean.steps, lean.trace) == ("SIGTERM", 1, "rank-00000.trace.json.gz")
+    ended.check_readable()
