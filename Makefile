@@ -12,10 +12,10 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests docs dist clean
+.PHONY: help demo test check lint format types layers tests bench-overhead docs dist clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.profile ## record a small two-rank training run on this machine and report on it
 	$(BIN)/dptune demo --record
@@ -39,8 +39,11 @@ types: ## mypy --strict
 layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: ## pytest; its last lines say what was skipped, and why
-	$(BIN)/python -m pytest -rs
+tests: ## pytest on two cores; its last lines say what was skipped, and why
+	$(BIN)/python -m pytest -rs -n 2
+
+bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
+	$(BIN)/python tests/benchmarks/overhead.py
 
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

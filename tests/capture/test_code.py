@@ -1,0 +1,229 @@
+"""dptune.profile() in a script's own code, in a notebook, and as a callback of training frameworks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dptune.runfile import form
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
+
+from .conftest import environment
+from .kinds_of_scripts import QUIET
+
+pytestmark = pytest.mark.records
+pytest.importorskip("torch", reason="recording needs torch")
+
+START = """
+    import torch, dptune
+    data = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=4)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(batch):
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+SIZES = "warmup=1, unprofiled=4, lean=3, rich=1"
+LOOP = """
+    with dptune.profile({}) as prof:
+        for batch in data:
+            train(batch)
+            prof.step()
+    print("done", prof.done, prof.folder)
+"""
+
+
+def python(folder: Path, script: str, *launch: str, **env: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(textwrap.dedent(script))
+    return subprocess.run(
+        [sys.executable, *launch, "train.py"],
+        cwd=folder,
+        env=environment(**QUIET, **env),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def facts_in(folder: Path) -> list[Facts]:
+    return [form.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]
+
+
+def windows(facts: Facts) -> list[tuple[str, int, bool]]:
+    return [(window.name, window.steps, window.complete) for window in facts.windows]
+
+
+WHOLE = [("unprofiled", 4, True), ("lean", 3, True), ("rich", 1, True)]
+
+
+def report(folder: Path) -> dict[str, dict[str, object]]:
+    words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json"]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, dict[str, object]] = json.loads(done.stdout)
+    return told
+
+
+def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
+    done = python(tmp_path, START + LOOP.format(f"'mine', {SIZES}"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["done", "True", str(tmp_path / "mine")]
+    assert done.stderr.splitlines()[-2:] == ["dptune: recorded in mine", "dptune: next: dptune report mine"]
+    (facts,) = facts_in(tmp_path / "mine")
+    assert windows(facts) == WHOLE
+    assert (facts.loaders[0].batch_size, facts.optimizers[0].name) == (4, "SGD")
+    record = form.read(tmp_path / "mine" / "run.json", RunRecord)
+    assert (record.ending.how, record.launched_by, record.command) == ("complete", "code", ["train.py"])
+    assert report(tmp_path / "mine")["trust"]["level"] == "sound"
+
+
+def test_several_recordings_in_one_process_get_folders_of_their_own(tmp_path: Path) -> None:
+    done = python(tmp_path, START + LOOP.format(SIZES) + LOOP.format(SIZES))
+    assert done.returncode == 0, done.stderr
+    folders = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
+    assert len(folders) == 2
+    assert [windows(facts) for folder in folders for facts in facts_in(folder)] == [WHOLE, WHOLE]
+    assert (tmp_path / "dptune-runs" / "latest").read_text().strip() in {folder.name for folder in folders}
+
+
+def test_an_exception_in_the_loop_is_the_scripts_own(tmp_path: Path) -> None:
+    loop = LOOP.replace("prof.step()", "prof.step()\n            if prof.done: raise KeyError('mine')")
+    done = python(tmp_path, START + loop.format(f"'mine', {SIZES.replace('rich=1', 'rich=0')}"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "KeyError: 'mine'"
+    early = python(tmp_path, START + LOOP.replace("prof.step()", "prof.step(); 1 / 0").format(f"'second', {SIZES}"))
+    assert early.returncode == 1
+    (facts,) = facts_in(tmp_path / "second")
+    assert facts.ended == "raised ZeroDivisionError"
+    assert form.read(tmp_path / "second" / "run.json", RunRecord).ending.how == "failed"
+
+
+def test_a_folder_that_holds_something_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").touch()
+    done = python(tmp_path, START + LOOP.format("'mine'"))
+    assert done.returncode == 1
+    assert "mine is not empty: name a new folder, a recording is never overwritten" in done.stderr
+
+
+def test_two_ranks_record_into_one_folder(tmp_path: Path) -> None:
+    start = START.replace("import torch, dptune", "import torch, dptune, torch.distributed as dist").replace(
+        "    model = torch.nn.Linear(8, 8)\n",
+        """    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+""",
+    )
+    end = "    dist.barrier()\n    dist.destroy_process_group()\n"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = python(tmp_path, start + LOOP.format(SIZES) + end, *torchrun)
+    assert done.returncode == 0, done.stderr
+    (folder,) = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
+    assert [windows(facts) for facts in facts_in(folder)] == [WHOLE, WHOLE]
+    assert done.stderr.count("dptune: recorded in") == 1
+    assert report(folder)["measured"]["world_size"] == 2
+
+
+def test_it_stands_aside_where_the_command_records(tmp_path: Path) -> None:
+    command = ("-m", "dptune", "profile", "--run-dir", "outer", "--continue", "--warmup", "2", "--unprofiled", "3")
+    done = python(tmp_path, START + LOOP.format(f"'inner', {SIZES}"), *command, "--lean", "3", "--rich", "1")
+    assert done.returncode == 0, done.stderr
+    assert "`dptune profile` records this process; dptune.profile() stands aside" in done.stderr
+    assert not (tmp_path / "inner").exists()
+    assert [facts.ended for facts in facts_in(tmp_path / "outer")] == ["complete"]
+
+
+def test_a_step_outside_of_the_block_is_a_mistake_and_negative_counts_are_too(tmp_path: Path) -> None:
+    done = python(tmp_path, START + "    dptune.profile().step()\n")
+    assert "RuntimeError: dptune.profile: step() outside of" in done.stderr
+    done = python(tmp_path, START + "    dptune.profile(lean=-1)\n")
+    assert "ValueError: dptune.profile: numbers of steps and seconds cannot be negative" in done.stderr
+
+
+def test_in_a_notebook(tmp_path: Path) -> None:
+    """IPython runs the cells of a notebook file one after another."""
+    if importlib.util.find_spec("IPython") is None:
+        pytest.skip("IPython is not installed")
+    cells = [textwrap.dedent(START), textwrap.dedent(LOOP.format(SIZES)), textwrap.dedent(LOOP.format(SIZES))]
+    kind = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    notebook = {
+        "cells": [{**kind, "id": f"c{number}", "source": cell} for number, cell in enumerate(cells)],
+        "metadata": {"language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    (tmp_path / "tune.ipynb").write_text(json.dumps(notebook))
+    done = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "tune.ipynb"],
+        cwd=tmp_path,
+        env=environment(**QUIET, IPYTHONDIR=str(tmp_path / "ipython")),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.count("done True") == 2, done.stdout + done.stderr
+    folders = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
+    assert [windows(facts) for folder in folders for facts in facts_in(folder)] == [WHOLE, WHOLE]
+
+
+CALLBACKS = {
+    "lightning": """
+        import lightning, torch
+        from dptune.integrations.lightning import ProfileCallback
+        class Model(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(8, 8)
+            def training_step(self, batch, index):
+                return self.layer(batch).sum()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+        quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_steps=20,
+            accumulate_grad_batches=2,
+            callbacks=[ProfileCallback("mine", SIZES)],
+            **quiet,
+        )
+        trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=4))
+        print("steps", trainer.global_step)
+    """,
+    "transformers": """
+        import torch
+        from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+        from dptune.integrations.transformers import ProfileCallback
+        sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=32)
+        data = [{"input_ids": torch.arange(8), "labels": torch.tensor(n % 2)} for n in range(256)]
+        arguments = TrainingArguments(
+            "out", max_steps=20, gradient_accumulation_steps=2, per_device_train_batch_size=4, use_cpu=True,
+            report_to=[], save_strategy="no", disable_tqdm=True,
+        )
+        model = BertForSequenceClassification(BertConfig(**sizes))
+        trainer = Trainer(model, arguments, train_dataset=data, callbacks=[ProfileCallback("mine", SIZES)])
+        trainer.train()
+        print("steps", trainer.state.global_step)
+    """,
+}
+
+
+@pytest.mark.parametrize("framework", CALLBACKS)
+def test_callback(framework: str, tmp_path: Path) -> None:
+    """Steps are optimizer steps, though gradients are accumulated over two batches."""
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    done = python(tmp_path, CALLBACKS[framework].replace("SIZES", SIZES))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "steps 20"
+    (facts,) = facts_in(tmp_path / "mine")
+    assert windows(facts) == WHOLE
+    assert {calls for window in facts.windows for calls in window.backwards} == {2}
