@@ -162,7 +162,8 @@ def test_the_report_of_a_recorded_run(make_measured, make_facts):
     """Ranks in order: rules read the facts of the lowest."""
     ddp = DdpFacts("Net", "train.py:31")
     record = RunRecord(command=["train.py", "--name", "a b"], recorded="2026-11-20T23:31:08", ending=Ending("complete"))
-    run = RecordedRun({1: make_facts(rank=1), 0: make_facts(ddp=[ddp], torch="2.13.0")}, record)
+    facts = {1: make_facts(rank=1, ended="complete"), 0: make_facts(ddp=[ddp], torch="2.13.0", ended="complete")}
+    run = RecordedRun(facts, record)
     report = engine.build_report(run, make_measured(exposed_share=0.6, synchronised=4), Settings(select=["DP102"]))
     assert [one.rule for one in report.advice] == ["DP102"]
     assert report.run == RunSummary(

@@ -186,3 +186,19 @@ class TestRecording:
         stopped = Facts(1, steps=7, ended="recording stopped: OSError: disk full")
         (finding,) = trust.recording(self.record, [Facts(0, ended="complete"), stopped])
         assert (finding.level, finding.text) == ("partial", "rank 1: recording stopped: OSError: disk full")
+
+
+def test_a_rank_that_was_killed_is_named() -> None:
+    record = RunRecord(ending=Ending("failed", 137))
+    facts = [Facts(rank=0, ended="raised RuntimeError"), Facts(rank=1, ended="recording", steps=7)]
+    found = {finding.code: finding.text for finding in trust.recording(record, facts)}
+    assert found["rank-killed"] == "rank 1 was killed or crashed: the window it was recording is lost"
+    assert "failed (exit status 137)" in found["recording-short"]
+
+
+def test_the_first_rank_does_not_speak_for_the_others() -> None:
+    """Where no launcher watches, rank 0 writes run.json."""
+    facts = [Facts(rank=0, ended="complete"), Facts(rank=1, ended="os._exit(4)", steps=9)]
+    found = {finding.code: finding.text for finding in trust.recording(RunRecord(ending=Ending("complete")), facts)}
+    assert "ended on some ranks after 9 of the 35" in found["recording-short"]
+    assert list(trust.recording(RunRecord(ending=Ending("complete")), facts[:1])) == []

@@ -64,6 +64,16 @@ def test_every_rank_is_recorded_and_the_script_ended(kind: Kind, tmp_path: Path)
     CHECKS.get(kind.name, lambda facts, run: None)(run.facts(), run)
 
 
+def test_hydra_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
+    kind = Kind("hydra_args", needs="hydra", arguments=("hydra.job.chdir=True",))
+    kind.check_installed()
+    run = recorded(kind, tmp_path, "--continue", arguments=("steps=16",))
+    assert run.status == 0, run.err
+    alone = bare(kind, tmp_path, "steps=16")
+    assert last_line(run.out) == last_line(alone.stdout)
+    assert {"rank-00000.trace.json.gz", "rank-00000.facts.json"} <= run.files
+
+
 def steps(facts: Facts, name: str) -> list[int]:
     return [value for window in facts.windows for value in getattr(window, name)]
 

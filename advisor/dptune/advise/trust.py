@@ -39,22 +39,29 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
 
 def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Finding]:
     """What an early end of the script left out of a recording."""
-    if record is None or record.ending.how == "complete":
+    if record is None or (record.ending.how == "complete" and not facts):
         return
     status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"
     if facts and all(one.ended == "complete" for one in facts):
-        yield Finding(
-            code="script-failed", level="info", text=f"the script failed{status} after the recording was complete"
-        )
+        if record.ending.how != "complete":
+            text = f"the script failed{status} after the recording was complete"
+            yield Finding(code="script-failed", level="info", text=text)
         return
     for one in facts:
         if one.ended.startswith("recording stopped"):
             yield Finding(code="recording-stopped", level="partial", text=f"rank {one.rank}: {one.ended}")
             return
+    for one in facts:
+        if one.ended == "recording" and record.ending.how != "recording":
+            text = f"rank {one.rank} was killed or crashed: the window it was recording is lost"
+            yield Finding(code="rank-killed", level="partial", text=text)
     made = max((one.steps for one in facts), default=0)
-    how = {"script-ended": "ended", "interrupted": "was interrupted", "timed-out": "was ended"}.get(
-        record.ending.how, f"failed{status}"
-    )
+    how = {
+        "complete": "ended on some ranks",
+        "script-ended": "ended",
+        "interrupted": "was interrupted",
+        "timed-out": "was ended",
+    }.get(record.ending.how, f"failed{status}")
     text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps that a recording takes"
     traced = any(window.name in ("lean", "rich") and window.trace for one in facts for window in one.windows)
     yield Finding(code="recording-short", level="partial" if traced else "unjudgeable", text=text)

@@ -68,6 +68,8 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         self._plan: Plan | None = None
         self._aside = Plan.from_environment() is not None
         self._open = False
+        if not self._aside:
+            observers()  # from here on the lines that make things are seen
 
     @property
     def folder(self) -> Path | None:

@@ -47,7 +47,7 @@ class Take:
     def claim(self) -> bool:
         """Take this rank's place in the run folder; False where another living process has it.
 
-        A file that a process of this host left unfinished is taken over: its launcher has started the rank again.
+        Where torchrun has started the ranks again, what their dead processes left unfinished is taken over.
         """
         target = paths.facts(self._plan.path, self.facts.rank)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,13 @@ class Take:
             except FileExistsError:
                 if not self._abandoned():
                     return False
-                target.unlink(missing_ok=True)
+                for left in self._plan.path.glob(f"rank-{self.facts.rank:05d}.*"):
+                    left.unlink(missing_ok=True)
         return False
 
     def _abandoned(self) -> bool:
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            return False
         try:
             theirs = form.read(paths.facts(self._plan.path, self.facts.rank), Facts)
         except (OSError, ValueError):
