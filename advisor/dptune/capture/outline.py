@@ -19,9 +19,9 @@ from dptune.runfile.redaction import redacted_command, redacted_environment
 
 _WIDTH = 100
 _FACTS = (
-    "modules wrapped for data-parallel training, with bucket sizes and options; optimizers, data loaders, autocast and "
-    "gradient scaler, with the line of yours that made each; torch's switches; device, cores and memory; environment "
-    "variables of NCCL, GLOO, CUDA, OMP and torch"
+    "modules wrapped for data-parallel training (DDP with bucket sizes and options, FSDP with how it shards); "
+    "optimizers, schedulers, data loaders, autocast, gradient scaler and torch.compile, with the line of yours that "
+    "made each; torch's switches; device, cores and memory; environment variables of NCCL, GLOO, CUDA, OMP and torch"
 )
 
 

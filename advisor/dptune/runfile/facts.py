@@ -148,6 +148,8 @@ class DeviceFacts:
     index: int | None = None
     compute_capability: str | None = None
     memory_bytes: int | None = None
+    clock_khz: int | None = None
+    memory_clock_khz: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     cores: int | None = None
