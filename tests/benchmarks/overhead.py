@@ -8,8 +8,9 @@ Sides, each in processes of its own, interleaved in shuffled order:
     attached    under dptune, in a long window without the profiler: what must not differ from `bare`
     traced      under dptune with a lean and a rich window of 20 steps each
 
-One process is one sample: the median of its steps. The interval is a bootstrap over processes. It resumes where it
-stopped; raw results stand in results/overhead.json.
+One process is one sample. Three figures of its steps: the median of their durations, the fastest tenth of them (which
+other work on the machine disturbs less), and the median of their processor time (least of all). The interval is a
+bootstrap over processes. It resumes where it stopped; raw results stand in results/overhead.json.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ WINDOWS = {
     "lean": range(WARMUP + UNPROFILED + 1, WARMUP + UNPROFILED + 1 + LEAN),
     "rich": range(WARMUP + UNPROFILED + 1 + LEAN + 1, WARMUP + UNPROFILED + 1 + LEAN + 1 + RICH),
 }
+# the list of a run, and which quantile of it
+FIGURES = {"median": ("durations_ns", 0.5), "fastest tenth": ("durations_ns", 0.1), "processor": ("cpu_ns", 0.5)}
 ROWS = (("bare", "unprofiled"), ("attached", "unprofiled"), ("traced", "lean"), ("traced", "rich"))
 
 
@@ -93,10 +96,11 @@ def collect(processes: int, seed: int) -> dict[str, Any]:
     return results
 
 
-def medians(results: dict[str, Any], side: str, ranks: int, window: str) -> np.ndarray:
-    """Shape (processes,), ns: the median of each process' steps at the places of that window."""
+def samples(results: dict[str, Any], side: str, ranks: int, window: str, figure: str) -> np.ndarray:
+    """Shape (processes,), ns: a figure of each process' steps at the places of that window."""
     runs = [run for run in results["runs"] if (run["side"], run["ranks"]) == (side, ranks)]
-    return np.array([np.median(np.array(run["durations_ns"])[WINDOWS[window]]) for run in runs])
+    steps, quantile = FIGURES[figure]
+    return np.array([np.quantile(np.array(run[steps])[WINDOWS[window]], quantile) for run in runs])
 
 
 def ratio(over: np.ndarray, under: np.ndarray, rounds: int = 10_000) -> tuple[float, float, float]:
@@ -110,25 +114,23 @@ def ratio(over: np.ndarray, under: np.ndarray, rounds: int = 10_000) -> tuple[fl
 def table(results: dict[str, Any]) -> str:
     """The results as text."""
     lines = [f"machine {results['machine']}, commit {results['commit']}", ""]
-    lines.append("ranks  window                     step ms   ratio to bare (95 %)    processes")
+    heads = "".join(f"{figure:>24s}" for figure in FIGURES)
+    lines += [f"{'':42s}ratio to bare (95 % interval)", f"ranks  window                 step ms{heads}   processes"]
     for ranks in (1, 2):
-        for side, window in (
-            ("bare", "unprofiled"),
-            ("attached", "unprofiled"),
-            ("traced", "lean"),
-            ("traced", "rich"),
-        ):
-            ours, bare = medians(results, side, ranks, window), medians(results, "bare", ranks, window)
-            middle, low, high = ratio(ours, bare)
+        for side, window in ROWS:
+            ratios = ""
+            for figure in FIGURES:
+                ours = samples(results, side, ranks, window, figure)
+                middle, low, high = ratio(ours, samples(results, "bare", ranks, window, figure))
+                ratios += f"{f'{middle:.3f} ({low:.3f} to {high:.3f})':>24s}"
+            median_ms = np.median(samples(results, side, ranks, window, "median")) / 1e6
             name = side if side == "bare" else f"{side}: {window}"
-            lines.append(
-                f"{ranks:5d}  {name:25s} {np.median(ours) / 1e6:8.2f}   {middle:.3f} ({low:.3f} to {high:.3f})"
-                f"{len(ours):13d}"
-            )
+            lines.append(f"{ranks:5d}  {name:20s} {median_ms:9.2f}{ratios}{len(ours):12d}")
     lines += ["", "ranks  window    trace text per step   gzip per step   writing it   peak memory of the process"]
     for ranks in (1, 2):
         runs = [run for run in results["runs"] if (run["side"], run["ranks"]) == ("traced", ranks)]
-        bare_peak = np.median([run["peak_bytes"] for run in results["runs"] if run["side"] == "bare"])
+        bare = [run for run in results["runs"] if (run["side"], run["ranks"]) == ("bare", ranks)]
+        bare_peak = np.median([run["peak_bytes"] for run in bare])
         peak = np.median([run["peak_bytes"] for run in runs]) - bare_peak
         for window in ("lean", "rich"):
             seen = [(run, next(w for w in run["windows"] if w["name"] == window)) for run in runs]

@@ -192,6 +192,32 @@ def test_accelerate_starts_dptune_and_dptune_starts_accelerate(place: Path) -> N
     whole(done, place / "run", "command")
 
 
+def test_deepspeed_starts_dptune_and_dptune_starts_deepspeed(place: Path) -> None:
+    pytest.importorskip("deepspeed", reason="this launcher comes with deepspeed")
+    launcher = ("deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", str(_free_port()))
+    env = {"DS_ACCELERATOR": "cpu"}
+    command = ("dptune", "profile", *SHORT, "train.py")
+    whole(run(*launcher, "--no_python", *command, cwd=place, env=env), only_run(place), "launcher")
+    done = run(*DPTUNE, "profile", "--run-dir", "run", *SHORT, *launcher, "train.py", cwd=place, env=env)
+    whole(done, place / "run", "command")
+
+
+def test_a_rank_that_its_launcher_starts_again_is_recorded_anew(place: Path) -> None:
+    """As torchrun --max-restarts does it: the first try has failed, and its process is gone."""
+    made = run(*DPTUNE, "profile", "--env", "--run-dir", "run", *SHORT, cwd=place)
+    shell = f"{made.out}\n{sys.executable} train.py"
+    first = run("bash", "-c", f"{made.out}\nSTEPS=7 {sys.executable} train.py", cwd=place)
+    assert [one.ended for one in facts_in(place / "run")] == ["script-ended"], first.err
+    another = run("bash", "-c", shell, cwd=place)
+    assert (another.status, another.out) == (0, "the script came to its end\n")
+    assert "rank 0: not recorded:" in another.err
+    assert "has its recording already" in another.err
+    again = run("bash", "-c", shell, cwd=place, env={"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert again.status == 0, again.err
+    assert [one.ended for one in facts_in(place / "run")] == ["complete"]
+    assert record_in(place / "run").ending.how == "complete"
+
+
 def test_what_cannot_be_started_leaves_nothing(place: Path) -> None:
     broken = place / "bin" / "launcher"
     broken.parent.mkdir()
