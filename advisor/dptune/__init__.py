@@ -60,4 +60,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dptune' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        what = f"dptune.{name} needs torch, and there is none in this environment: pip install 'dptune[profile]'"
+        raise ImportError(what, name="torch") from None

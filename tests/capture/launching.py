@@ -80,6 +80,12 @@ def only_run(parent: Path) -> Path:
     return folder
 
 
+def latest(place: Path) -> Path:
+    """The newest recording made from that working directory."""
+    runs = place / "dptune-runs"
+    return Path(os.path.normpath(runs / (runs / "latest").read_text(encoding="utf-8").strip()))
+
+
 def left_behind(folder: Path) -> list[list[str]]:
     """Command lines of processes that still run and record into this folder."""
     entry = f'"folder":"{folder.resolve()}"'.encode()

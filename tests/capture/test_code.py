@@ -82,7 +82,7 @@ def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
     assert windows(facts) == WHOLE
     assert (facts.loaders[0].batch_size, facts.optimizers[0].name) == (4, "SGD")
     record = form.read(tmp_path / "mine" / "run.json", RunRecord)
-    assert (record.ending.how, record.launched_by, record.command) == ("complete", "code", ["train.py"])
+    assert (record.ending.how, record.launched_by, record.command) == ("complete", "code", ["python", "train.py"])
     assert report(tmp_path / "mine")["trust"]["level"] == "sound"
 
 
@@ -107,12 +107,21 @@ def test_an_exception_in_the_loop_is_the_scripts_own(tmp_path: Path) -> None:
     assert form.read(tmp_path / "second" / "run.json", RunRecord).ending.how == "failed"
 
 
-def test_a_folder_that_holds_something_is_refused_before_training(tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").touch()
-    done = python(tmp_path, START + LOOP.format("'mine'"))
-    assert done.returncode == 1
-    assert "mine is not empty: name a new folder, a recording is never overwritten" in done.stderr
+    done = python(tmp_path, START + LOOP.format(f"'mine', {SIZES}"))
+    assert done.returncode == 0, done.stderr
+    assert "dptune: mine is not empty: recording into mine-2" in done.stderr
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["precious"]
+    assert windows(facts_in(tmp_path / "mine-2")[0]) == WHOLE
+
+
+def test_a_loop_that_never_says_step(tmp_path: Path) -> None:
+    done = python(tmp_path, START + LOOP.replace("prof.step()", "pass").format(SIZES))
+    assert done.returncode == 0, done.stderr
+    assert "dptune: nothing was recorded: step() was never called" in done.stderr
+    assert not (tmp_path / "dptune-runs").exists()
 
 
 def test_two_ranks_record_into_one_folder(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ def test_what_would_be_recorded(place: Path) -> None:
     assert "ranks 0,2-3 of 4" in said
     assert "lean 7 steps traced" in said
     assert "no window lasts longer than 30 s" in said
-    assert 'DPTUNE_CAPTURE={"folder":' in said
+    assert "adds DPTUNE_CAPTURE (what these lines say) adds PYTHONPATH=" in said
     assert "for 3 ranks" in said
     assert "MB free" in said or "GB free" in said
     assert "torch" in said
@@ -82,6 +84,15 @@ REFUSED = {
     "nonsense for ranks": (("--ranks", "0,one", "train.py"), "--ranks: 'one' is not a rank"),
     "neither script nor program": (("nowhere.py",), "no such script: nowhere.py"),
     "nothing": ((), "there is nothing to record"),
+    "a folder that is no program": ((".",), ". is a folder without __main__.py"),
+    "windows without steps": (
+        ("--unprofiled", "0", "--lean", "0", "--rich", "0", "train.py"),
+        "nothing would be recorded: every window has 0 steps",
+    ),
+    "a folder that torch cannot write to": (
+        ("--run-dir", os.fsdecode(b"r\xffn"), "train.py"),
+        "torch cannot write to a folder whose path is not UTF-8: ",
+    ),
     "nonsense for ranks per node": (
         ("--nproc-per-node", "many", "train.py"),
         "argument --nproc-per-node: 'many' is not a number",
@@ -89,6 +100,25 @@ REFUSED = {
     "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it begins"),
     "no seconds": (("--stall-timeout", "0", "train.py"), "argument --stall-timeout: must be above 0"),
 }
+
+
+@pytest.mark.parametrize("columns", ["60", "100", "300"])
+def test_the_lines_fit_the_terminal(place: Path, columns: str) -> None:
+    done, said = dry(place, "train.py", env={"COLUMNS": columns})
+    widest = max(len(line) for line in done.out.splitlines() if " facts" not in line and "/" not in line)
+    assert min(int(columns), 100) - 20 < widest <= min(int(columns), 100)
+    assert "environment variables of NCCL" in said
+
+
+def test_a_recording_inside_a_recording_is_refused(place: Path) -> None:
+    made = run(*DPTUNE, "profile", "--env", "--run-dir", "run", cwd=place)
+    script = f"{made.out}\n{shlex.join(DPTUNE)} profile train.py"
+    done = run("bash", "-c", script, cwd=place)
+    assert done.status == 2
+    assert "dptune: error: this process is being recorded already\nhint: " in done.err
+    assert "unset DPTUNE_CAPTURE" in done.err
+    assert not list((place / "dptune-runs").glob("*-train"))
+    assert run(*DPTUNE, "rules", "list", cwd=place, env={"DPTUNE_CAPTURE": "{}"}).status == 0
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[name.replace(" ", "-") for name in REFUSED])
@@ -113,7 +143,9 @@ def test_ranks(text: str, expected: tuple[int, ...]) -> None:
     assert ranks.parse(ranks.spans(expected)) == expected
 
 
-@pytest.mark.parametrize("text", ["", ",", "0,", "-1", "1-", "5-3", "1..3", "0x1", "1-2-3", "0-99999999", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", ",", "0,", "-1", "1-", "5-3", "1..3", "0x1", "1-2-3", "0-99999999", "٣", "0-9999,20000"]
+)
 def test_what_is_no_list_of_ranks(text: str) -> None:
     with pytest.raises(UsageError, match="--ranks"):
         ranks.parse(text)

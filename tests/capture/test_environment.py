@@ -64,6 +64,16 @@ def test_without_torch_the_user_is_told_what_to_install(bare: Path, monkeypatch:
     assert "pip install 'dptune[profile]'" in caught.value.hint
 
 
+def test_an_environment_without_torch_is_named_once(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python3"))
+    monkeypatch.setenv("PATH", str(bare / "bin"))
+    monkeypatch.setenv("VIRTUAL_ENV", str(bare))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    with pytest.raises(CaptureError) as caught:
+        interpreter.choose(None)
+    assert caught.value.message == f"no torch to record with ({bare / 'bin' / 'python'})"
+
+
 def test_the_active_environment_comes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="finding torch needs torch")
     own = sys.prefix

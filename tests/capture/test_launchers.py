@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import SHORT
-from .launching import BIN, DPTUNE, TRAIN, Done, facts_in, left_behind, only_run, record_in, run
+from .launching import BIN, DPTUNE, TRAIN, Done, facts_in, latest, left_behind, only_run, record_in, run
 
 pytestmark = pytest.mark.records
 
@@ -71,7 +71,7 @@ def whole(done: Done, folder: Path, by: str, ranks: int = 2) -> None:
     assert not (folder / "live").exists()
     assert done.err.count(f"{ranks} ranks recorded in") == 1
     assert done.err.count("next: dptune report") == 1
-    assert (folder.parent / "latest").read_text().strip() == folder.name
+    assert latest(folder.parent if (folder.parent / "dptune-runs").is_dir() else folder.parent.parent) == folder
     assert left_behind(folder) == []
     report = run(*DPTUNE, "report", str(folder), "--no-tui", cwd=folder.parent)
     assert report.status == 0, report.err

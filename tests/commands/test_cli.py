@@ -49,6 +49,18 @@ def test_every_verb_has_help_with_an_example(name: str, capsys: pytest.CaptureFi
     assert f"  dptune {name}" in said.partition("examples:")[2]
 
 
+def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["profile", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "  dptune profile -m my_package.train --config small.yaml\n" in said
+    assert "run `dptune profile\ntrain.py ARGS`; everything after the script is the\n" in said
+    text = said.partition("Instead of")[2].partition("examples:")[0]
+    assert max(map(len, text.splitlines())) <= 60
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"dptune {dptune.__version__}\n"

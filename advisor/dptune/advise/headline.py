@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,14 +13,16 @@ BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an err
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 
 _REMEDIES = {
-    "recording-short": "Let the script run longer, or record fewer steps: "
-    "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1 train.py`.",
+    "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
+    "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
     "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
-    "steps-few": "Record more steps: `dptune profile --lean 5 train.py`. The script must run that long.",
+    "steps-few": "Record more steps: `dptune profile --lean 5` before your script, which must run that long.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+_BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-short")  # what to see to before recording more steps
+_ENDED_WELL = re.compile(r"the script ended ")
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def headline(
 ) -> Headline:
     """What limits the step, the figures behind that, and the one thing to do next."""
     if trust.level == "unjudgeable":
-        return _unjudgeable([f for f in trust.findings if f.level == "unjudgeable"])
+        return _unjudgeable(trust.findings)
     try:
         shares = _shares(measured)
         why = _why(measured)
@@ -82,11 +85,12 @@ def headline(
 
 
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:
-    return Headline(
-        verdict="This run cannot be judged.",
-        why=_sentence(findings[0].text),
-        next=next((_REMEDIES[f.code] for f in findings if f.code in _REMEDIES), RECORD),
-    )
+    why = [one for one in findings if one.level == "unjudgeable"]
+    remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
+    broken = next((one for one in findings if one.code in _BROKEN_OFF and not _ENDED_WELL.match(one.text)), None)
+    if broken is not None:
+        remedy = f"{_sentence(broken.text)} See to that first, then record again."
+    return Headline(verdict="This run cannot be judged.", why=_sentence(why[0].text), next=remedy)
 
 
 def _shares(measured: Measured) -> dict[_Limit, float]:
@@ -143,7 +147,7 @@ def _next(advice: Sequence[Advice], limited: bool, whole: bool, recorded: bool) 
     if limited:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "Read below why rules could not run and what could not be read."
+        return "Read below what could not be read or judged, and why."
     return "Nothing to change. Record again after the next change to the script."
 
 

@@ -28,7 +28,7 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
     codes = {finding.code for finding in findings}
     if "ranks-sampled" in codes:
         codes.add("ranks-missing")  # the others are not missed
-    of_figures = (*_account(measured), *_ranks(measured), *_times(measured), *_switches(facts))
+    of_figures = (*_account(measured), *_ranks(measured), *_times(measured), *_windows(facts), *_switches(facts))
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
     levels = {finding.level for finding in findings}
     return Trust(
@@ -63,6 +63,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         "timed-out": "was ended",
     }.get(record.ending.how, f"failed{status}")
     text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps that a recording takes"
+    text += f": {record.ending.note}" if record.ending.note else ""
     traced = any(window.name in ("lean", "rich") and window.trace for one in facts for window in one.windows)
     yield Finding(code="recording-short", level="partial" if traced else "unjudgeable", text=text)
 
@@ -121,10 +122,16 @@ def _times(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="times-traced", level="info", text=text)
         return
     if lean is not None:
+        times = f"({lean / 1e6:.3g} ms, {unprofiled / 1e6:.3g} ms)"
         text = (
-            f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler "
-            f"({lean / 1e6:.3g} ms, {unprofiled / 1e6:.3g} ms): milliseconds are shares of the latter"
+            f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler {times}: "
+            "milliseconds are shares of the latter"
         )
+        if lean < unprofiled:
+            text = (
+                f"traced steps were quicker than those without the profiler {times}: the machine changed by more than "
+                "tracing costs, so take milliseconds with care"
+            )
         yield Finding(code="profiler-cost", level="info", text=text)
     low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
     if low is not None and high is not None and high - low > NOISY_SHARE * unprofiled:
@@ -133,6 +140,24 @@ def _times(measured: Measured) -> Iterator[Finding]:
             f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
         )
         yield Finding(code="steps-noisy", level="info", text=text)
+
+
+def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
+    cut = [window for rank in facts[:1] for window in rank.windows if window.cut_short]
+    if cut:
+        counted = ", ".join(f"{window.name} {window.steps}" for window in cut)
+        text = f"steps are long: windows ended by their time bound, with fewer steps than asked for ({counted})"
+        yield Finding(code="windows-cut", level="info", text=text)
+    for name in ("unprofiled", "lean", "rich"):
+        begun = {rank.rank: window.first_step for rank in facts if (window := rank.window(name)) and window.complete}
+        if len(set(begun.values())) > 1:
+            first, other = min(begun), next(rank for rank in begun if begun[rank] != begun[min(begun)])
+            text = (
+                f"ranks recorded different steps ({name}: rank {first} from step {begun[first]} on, rank {other} from "
+                f"{begun[other]}): what they did at the same time is not known"
+            )
+            yield Finding(code="windows-apart", level="partial", text=text)
+            return
 
 
 def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:

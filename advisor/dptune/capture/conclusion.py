@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dptune.capture.folder import RunFolder
+from dptune.capture.folder import RUNS, RunFolder
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Ending, RunRecord
@@ -43,10 +44,23 @@ def conclude(folder: RunFolder, record: RunRecord, stepped: bool) -> tuple[RunRe
     _describe(record, facts)
     _write(folder.own_record, record)
     whole = _merged(folder, record)
-    if facts:
-        with contextlib.suppress(OSError):
-            (folder.path.parent / paths.LATEST).write_text(folder.path.name + "\n", encoding="utf-8")
+    _remember(folder.path)
     return whole, facts
+
+
+def _remember(path: Path) -> None:
+    """`dptune-runs/latest` names the newest recording made from here, wherever it lies and however it ended."""
+    latest = RUNS / paths.LATEST
+    temporary = latest.with_name(f"{latest.name}.{os.getpid()}.part")
+    if not path.is_dir():
+        return  # removed while it ran
+    with contextlib.suppress(OSError, ValueError):  # a full disk; on Windows, another drive
+        RUNS.mkdir(exist_ok=True)
+        try:
+            temporary.write_text(os.path.relpath(path, RUNS) + "\n", encoding="utf-8")
+            os.replace(temporary, latest)  # noqa: PTH105 - atomic on every platform, and through no symbolic link
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:
@@ -67,7 +81,8 @@ def _write(path: Path, record: RunRecord) -> None:
     try:
         form.write(path, record)
     except OSError as error:
-        print(f"dptune: {path} could not be written: {error.strerror}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"dptune: {path} could not be written: {error.strerror}", file=sys.stderr)
 
 
 def _worst(endings: Sequence[Ending]) -> Ending:

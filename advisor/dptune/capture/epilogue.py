@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError
+from dptune.runfile import paths
+
+_COUNTS = (
+    "dptune counts calls of an optimizer's step(); one inside torch.compile, or in a Python started with -E or -I, is "
+    "not seen: dptune.profile() in the code counts by hand"
+)
 
 
 def lines(made: Recording) -> list[str]:
@@ -15,23 +22,42 @@ def lines(made: Recording) -> list[str]:
     """
     ending, count = made.ending, len(made.ranks)
     status = f"exit status {ending.exit_status}" + (f": {ending.note}" if ending.note else "")
-    if made.stacks is not None:
-        option = "--stall-timeout" if made.steps else "--first-step-timeout"
-        hint = f"the stacks of all threads are in {made.stacks}; raise {option} if the script needs longer"
-        raise CaptureError(ending.note, hint)
+    if made.hung:
+        raise CaptureError(ending.note, _after_a_hang(made))
     if not count:
         _nothing(made, status)
     told = _told(made, status)
+    traced = _traced(made.folder, made.ranks)
     counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
+    if len(traced) < count:
+        which = f"steps of {len(traced)} were traced" if traced else "no step was traced"
+        counted = f"{count} {'rank' if count == 1 else 'ranks'} began, {which}: {made.folder}"
     return [*told, counted, f"next: dptune report {made.folder}"]
+
+
+def _after_a_hang(made: Recording) -> str:
+    option = "--stall-timeout" if made.steps else "--first-step-timeout"
+    parts = [f"raise {option} if the script needs longer"]
+    if made.stacks is not None:
+        parts.insert(0, f"the stacks of all threads are in {made.stacks}")
+    if made.complete:
+        parts.append(f"next: dptune report {made.folder}")
+    return "; ".join(parts)
+
+
+def _traced(folder: Path, ranks: Sequence[int]) -> list[int]:
+    return [rank for rank in ranks if any(paths.trace(folder, rank, name).exists() for name in ("lean", "rich"))]
 
 
 def _nothing(made: Recording, status: str) -> None:
     how = made.ending.how
     if how == "no-steps":
         what = "the script ended without a step of a torch optimizer: nothing was recorded"
-        raise CaptureError(what, "dptune counts calls of an optimizer's step(); does this script train?")
+        raise CaptureError(what, _COUNTS)
     if how == "script-ended":
+        if made.alone:
+            hint = "--ranks names ranks of the process group, which count from 0"
+            raise CaptureError("none of the ranks asked for was among those that trained: nothing was recorded", hint)
         return
     what = "was interrupted" if how == "interrupted" else f"ended with {status}"
     hint = f"what the script itself said stands above; run.json in {made.folder} keeps how it ended"

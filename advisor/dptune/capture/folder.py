@@ -81,9 +81,15 @@ class RunFolder:
 
 
 def intended(asked: Path | None, name: str, shared: str | None) -> Path:
-    """The folder a recording would go to."""
+    """The folder a recording would go to. Raises CaptureError where torch could not write there."""
     stamp = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    return asked if asked is not None else RUNS / (f"{shared}-{name}" if shared else f"{stamp}-{name}")
+    path = asked if asked is not None else RUNS / (f"{shared}-{name}" if shared else f"{stamp}-{name}")
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        what = f"torch cannot write to a folder whose path is not UTF-8: {path.absolute()}"
+        raise CaptureError(what, "--run-dir names another") from None
+    return path
 
 
 def check_new(asked: Path | None) -> None:

@@ -52,7 +52,8 @@ def choose(asked: str | None) -> Interpreter:
                 version = ".".join(map(str, interpreter.python))
                 raise CaptureError(f"{interpreter.path} is Python {version}: recording needs 3.10 or later")
             return interpreter
-    looked_at = ", ".join(interpreter.path for interpreter in candidates) or "no Python was found"
+    one_per_folder = {Path(interpreter.path).parent: interpreter.path for interpreter in reversed(candidates)}
+    looked_at = ", ".join(reversed(one_per_folder.values())) or "no Python was found"
     raise CaptureError(
         f"no torch to record with ({looked_at})",
         "pip install 'dptune[profile]', or name the Python that has torch: dptune profile --python PATH ...",
@@ -67,6 +68,19 @@ def of_program(path: str) -> Interpreter | None:
         if found is not None and found.torch is not None:
             return found
     return None
+
+
+def runs_by_itself(path: Path) -> bool:
+    """Whether an executable file is a program of its own: a binary, or a script whose first line names no Python."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2048)
+    except OSError:
+        return False
+    if start.startswith(b"\x7fELF"):
+        return True
+    first, second, *_ = [*start.decode(errors="replace").splitlines()[:2], "", ""]
+    return first.startswith("#!") and "python" not in first and not second.startswith("'''exec'")
 
 
 def _named_in(path: str) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dptune.capture import interpreter
 from dptune.capture.injected import plan as plans
 from dptune.capture.interpreter import Interpreter
 from dptune.capture.job import Job
@@ -36,17 +37,28 @@ class Script:
     @property
     def name(self) -> str:
         """A short name for the run folder."""
-        return self.target.rsplit(".", 1)[-1] if self.module else Path(self.target).stem
+        if self.module:
+            return self.target.rsplit(".", 1)[-1]
+        return Path(self.target).stem or Path(self.target).resolve().name or "script"
 
     @property
     def program(self) -> str | None:
-        """The program on PATH that the first word names, where it is no script that is there."""
-        return None if self.module or Path(self.target).exists() else shutil.which(self.target)
+        """The program that the first word names, by its path or on PATH; None where it is a script for Python."""
+        path = Path(self.target)
+        if self.module or (path / "__main__.py").is_file():
+            return None
+        if not path.is_file():
+            return shutil.which(self.target)
+        itself = self.target if path.parent != Path() else f"{os.curdir}{os.sep}{path.name}"
+        return itself if os.access(path, os.X_OK) and interpreter.runs_by_itself(path) else None
 
     def check(self) -> None:
-        """Raise CaptureError where the script is not there."""
-        if not self.module and not Path(self.target).is_file():
-            raise CaptureError(f"no such script: {self.target}", "dptune profile [options] train.py [its arguments]")
+        """Raise CaptureError where there is nothing for Python to run."""
+        path, usage = Path(self.target), "dptune profile [options] train.py [its arguments]"
+        if self.module or path.is_file() or (path / "__main__.py").is_file():
+            return
+        what = f"{path} is a folder without __main__.py" if path.is_dir() else f"no such script: {self.target}"
+        raise CaptureError(what, usage)
 
 
 @dataclass(frozen=True)
@@ -68,35 +80,37 @@ class Launch:
     local_ranks: int = 1
 
 
-def alone(script: Script, interpreter: Interpreter) -> Launch:
+def alone(script: Script, python: Interpreter) -> Launch:
     """`python train.py ...`."""
-    words = (interpreter.path, *script.words)
-    return Launch("dptune", words, _shown(script), script.name, interpreter, ranks=(0,), world_size=None)
+    words = (python.path, *script.words)
+    return Launch("dptune", words, _shown(script), script.name, python, ranks=(0,), world_size=None)
 
 
-def under_torchrun(script: Script, interpreter: Interpreter, torchrun: Torchrun) -> Launch:
+def under_torchrun(script: Script, python: Interpreter, torchrun: Torchrun) -> Launch:
     """The same under torchrun, on this node."""
-    agent = (interpreter.path, str(_INJECTED / "launch_workers.py"), *torchrun.words, *script.words)
+    agent = (python.path, str(_INJECTED / "launch_workers.py"), *torchrun.words, *script.words)
     local, first = torchrun.local_ranks, 0
     if torchrun.several_nodes:
         first = -1 if torchrun.node_rank is None else torchrun.node_rank * local
     ranks = tuple(range(first, first + local)) if first >= 0 and isinstance(torchrun.nproc_per_node, int) else ()
     world = torchrun.world_size
     return Launch(
-        "torchrun", agent, _shown(script), script.name, interpreter, torchrun, None, ranks, world, local_ranks=local
+        "torchrun", agent, _shown(script), script.name, python, torchrun, None, ranks, world, local_ranks=local
     )
 
 
-def as_rank(script: Script, interpreter: Interpreter, job: Job) -> Launch:
+def as_rank(script: Script, python: Interpreter, job: Job) -> Launch:
     """`python train.py ...` again, as the rank that a launcher has started dptune for."""
-    words, world = (interpreter.path, *script.words), job.world_size
-    return Launch("launcher", words, _shown(script), script.name, interpreter, None, job, (job.rank,), world)
+    words, world = (python.path, *script.words), job.world_size
+    return Launch("launcher", words, _shown(script), script.name, python, None, job, (job.rank,), world)
 
 
-def own_command(script: Script, interpreter: Interpreter | None) -> Launch:
+def own_command(script: Script, python: Interpreter | None) -> Launch:
     """The user's own launcher, as it is; `script` is its command line."""
     words = tuple(script.words)
-    return Launch("command", words, words, _command_name(words), interpreter, local_ranks=_ranks_in(words))
+    here = Path(script.target).is_file() and script.program is not None  # a bare name would be looked for on PATH
+    started = (script.program or script.target, *words[1:]) if here else words
+    return Launch("command", started, words, _command_name(words), python, local_ranks=_ranks_in(words))
 
 
 def environment(plan: plans.Plan, base: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -107,8 +121,12 @@ def environment(plan: plans.Plan, base: Mapping[str, str] | None = None) -> dict
 
 def additions(plan: plans.Plan, base: Mapping[str, str]) -> dict[str, str]:
     """What is added to the user's environment."""
-    added = {plans.VARIABLE: plan.as_environment()}
-    added["PYTHONPATH"] = os.pathsep.join(_joined(str(_INJECTED / "site"), base.get("PYTHONPATH")))
+    return {plans.VARIABLE: plan.as_environment(), **beside_the_plan(base)}
+
+
+def beside_the_plan(base: Mapping[str, str]) -> dict[str, str]:
+    """The same without the plan itself."""
+    added = {"PYTHONPATH": os.pathsep.join(_joined(str(_INJECTED / "site"), base.get("PYTHONPATH")))}
     if "KINETO_LOG_LEVEL" not in base:
         added["KINETO_LOG_LEVEL"] = "99"  # Kineto writes a line to stderr for each window otherwise
     return added

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 from dptune.capture import disk, folder, launch, recording
-from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.plan import VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.ranks import spans
@@ -17,7 +17,8 @@ from dptune.runfile import paths
 from dptune.runfile.record import PROFILER_WARMUP
 from dptune.runfile.redaction import redacted_command, redacted_environment
 
-_WIDTH = 100
+_WIDEST = 100
+_TITLE = 12
 _FACTS = (
     "modules wrapped for data-parallel training (DDP with bucket sizes and options, FSDP with how it shards); "
     "optimizers, schedulers, data loaders, autocast, gradient scaler and torch.compile, with the line of yours that "
@@ -38,7 +39,8 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
         folder.check_new(options.run_dir)
     yield "command", shlex.join(redacted_command(started.words)) if started.words else "what this shell starts"
     yield "python", _python(started)
-    for name, value in _environment(started, options, where).items():
+    yield "adds", f"{VARIABLE} (what these lines say)"
+    for name, value in launch.beside_the_plan(os.environ).items():
         yield "adds", f"{name}={value}"
     yield "folder", str(where) + (" (shared with the other launchers of this run)" if seat else "")
     yield "files", ", ".join(_files(options))
@@ -59,20 +61,6 @@ def _python(started: Launch) -> str:
     if found is None:
         return "not known: no Python with torch was found; the recording starts with whichever the command starts"
     return f"{found.path} (Python {'.'.join(map(str, found.python))}, torch {found.torch})"
-
-
-def _environment(started: Launch, options: Options, where: Path) -> dict[str, str]:
-    watched = started.by != "environment"
-    live = str(where.absolute() / paths.LIVE) if watched else None
-    plan = Plan(
-        str(where.absolute()),
-        os.getpid() if watched else 0,
-        options.schedule,
-        options.end_when_full,
-        options.ranks,
-        live,
-    )
-    return launch.additions(plan, os.environ)
 
 
 def _files(options: Options) -> Iterator[str]:
@@ -123,5 +111,6 @@ def _end(started: Launch, options: Options) -> str:
 
 
 def _paragraph(title: str, text: str) -> list[str]:
-    wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
-    return [f"{title:<12}{wrapped[0]}", *(f"{'':<12}{line}" for line in wrapped[1:])]
+    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    wrapped = textwrap.wrap(text, max(20, width - _TITLE), break_long_words=False, break_on_hyphens=False) or [""]
+    return [f"{title:<{_TITLE}}{wrapped[0]}", *(f"{'':<{_TITLE}}{line}" for line in wrapped[1:])]

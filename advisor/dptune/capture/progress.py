@@ -13,7 +13,8 @@ from typing import TextIO
 class Said:
     """The last word of one process: optimizer steps made, the window it is in, where it is before the first step.
 
-    Until `claimed`, the rank is a guess.
+    Until `claimed`, the rank is a guess. `beat` counts its backward passes and the steps of any optimizer of it. The
+    phase is at last `done`, or `ended` where the rank records nothing more without having everything.
     """
 
     rank: int
@@ -22,6 +23,7 @@ class Said:
     phase: str
     where: str | None
     claimed: bool = False
+    beat: int = 0
 
 
 def listen(live: Path) -> list[Said]:
@@ -44,7 +46,8 @@ def everyone(live: Path) -> list[Said]:
 class ProgressLine:
     """One line on a terminal, rewritten in place; elsewhere one line per change of window. Always stderr.
 
-    `quiet` shows no progress, `mute` says nothing at all.
+    `quiet` shows no progress, `mute` says nothing at all. Where nobody can read it any more (a full disk, a pipe whose
+    reader is gone), it falls silent: the script goes on.
     """
 
     def __init__(self, total_steps: int, quiet: bool = False, mute: bool = False, stream: TextIO | None = None) -> None:
@@ -68,20 +71,25 @@ class ProgressLine:
         self._last = shown
         if self._terminal:
             # The cursor goes back to the line's start, so that what the script prints replaces this line.
-            self._stream.write(f"\r\x1b[Kdptune: {text}\r")
+            self._write(f"\r\x1b[Kdptune: {text}\r")
         else:
-            self._stream.write(f"dptune: {text}\n")
-        self._stream.flush()
+            self._write(f"dptune: {text}\n")
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, only_on_a_terminal: bool = False) -> None:
         """A line of its own, also where progress is not shown."""
-        if self._mute:
+        if self._mute or (only_on_a_terminal and not self._terminal):
             return
         self.clear()
-        print(f"dptune: {text}", file=self._stream, flush=True)
+        self._write(f"dptune: {text}\n")
 
     def clear(self) -> None:
         """Take the line off the terminal."""
         if self._terminal and not self._quiet:
-            self._stream.write("\r\x1b[K")
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
             self._stream.flush()
+        except (OSError, ValueError):
+            self._quiet = self._mute = True

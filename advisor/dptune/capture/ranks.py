@@ -21,9 +21,10 @@ def parse(text: str) -> tuple[int, ...]:
         first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
             raise UsageError(f"--ranks: {part.strip()} ends before it begins", "write ranks like 0,7,64-71")
-        if last - first >= MOST or len(ranks) >= MOST:
+        if last - first < MOST:
+            ranks.update(range(first, last + 1))
+        if last - first >= MOST or len(ranks) > MOST:
             raise UsageError(f"--ranks: more than {MOST:,} ranks", "without --ranks every rank is recorded")
-        ranks.update(range(first, last + 1))
     return tuple(sorted(ranks))
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 from dptune import __version__
 from dptune.capture import disk, folder, job, ranks, session
 from dptune.capture.heed import Signals
+from dptune.capture.injected.plan import VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.session import Recording
-from dptune.errors import CaptureError
+from dptune.errors import CaptureError, UsageError
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import redacted_command
 
 
 def begin(started: Launch, options: Options) -> RunRecord:
     """run.json as it stands at the beginning. Raises where what is asked for cannot be, before anything is made."""
+    _check(options)
     ranks.check(options.ranks, started.world_size)
     torchrun = started.torchrun
     return RunRecord(
@@ -50,6 +52,16 @@ def record(started: Launch, options: Options) -> Recording:
         own = folder.shared(options.run_dir, started.name, run, seat, key)
     with Signals() as signals:
         return session.Session(started, options, own, run).record(signals)
+
+
+def _check(options: Options) -> None:
+    if os.environ.get(VARIABLE):
+        hint = f"after `dptune profile --env`: `unset {VARIABLE}`; in a script that dptune records: leave dptune out"
+        raise CaptureError("this process is being recorded already", hint)
+    schedule = options.schedule
+    if not (schedule.unprofiled or schedule.lean or schedule.rich):
+        what = "nothing would be recorded: every window has 0 steps"
+        raise UsageError(what, "--unprofiled, --lean and --rich say how many each has")
 
 
 def seating(started: Launch, options: Options) -> tuple[str | None, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -31,8 +32,9 @@ _WORKERS_END_WITHIN_S = 8.0  # a loader's worker looks every 5 s whether its ran
 class Recording:
     """What came of it: the folder, how it ended, the ranks that were recorded, and the status to end with.
 
-    `leads`: whether this launcher is the one that tells the user, where a launcher starts one per rank. `stacks` is
-    the file that says who waited where.
+    `leads`: whether this launcher is the one that tells the user, where a launcher starts one per rank. `alone`: no
+    other launcher shares the folder. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
+    who waited where, if it could be written.
     """
 
     folder: Path
@@ -42,13 +44,15 @@ class Recording:
     steps: int = 0
     ended_by_us: bool = False
     leads: bool = True
+    alone: bool = False
     own_status: int | None = None
+    hung: bool = False
     stacks: Path | None = None
 
     @property
     def exit_status(self) -> int:
         """The script's own status; 2 where it ended well but left nothing to read, or hung."""
-        if self.stacks is not None:
+        if self.hung:
             return 2
         return self.own_status or (2 if self.ending.how == "no-steps" else 0)
 
@@ -68,6 +72,7 @@ class Session:
             live=str(own.live.resolve()),
         )
         self._entry = launch.mark(self._plan)
+        self._hung = False
         self._stacks: Path | None = None
 
     def record(self, signals: Signals) -> Recording:
@@ -94,7 +99,9 @@ class Session:
             steps=max((one.steps for one in facts), default=0),
             ended_by_us=self._options.end_when_full,
             leads=self._leads,
+            alone=self._folder.seat is None,
             own_status=self._run.ending.exit_status,
+            hung=self._hung,
             stacks=self._stacks,
         )
 
@@ -113,7 +120,7 @@ class Session:
     def _watch(self, process: subprocess.Popen[bytes], signals: Signals) -> Watched:
         kills = MemoryKills()
         progress = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
-        watch = Watch(process, self._folder.live, self._options.limits, progress)
+        watch = Watch(process, self._folder.live, self._options.limits, progress, self._options.end_when_full)
         seen = watch.until_over(signals)
         progress.clear()
         if seen.waited_s is not None:
@@ -130,14 +137,18 @@ class Session:
     def _hang(self, seen: Watched, signals: Signals) -> str:
         """Who waits where, in a sentence; their stacks go to a file."""
         found = stacks.waiting(self._folder.live, self._entry)
-        self._stacks = self._folder.stacks
-        self._stacks.write_text(stacks.as_text(found), encoding="utf-8")
+        self._hung = True
+        with contextlib.suppress(OSError):  # a full disk, or the folder was removed: the sentence must do
+            self._folder.stacks.write_text(stacks.as_text(found), encoding="utf-8")
+            self._stacks = self._folder.stacks
         if self._folder.seat is not None:
             signals.wait(_OTHERS_NOTICE_WITHIN_S)
         what = f"no optimizer step {'for' if seen.steps else 'within'} {seen.waited_s:g} s"
+        if seen.complete:
+            what = f"the recording is complete, but the script did not end within {seen.waited_s:g} s"
         return f"{what} ({stacks.in_words(found, self._started.ranks)})"
 
-    def _end_leftovers(self, ranks_seen: dict[int, list[str]]) -> None:
+    def _end_leftovers(self, ranks_seen: set[int]) -> None:
         """Ranks whose launcher is gone, after time to end by themselves."""
         deadline = time.monotonic() + _WORKERS_END_WITHIN_S
         while left := leftovers(ranks_seen, self._entry):

@@ -15,6 +15,7 @@ from dptune.capture import processes
 from dptune.capture.injected.plan import STACKS_SIGNAL
 from dptune.capture.progress import Said, everyone
 from dptune.capture.ranks import spans
+from dptune.runfile.redaction import redacted_command
 
 _LONGEST_WAIT_S = 5.0
 _SETTLED_S = 0.3
@@ -92,7 +93,7 @@ def _gone(one: Said) -> Waiting:
 def _silent(pid: int) -> Waiting:
     """A process that has not imported torch: what it is, and which rank its launcher calls it."""
     rank = next((entry[5:].decode() for entry in processes.environ(pid) if entry.startswith(b"RANK=")), "")
-    command = " ".join(processes.words(pid))[:100]
+    command = " ".join(redacted_command(processes.words(pid)))[:100]
     return Waiting(int(rank) if rank.isdecimal() else None, pid, f"torch is not imported yet ({command})")
 
 

@@ -16,6 +16,7 @@ _LOOK_EVERY_S = 0.2
 _RANKS_AT_EASE = 32  # with more, their files are read less often: the folder may lie on a slow shared disk
 _REACTS_WITHIN_S = 3.0  # a script that trains on for so long after an interrupt did not get it
 _ENDS_WITHIN_S = 10.0  # or one that makes no step and does not end
+_OVER = {"done", "ended"}  # phases of a rank that records nothing more, because it has all or because it cannot
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,16 @@ class Limits:
 
 @dataclass
 class Watched:
-    """What was seen. `waited` is the limit that was passed, `stopped` a signal to dptune that ends the script."""
+    """What was seen. `waited_s` is the limit that was passed, `stopped` a signal to dptune that ends the script.
+
+    `complete`: whether every rank had said that its recording is.
+    """
 
     status: int | None = None
     steps: int = 0
     interrupted: bool = False
     again: bool = False
+    complete: bool = False
     waited_s: float | None = None
     stopped: int | None = None
 
@@ -41,16 +46,24 @@ class Watched:
 class Watch:
     """Watches one started process and what it started. Ending what is left is up to the caller.
 
-    `ranks`: the processes that have spoken, and their command lines.
+    `must_end`: whether the script is to end once the recording is complete. `ranks`: the processes that have spoken.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], live: Path, limits: Limits, progress: ProgressLine) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        live: Path,
+        limits: Limits,
+        progress: ProgressLine,
+        must_end: bool = False,
+    ) -> None:
         self._process, self._live, self._limits, self._progress = process, live, limits, progress
+        self._must_end = must_end
         self._seen = Watched()
-        self._made, self._since = 0, time.monotonic()
-        self._complete = False
+        self._life = _Life(time.monotonic())
         self._interrupt: _Interrupt | None = None
-        self.ranks: dict[int, list[str]] = {}
+        self._told_of_the_end = False
+        self.ranks: set[int] = set()
 
     def until_over(self, signals: Signals) -> Watched:
         """Until the script has ended, or has to be ended."""
@@ -71,18 +84,29 @@ class Watch:
 
     def _look(self, said: list[Said]) -> None:
         self._progress.show(said)
-        for one in said:
-            if one.pid not in self.ranks:
-                self.ranks[one.pid] = processes.words(one.pid)
-        made = sum(one.step for one in said)
-        if made > self._made:
-            self._made, self._since = made, time.monotonic()
+        self.ranks.update(one.pid for one in said)
+        self._life.see(said, time.monotonic())
         self._seen.steps = max(self._seen.steps, max((one.step for one in said), default=0))
-        self._complete = bool(said) and all(one.phase == "done" for one in said)
+        self._seen.complete = self._life.phases == {"done"}
+        if (
+            self._ending
+            and self._life.quiet_s > _ENDS_WITHIN_S
+            and self._interrupt is None
+            and not self._told_of_the_end
+        ):
+            self._told_of_the_end = True
+            text = "the recording is complete; waiting for the script to end (Ctrl-C ends it)"
+            self._progress.say(text, only_on_a_terminal=True)
+
+    @property
+    def _ending(self) -> bool:
+        """Whether the script has been told to end, on all ranks."""
+        return self._must_end and self._seen.complete
 
     def _too_long(self) -> bool:
-        limit = self._limits.stall_s if self._made else self._limits.first_step_s
-        if self._complete or self._interrupt is not None or time.monotonic() - self._since <= limit:
+        limit = self._limits.stall_s if self._life.made else self._limits.first_step_s
+        recorded = bool(self._life.phases) and self._life.phases <= _OVER
+        if self._interrupt is not None or (recorded and not self._ending) or self._life.quiet_s <= limit:
             return False
         self._seen.waited_s = limit
         return True
@@ -94,14 +118,44 @@ class Watch:
             self._seen.again = True
         else:
             self._seen.interrupted = True
-            self._interrupt = _Interrupt(heard.from_terminal, self._made)
+            self._interrupt = _Interrupt(heard.from_terminal, self._life.made)
             self._progress.say("interrupted; waiting for the script to end (once more ends it)")
 
     def _pass_on(self, said: list[Said]) -> None:
         """Hand an interrupt that was sent to dptune alone on to the script, once."""
-        if self._interrupt is not None and self._interrupt.missed_by(self._made):
+        if self._interrupt is not None and self._interrupt.missed_by(self._life.made):
             self._progress.say("the script goes on: passing the interrupt on to it")
             self._process.send_signal(signal.SIGINT)
+
+
+class _Life:
+    """For how long nothing has moved: no step and, after the first one, no backward pass either."""
+
+    def __init__(self, now: float) -> None:
+        self._signs: dict[int, tuple[int, int]] = {}
+        self._since = self._now = now
+        self.phases: set[str] = set()
+        self.made = 0
+
+    def see(self, said: list[Said], now: float) -> None:
+        """Take note. Where those who spoke cannot be heard any more, nobody knows whether they move."""
+        self._now = now
+        before = self.phases
+        self.phases = {one.phase for one in said}
+        moved = False
+        for one in said:
+            step, beat = self._signs.get(one.pid, (0, 0))
+            moved |= one.step != step or (one.beat != beat and self.made > 0)
+            self.made += max(0, one.step - step)
+            self._signs[one.pid] = (one.step, one.beat)
+        over = self.phases <= _OVER and self.phases != before  # from here on it is the end that is waited for
+        if moved or over or (self._signs and not said):
+            self._since = now
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds since the last sign of life."""
+        return self._now - self._since
 
 
 class _Interrupt:
@@ -121,14 +175,17 @@ class _Interrupt:
         return True
 
 
-def leftovers(ranks: dict[int, list[str]], entry: str) -> set[int]:
-    """Ranks that were seen, by process id and command line, and still live, with their loader workers.
+def leftovers(ranks: set[int], entry: str) -> set[int]:
+    """Those of the ranks that still live, with the workers of multiprocessing that they started or left.
 
     Only processes that carry the recording's mark. Others that the script has left behind are its own business.
     """
-    left = set()
-    for pid in processes.carrying(entry):
-        words = processes.words(pid)
-        if pid in ranks or words in ranks.values() or any("multiprocessing" in word for word in words):
-            left.add(pid)
-    return left
+    carrying = set(processes.carrying(entry))
+    return {pid for pid in carrying if pid in ranks or _is_worker(pid, ranks, carrying)}
+
+
+def _is_worker(pid: int, ranks: set[int], carrying: set[int]) -> bool:
+    """Whether it is a worker of multiprocessing whose parent is one of these, or dead: an orphan's is a stranger."""
+    above = processes.parent(pid)
+    works = any(word.startswith(("from multiprocessing.", "--multiprocessing-fork")) for word in processes.words(pid))
+    return works and (above in ranks or above not in carrying)

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from dptune.errors import UsageError
 
+_WIDEST = 100
+
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word`, or None where nothing is like it."""
-    near = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    """The choice that `word` begins, else the one most like it, or None where nothing is like it."""
+    choices = list(choices)
+    begun = [choice for choice in choices if len(word) > 3 and choice.startswith(word)]
+    if begun:
+        return min(begun, key=len)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
     return near[0] if near else None
+
+
+class _Paragraphs(argparse.RawDescriptionHelpFormatter):
+    """Wraps paragraphs to the terminal's width and leaves indented lines as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = []
+        for as_it_is, lines in itertools.groupby(text.splitlines(), lambda line: not line or line[0].isspace()):
+            paragraph = list(lines)
+            filled += paragraph if as_it_is else textwrap.wrap(" ".join(paragraph), min(width, _WIDEST))
+        return "\n".join(indent + line for line in filled)
 
 
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that raises `UsageError` with the nearest thing it knows."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Paragraphs, **settings})
         self.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="on an error, show the traceback too"
         )

@@ -23,6 +23,7 @@ where dptune can neither start the launcher nor be started by it:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -105,8 +106,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     made = recording.record(started, options)
     if made.leads:
-        for line in epilogue.lines(made):
-            print(f"dptune: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it: the script's status stands
+            for line in epilogue.lines(made):
+                print(f"dptune: {line}", file=sys.stderr)
     return made.exit_status
 
 

@@ -19,7 +19,8 @@ class Window:
     `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
     part of it in which that thread computed, `loader_samples` the batch
     size of the loaders times the batches drawn, `backwards` the calls of backward, and `unsynced_backwards` those of
-    them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped. `trace_text_bytes` is the size of the
+    them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None where the
+    optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the
     trace before compression, `saving_ns` how long writing it took, after the window. `complete`: the window was not
     broken off; `cut_short`: its time bound ended it before its number of steps.
     """
@@ -34,7 +35,7 @@ class Window:
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
-    skipped_steps: int = 0
+    skipped_steps: int | None = 0
     trace: str | None = None
     trace_text_bytes: int | None = None
     saving_ns: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+RUNS = "dptune-runs"
 RUN_JSON = "run.json"
 LATEST = "latest"
 LIVE = "live"

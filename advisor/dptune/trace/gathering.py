@@ -127,7 +127,17 @@ class _Gathered:
             first = self.failed[0]
             raise RunError(f"none of {len(self.failed)} files could be read; the first: {first.message}", first.hint)
         where = ", ".join(str(part.path) for part in self.parts)
-        raise RunError(f"{where} holds neither traces nor facts", "the recording did not reach its first window")
+        raise RunError(f"{where} holds neither traces nor facts{self._ended()}", "the recording did not reach a step")
+
+    def _ended(self) -> str:
+        """How the recording ended, where the folder says it."""
+        record = next((part.record for part in self.parts if part.record is not None), None)
+        if record is None or record.ending.how in ("recording", "complete"):
+            return ""
+        status = "" if record.ending.exit_status is None else f" with exit status {record.ending.exit_status}"
+        return f": the script ended ({record.ending.how}){status}" + (
+            f", {record.ending.note}" if record.ending.note else ""
+        )
 
 
 def _absent(run: Run) -> list[Finding]:

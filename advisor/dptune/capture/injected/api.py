@@ -40,8 +40,8 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
 
     `run_dir` names a new folder (default: one under dptune-runs/). `warmup`, `unprofiled`, `lean` and `rich` are steps
     per window, and after `window_time` seconds a window ends in any case (0: never). `ranks` are those to record
-    (default: all). A failure of the recording is one line on stderr; it never raises into the training loop, except
-    FileExistsError where `run_dir` is not empty.
+    (default: all). A failure of the recording is one line on stderr and never an exception in the training loop. Where
+    `run_dir` holds something already, the recording goes to a folder beside it, NAME-2, and that is said.
 
     Inside `dptune profile train.py` it stands aside: the command records.
     """
@@ -92,11 +92,9 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
 
     def start(self) -> None:
         """What `with` does at its beginning, for code that cannot use it."""
-        if self._asked is not None and self._asked.exists() and any(self._asked.iterdir()) and identity.rank() == 0:
-            raise FileExistsError(f"{self._asked} is not empty: name a new folder, a recording is never overwritten")
         self._open = True
         if self._aside:
-            print("dptune: `dptune profile` records this process; dptune.profile() stands aside", file=sys.stderr)
+            _say("`dptune profile` records this process; dptune.profile() stands aside")
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto writes a line to stderr for each window otherwise
             observers().places.adopt()
@@ -117,17 +115,20 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
     def stop(self, how: str = "script-ended") -> None:
         """What `with` does at its end."""
         self._open = False
-        if self._recorder is None or self._plan is None:
-            return
-        self._recorder.finish(how)
-        self._recorder.dismiss()
-        if identity.rank() == 0:
-            print(f"dptune: recorded in {_short(self._plan.path)}", file=sys.stderr)
-            print(f"dptune: next: dptune report {_short(self._plan.path)}", file=sys.stderr)
+        speaks = not self._aside and identity.rank() == min(self._ranks or (0,))
+        told = "nothing was recorded: step() was never called" if speaks else ""
+        if self._recorder is not None and self._plan is not None:
+            self._recorder.finish(how)
+            self._recorder.dismiss()
+            partial = "" if self._recorder.ended == "complete" else ", not every window is full"
+            folder = _short(self._plan.path)
+            told = told and f"recorded in {folder}{partial}\ndptune: next: dptune report {folder}"
+        if told:
+            _say(told)
 
     def _agreed_folder(self) -> Path:
         """Rank 0 names it, the others hear of it through the process group's store."""
-        own = (self._asked or _new_folder()).resolve()
+        own = (_free(self._asked) if self._asked else _new_folder()).resolve()
         if not identity.together():
             return own
         store = distributed_c10d.PrefixStore(_FOLDER_KEY, distributed_c10d._get_default_store())
@@ -149,7 +150,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         record = RunRecord(
             dptune=_VERSION,
             recorded=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            command=redacted_command(sys.argv) if sys.argv[:1] != [""] else [],
+            command=redacted_command(["python", *sys.argv]) if sys.argv[:1] != [""] else [],
             python=sys.executable,
             torch=str(torch.__version__),
             working_directory=str(Path.cwd()),
@@ -159,6 +160,21 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             schedule=plan.schedule,
         )
         form.write(plan.path / paths.RUN_JSON, record)
+
+
+def _free(asked: Path) -> Path:
+    """The folder asked for, or where it holds something the next that does not: a recording is never overwritten."""
+    folder, number = asked, 2
+    while folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        folder, number = asked.with_name(f"{asked.name}-{number}"), number + 1
+    if folder is not asked and identity.rank() == 0:
+        _say(f"{asked} is not empty: recording into {folder}")
+    return folder
+
+
+def _say(what: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the script may have closed its stderr
+        print(f"dptune: {what}", file=sys.stderr)
 
 
 def _new_folder() -> Path:

@@ -2,7 +2,9 @@
 
 The clock is recognised by the first tensor it updates, so that an optimizer made anew for every step is one clock, and
 a second optimizer (of a discriminator, say) is not. Of optimizers that call one another the outermost counts. A step
-that a GradScaler skips, because gradients overflowed, is a step too: forward and backward were paid for.
+that a GradScaler skips, because gradients overflowed, is a step too: forward and backward were paid for. Where
+optimizers step inside the backward pass, parameter by parameter, the step ends with that pass. A clock that has stood
+still while another optimizer made many steps hands over to that one.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+
+_STANDS_STILL = 30  # steps of another optimizer, since the clock's own last one
 
 
 class Clock:
@@ -26,6 +31,10 @@ class Clock:
         self._first: weakref.ref[Any] | None = None
         self._thread: threading.Thread | None = None
         self._calls = threading.local()
+        self._in_pass = False  # a step inside a backward pass that has not ended
+        self._others: Counter[int] = Counter()  # steps of other optimizers, by their first tensor
+        self.steps_of_all = 0
+        self.skips_known = True
 
     def here(self) -> bool:
         """Whether the calling thread is the one that makes the steps."""
@@ -66,16 +75,36 @@ class Clock:
             result = step(this, optimizer, *args, **kwargs)
             if not self._calls.stepped and isinstance(optimizer, Optimizer):
                 self._stepped(optimizer, skipped=True)
+            if getattr(optimizer, "_step_supports_amp_scaling", False):
+                self.skips_known = False  # it was called, and may have skipped by itself
             return result
 
         GradScaler.step = watched  # type: ignore[method-assign, assignment]
 
+    def settle(self) -> None:
+        """A backward pass has ended."""
+        if self._in_pass:
+            self._in_pass = False
+            self._thread = self._thread or threading.current_thread()
+            if self.here():
+                self._tick(False)
+
     def _stepped(self, optimizer: Optimizer, skipped: bool) -> None:
         self._calls.stepped = True
+        self.steps_of_all += 1
         tensor = next((tensor for group in optimizer.param_groups for tensor in group["params"]), None)
         if tensor is None:
             return
-        if self._first is None or self._first() is None:  # none yet, or the first one was only a trial and is gone
-            self._first, self._thread = weakref.ref(tensor), threading.current_thread()
-        if self._first() is tensor and self.here():
+        inside = torch._C._current_graph_task_id() != -1
+        if self._first is None or self._first() is None or self._others[id(tensor)] >= _STANDS_STILL:
+            # none yet, or the first one was only a trial and is gone, or it has been left behind
+            self._first = weakref.ref(tensor)
+            self._thread = None if inside else threading.current_thread()
+        if self._first() is not tensor:
+            self._others[id(tensor)] += 1
+            return
+        self._others.clear()
+        if inside:
+            self._in_pass = True
+        elif self.here():
             self._tick(skipped)

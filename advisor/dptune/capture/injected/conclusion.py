@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from dptune.capture.injected.plan import Plan
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Ending, RunRecord
+from dptune.runfile.redaction import redacted_command
 
 
 def conclude(plan: Plan, facts: Facts) -> None:
@@ -17,6 +20,7 @@ def conclude(plan: Plan, facts: Facts) -> None:
         record = form.read(target, RunRecord)
     except (OSError, ValueError):
         record = RunRecord(launched_by="environment", schedule=plan.schedule)
+    record.command = record.command or redacted_command(["python", *sys.argv])
     record.world_size, record.torch = facts.world_size, facts.torch
     record.hosts = sorted({*record.hosts, facts.host})
     how = facts.ended if facts.ended in ("complete", "script-ended") else "failed"
@@ -24,4 +28,7 @@ def conclude(plan: Plan, facts: Facts) -> None:
         how = "interrupted"
     record.ending = Ending(how, note="" if facts.ended == how else facts.ended)
     form.write(target, record)
-    (plan.path.parent / paths.LATEST).write_text(plan.path.name + "\n", encoding="utf-8")
+    if plan.path.parent.name == paths.RUNS:
+        part = plan.path.parent / f"{paths.LATEST}.{facts.pid}.part"
+        part.write_text(plan.path.name + "\n", encoding="utf-8")
+        part.replace(plan.path.parent / paths.LATEST)

@@ -1,28 +1,27 @@
 """How all ranks of a run leave the script at the same place, also when they made different numbers of optimizer steps.
 
-A rank that has recorded enough announces how many synchronised backward passes it has begun, and trains on. When all
-have announced, they agree without another word: everyone leaves before it begins one pass more than the largest number
-announced plus two steps' worth. Ranks keep step to within one step's passes, so none can be further than that when it
-reads the last announcement. Announcements go through the store of the process group, never through a collective that
-could meet one of the script's own.
+A rank that has recorded enough announces how far it is, and trains on. When all have announced, they agree without
+another word on where everyone leaves: a little further than the furthest. With DistributedDataParallel that is before a
+synchronised backward pass, for those are what ranks have in common, also where one of them skips an optimizer step;
+otherwise it is after an optimizer step. There each waits until all have come, and they go together. A rank that finds
+itself further already says so, and nobody goes: the script runs to its own end.
+
+All of this goes through the store of the process group, never through a collective that could meet one of the script's.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime
+import time
+from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from dptune.capture.injected import identity
 
-_LEAD = 2  # steps' worth of passes between the largest number announced and the last one made
-_LONGEST_WAIT = datetime.timedelta(seconds=30)
-
-# Whether this process has been told to leave: the last thing it does at its exit is then to end at once. Taking gloo
-# apart at the interpreter's end aborts a process now and then, and its work is done.
-left = False
+_LEAD = 2  # steps between the furthest rank and the place where all leave
+_PATIENCE_S = 30.0  # for the others to come to that place
+_GOING_S = 5.0  # for the others to go before rank 0
+_STAY = "dptune/stay"
 
 
 class Departure:
@@ -30,49 +29,82 @@ class Departure:
 
     def __init__(self) -> None:
         self._announced = False
-        self._last_pass: int | None = None
+        self._stays = False
+        self._last: tuple[bool, int] | None = None  # whether it is a pass, and its number
 
-    def announce(self, passes: int, per_step: int = 1) -> None:
-        """Say that this rank has recorded enough, with the number of synchronised backward passes it has begun.
+    def announce(self, passes: int, steps: int, in_passes: bool) -> None:
+        """Say that this rank has recorded enough, and how many synchronised passes and steps it has made.
 
-        `per_step`: the most of them it made in one optimizer step (gradients may be accumulated without no_sync).
+        `in_passes`: whether the ranks have synchronised backward passes in common.
         """
         if self._announced:
             return
         self._announced = True
         if not identity.together():
-            self._last_pass = 0
+            self._last = (False, 0)
             return
-        lead = _LEAD * max(1, per_step)
-        distributed_c10d._get_default_store().set(_key(identity.rank()), f"{passes} {lead}")
+        distributed_c10d._get_default_store().set(_key("at", identity.rank()), f"{passes} {steps} {int(in_passes)}")
 
-    def due(self, passes: int) -> bool:
-        """Whether this rank, having begun that many passes, must not begin another."""
-        if not self._announced:
+    def goes_before_pass(self, passes: int) -> bool:
+        """Whether this rank, having begun that many synchronised passes, must not begin another."""
+        return self._reached(passes, is_pass=True)
+
+    def goes_after_step(self, steps: int) -> bool:
+        """Whether this rank, having made that many steps, must not go on."""
+        return self._reached(steps, is_pass=False)
+
+    def _reached(self, count: int, is_pass: bool) -> bool:
+        if not self._announced or self._stays:
             return False
-        if self._last_pass is None:
-            store = distributed_c10d._get_default_store()
-            keys = [_key(rank) for rank in range(identity.world_size())]
-            if store.check(keys):
-                announced = [[int(number) for number in store.get(key).split()] for key in keys]
-                self._last_pass = max(passes for passes, _ in announced) + max(lead for _, lead in announced)
-        return self._last_pass is not None and passes >= self._last_pass
+        if self._last is None:
+            self._last = _agreed()
+        if self._last is None or self._last[0] != is_pass or count < self._last[1]:
+            return False
+        if identity.together() and not self._all_come(late=count > self._last[1]):
+            self._stays = True
+            return False
+        return True
+
+    def _all_come(self, late: bool) -> bool:
+        """Wait for every rank at the agreed place. False, for all of them, where one has missed it or never comes."""
+        store, own = distributed_c10d._get_default_store(), identity.rank()
+        ranks = range(identity.world_size())
+        store.set(_STAY if late else _key("here", own), "1")
+        try:
+            come = _wait(store, [_key("here", rank) for rank in ranks], _PATIENCE_S)
+            if not come:
+                store.set(_STAY, "1")
+            elif own == 0:  # which may keep the store: it is the last to go
+                _wait(store, [_key("gone", rank) for rank in ranks[1:]], _GOING_S)
+            else:
+                store.set(_key("gone", own), "1")
+        except Exception:  # the store has gone with rank 0, which only goes when all have come
+            return not late
+        return come
 
 
-def part() -> None:
-    """Wait for every rank: a gloo process that goes while a peer still talks to it is aborted now and then.
-
-    Not for ever: a rank may be gone.
-    """
-    global left
-    left = True
-    if not identity.together():
-        return
-    with contextlib.suppress(Exception):
-        work = dist.barrier(async_op=True)
-        if work is not None:
-            work.wait(timeout=_LONGEST_WAIT)
+def _wait(store: Any, keys: list[str], patience_s: float) -> bool:
+    """Whether all keys are there in time, and no rank says that it stays."""
+    deadline = time.monotonic() + patience_s
+    while not store.check([_STAY]):
+        if store.check(keys):
+            return True
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return False
 
 
-def _key(rank: int) -> str:
-    return f"dptune/recorded/{rank}"
+def _agreed() -> tuple[bool, int] | None:
+    """Where everyone leaves, once every rank has announced."""
+    store = distributed_c10d._get_default_store()
+    keys = [_key("at", rank) for rank in range(identity.world_size())]
+    if not store.check(keys):
+        return None
+    announced = [[int(number) for number in store.get(key).split()] for key in keys]
+    in_passes = all(one[2] for one in announced)
+    return in_passes, max(one[0 if in_passes else 1] for one in announced) + _LEAD
+
+
+def _key(what: str, rank: int) -> str:
+    return f"dptune/{what}/{rank}"

@@ -33,15 +33,18 @@ class Endings:
         self._watch_hard_exit()
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
-            self._watchdog = Watchdog(signal.SIGTERM, lambda: self._put_down("SIGTERM"))
+            self._watchdog = Watchdog(signal.SIGTERM, self._heeds, lambda: self._put_down("SIGTERM"))
             self._watchdog.install()
 
     def disown(self) -> None:
         """In a forked child: die of SIGTERM as if dptune were not there, and do not wake the parent's watchdog."""
         if self._watchdog is not None:
             self._watchdog.disown()
-            if signal.getsignal(signal.SIGTERM) == self._terminated:
+            if self._heeds():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _heeds(self) -> bool:
+        return signal.getsignal(signal.SIGTERM) == self._terminated
 
     def _at_exit(self) -> None:
         # Python sets it where an uncaught exception is reported, whatever became of sys.excepthook.

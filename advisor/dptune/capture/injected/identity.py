@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 
@@ -39,12 +40,42 @@ def backend() -> str | None:
     return str(dist.get_backend()) if in_group() else None
 
 
+# Set by a process that was started to train, for those that it starts itself.
+_TRAINER = "DPTUNE_TRAINER"
+
+
 def is_worker(launcher: int) -> bool:
-    """Whether this process was started to train: dptune's own child, or a launcher's rank; not a helper of either."""
+    """Whether this process was started to train: dptune's own child, or a launcher's rank; not a helper of either.
+
+    A program that such a process starts is not one, though it inherits its environment.
+    """
     helper = any(arg.startswith("--multiprocessing-fork") for arg in sys.orig_argv)
     launched_rank = ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or "SLURM_PROCID" in os.environ
     agent = sys.argv[:1] and sys.argv[0].endswith("launch_workers.py")
-    return not helper and not agent and (launched_rank or os.getppid() == launcher)
+    own = os.environ.get(_TRAINER) in (None, str(os.getpid()))
+    return not helper and not agent and own and (launched_rank or os.getppid() == launcher)
+
+
+def mark_trainer() -> None:
+    """Let what this process starts know that it is not the one."""
+    os.environ[_TRAINER] = str(os.getpid())
+
+
+def may_be_recorded(launcher: int) -> bool:
+    """Whether a process that trains is one of the run: started for it, spawned by a rank, or in a process group.
+
+    Where nobody has been marked (a launcher of the user's own started everything), whoever trains first is.
+    """
+    return is_worker(launcher) or in_group() or _spawned() or _TRAINER not in os.environ
+
+
+def may_be_ended(launcher: int) -> bool:
+    """The same, but for a worker of a pool that trains by itself: whoever waits for its result would wait for ever."""
+    return may_be_recorded(launcher) and (in_group() or not _spawned())
+
+
+def _spawned() -> bool:
+    return multiprocessing.parent_process() is not None
 
 
 def device_kind() -> str:

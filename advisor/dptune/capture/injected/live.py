@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from dptune.capture.injected.places import users_line
 from dptune.capture.injected.plan import STACKS_SIGNAL, Plan
 
 _PERIOD_S = 0.3
+_PERIOD_AFTER_S = 5.0
+OVER = ("done", "ended")  # the recording is complete, or nothing more of it will come
+_ROOM = 1024  # bytes; JSON padded with blanks
 
 
 class Live:
@@ -25,11 +29,14 @@ class Live:
     Where nobody watches (the plan names no folder) it does nothing.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, beats: Callable[[], int]) -> None:
+        """`beats` grows whenever the script shows life: a backward pass, a step of any optimizer."""
         self._folder = None if plan.live is None else Path(plan.live)
         self._rank: int | None = None
         self._step = 0
         self._phase = "starting"
+        self._beats = beats
+        self._file: int | None = None
         self._thread: threading.Thread | None = None
         self._told: dict[str, Any] = {}
 
@@ -40,7 +47,7 @@ class Live:
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._offer_stacks(self._folder)
-        self._told = {}
+        self._told, self._file = {}, None
         self._thread = threading.Thread(target=self._tell, name="dptune-live", daemon=True)
         self._thread.start()
 
@@ -52,13 +59,13 @@ class Live:
     def say(self, step: int, phase: str) -> None:
         """Note the step and phase; the thread writes it."""
         self._step, self._phase = step, phase
-        if phase == "done":
+        if phase in OVER:
             self._write()
 
     def _tell(self) -> None:
-        while self._phase != "done":
+        while True:  # also after the recording: the launcher waits for signs of life until the script ends
             self._write()
-            time.sleep(_PERIOD_S)
+            time.sleep(_PERIOD_S if self._phase not in OVER else _PERIOD_AFTER_S)
 
     def _write(self) -> None:
         if self._folder is None:
@@ -67,18 +74,31 @@ class Live:
             "rank": identity.rank() if self._rank is None else self._rank,
             "pid": os.getpid(),
             "step": self._step,
+            "beat": self._beats(),
             "phase": self._phase,
             "where": self._where(),
             "claimed": self._rank is not None,
         }
         if told == self._told:
             return
+        text = json.dumps(told).ljust(_ROOM).encode()
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._file = self._open(text)
+            elif len(text) == _ROOM:
+                os.lseek(self._file, 0, os.SEEK_SET)
+                os.write(self._file, text)
+            self._told = told
+
+    def _open(self, text: bytes) -> int:
+        """A file that appears whole, and is then written over in place: that goes on when the disk is full."""
+        assert self._folder is not None
         path = self._folder / f"pid-{os.getpid()}.json"
         part = path.with_suffix(".part")
-        with contextlib.suppress(OSError):  # the folder is gone: the launcher has finished
-            part.write_text(json.dumps(told), encoding="utf-8")
-            os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-            self._told = told
+        file = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0))
+        os.write(file, text)
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        return file
 
     def _where(self) -> str | None:
         """`file:line` of the user's code that the main thread is in, before the first step."""

@@ -6,12 +6,13 @@ The cost is two clock readings per batch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +35,33 @@ class Tally:
 
 
 def samples_in(batch: Any) -> int:
-    """Leading dimension of the first tensor found in a batch (lists, tuples and dicts are searched); 0 if none."""
+    """Leading dimension of the first tensor found in a batch (lists, tuples and dicts are searched); 0 if none.
+
+    Only plain dicts: another mapping may load what it is asked for.
+    """
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.dim() else 0
-    if isinstance(batch, Mapping):
+    if isinstance(batch, dict):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
         return next((found for found in map(samples_in, batch) if found), 0)
     return 0
+
+
+def samples_drawn(iterator: Any, batch: Any) -> int:
+    """How many samples a loader's iterator has just drawn.
+
+    The batch size it was given, but for the last batch of an epoch, which may hold fewer; where it was given none, the
+    leading dimension of the batch.
+    """
+    size = getattr(iterator._index_sampler, "batch_size", None)
+    if not isinstance(size, int):
+        return samples_in(batch)
+    try:
+        last = iterator._num_yielded == len(iterator._index_sampler)
+    except TypeError:  # an iterable data set does not say where it ends
+        last = False
+    return min(size, samples_in(batch) or size) if last else size
 
 
 class Meters:
@@ -53,6 +73,8 @@ class Meters:
         self.backward_line: str | None = None
         self.synchronised_passes = 0
         self.before_pass: Callable[[], None] = lambda: None
+        self.after_pass: Callable[[], None] = lambda: None
+        self.passes = 0
 
     def take(self) -> Tally:
         """The calling thread's tally since it was last taken."""
@@ -76,9 +98,11 @@ class Meters:
                 tally = self._tallies[threading.get_ident()]
                 tally.loader_wait_ns += time.perf_counter_ns() - begun
                 tally.loader_cpu_ns += time.thread_time_ns() - computed
-            tally.loader_batches += 1
-            self._places.draws[id(this._index_sampler)] += 1
-            tally.loader_samples += samples_in(batch) or getattr(this._index_sampler, "batch_size", 0) or 0
+            with contextlib.suppress(Exception):  # a batch may be anything
+                tally.loader_batches += 1
+                self._places.draws[id(this._index_sampler)] += 1
+                if torch.is_grad_enabled():  # not one of a validation loop
+                    tally.loader_samples += samples_drawn(this, batch)
             return batch
 
         iterator.__next__ = metered  # type: ignore[method-assign, assignment]
@@ -88,15 +112,22 @@ class Meters:
 
         @functools.wraps(backward)
         def metered(*args: Any, **kwargs: Any) -> None:
+            self._count_pass()
+            backward(*args, **kwargs)
+            self.after_pass()
+
+        torch.autograd.backward = metered
+
+    def _count_pass(self) -> None:
+        synchronised = True
+        with contextlib.suppress(Exception):
+            self.passes += 1
             tally = self._tallies[threading.get_ident()]
             tally.backwards += 1
             if self.backward_line is None:
-                self.backward_line = users_line(sys._getframe(1))
-            if any(not module.require_backward_grad_sync for module in self._places.ddp()):
-                tally.unsynced_backwards += 1
-            else:
-                self.before_pass()
-                self.synchronised_passes += 1
-            backward(*args, **kwargs)
-
-        torch.autograd.backward = metered
+                self.backward_line = users_line(sys._getframe(2))
+            synchronised = all(module.require_backward_grad_sync for module in self._places.ddp())
+            tally.unsynced_backwards += not synchronised
+        if synchronised:
+            self.before_pass()
+            self.synchronised_passes += 1

@@ -5,6 +5,7 @@ Also whether autocast was entered and with which type, and what was compiled.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -60,7 +61,7 @@ class Places:
 
     def __init__(self) -> None:
         self._made: dict[type, list[weakref.ref[Any]]] = {}
-        self._lines: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
+        self._lines: dict[int, tuple[weakref.ref[Any], str | None]] = {}  # by identity: a thing may have no hash
         self.autocast: str | None = None
         self.compiled: list[str | None] = []  # the user's line of each torch.compile
         self.ddp_graphs: list[int] = []  # into how many DDPOptimizer split each compiled graph
@@ -103,7 +104,8 @@ class Places:
 
     def line(self, thing: Any) -> str | None:
         """`file:line` of the user's call that made it."""
-        return self._lines.get(thing)
+        ref, line = self._lines.get(id(thing), (None, None))
+        return line if ref is not None and ref() is thing else None
 
     def watch(self, kind: type) -> None:
         """Remember every object of that kind from now on."""
@@ -113,8 +115,9 @@ class Places:
         @functools.wraps(construct)
         def watched(this: Any, *args: Any, **kwargs: Any) -> None:
             construct(this, *args, **kwargs)
-            made.append(weakref.ref(this))
-            self._lines[this] = users_line(sys._getframe(1))
+            with contextlib.suppress(Exception):
+                made.append(weakref.ref(this))
+                self._lines[id(this)] = (made[-1], users_line(sys._getframe(1)))
 
         kind.__init__ = watched  # type: ignore[misc]
 
@@ -123,8 +126,9 @@ class Places:
 
         @functools.wraps(enter)
         def watched(this: Any) -> Any:
-            if getattr(this, "_enabled", False):
-                self.autocast = f"{this.device}:{str(this.fast_dtype).removeprefix('torch.')}"
+            with contextlib.suppress(Exception):
+                if getattr(this, "_enabled", False):
+                    self.autocast = f"{this.device}:{str(this.fast_dtype).removeprefix('torch.')}"
             return enter(this)  # type: ignore[no-untyped-call]
 
         autocast.__enter__ = watched  # type: ignore[method-assign]
@@ -138,7 +142,8 @@ class Places:
         @functools.wraps(begin)
         def watched(this: Any, *args: Any, **kwargs: Any) -> None:
             begin(this, *args, **kwargs)
-            self.sharded.append((weakref.ref(this), users_line(sys._getframe(1))))
+            with contextlib.suppress(Exception):
+                self.sharded.append((weakref.ref(this), users_line(sys._getframe(1))))
 
         module.FSDPState.init = watched
 
@@ -158,7 +163,8 @@ class Places:
         @functools.wraps(split)
         def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
             compiled = split(this, *args, **kwargs)
-            self.ddp_graphs.append(len(getattr(this, "buckets", ())))
+            with contextlib.suppress(Exception):
+                self.ddp_graphs.append(len(this.buckets))
             return compiled
 
         module.DDPOptimizer.compile_fn = watched
@@ -181,7 +187,8 @@ class Places:
 
         @functools.wraps(begin)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self.before_group()
+            with contextlib.suppress(Exception):
+                self.before_group()
             return begin(*args, **kwargs)
 
         dist.init_process_group = dist.distributed_c10d.init_process_group = watched

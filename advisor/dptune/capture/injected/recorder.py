@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable
 
 from dptune.capture.injected import identity
-from dptune.capture.injected.agenda import Agenda
+from dptune.capture.injected.agenda import DONE, Agenda
 from dptune.capture.injected.clock import Clock
 from dptune.capture.injected.conclusion import conclude
-from dptune.capture.injected.departure import Departure, part
+from dptune.capture.injected.departure import Departure
 from dptune.capture.injected.endings import Endings
-from dptune.capture.injected.forks import end_without_destructors
+from dptune.capture.injected.exits import end_without_destructors
 from dptune.capture.injected.live import Live
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.observers import observers
@@ -35,13 +35,13 @@ class Recorder:
         self._plan = plan
         self._observers = observers()
         self._clock = Clock(self.tick)
-        self._live = Live(plan)
+        self._live = Live(plan, self._beats)
         self._agenda = Agenda(plan.schedule)
         self._departure = Departure()
         self._take: Take | None = None  # from the first step to the end of the recording, or until it fails
-        self._begun = self._recorded = self._elsewhere = False
+        self._begun = self._recorded = self._elsewhere = self._ends_script = False
         self._endings = Endings(self.finish, self._put_down)
-        self._passes_per_step = 1
+        self._thread: threading.Thread | None = None  # the one that ticks: the profiler is bound to it
         self._lock = threading.RLock()
         self._busy = False
         self._afterwards: Callable[[], None] | None = None
@@ -52,34 +52,40 @@ class Recorder:
         self._clock.install()
         self.listen()
         if identity.is_worker(self._plan.launcher):
+            identity.mark_trainer()
             self._live.start()
         self._observers.places.before_group = self._live.start  # ranks that the script itself has spawned
 
     def listen(self) -> None:
         """Heed the backward passes, the script's own profilers, and forks."""
-        self._observers.meters.before_pass = self._leave_when_due
+        self._observers.meters.before_pass = self._leave_before_pass
+        self._observers.meters.after_pass = self._clock.settle
         self._observers.places.before_profiler = lambda: self._guarded(self._give_way)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._disown)
 
     def dismiss(self) -> None:
         """Heed nothing any more."""
-        self._observers.meters.before_pass = self._observers.places.before_profiler = lambda: None
+        meters, places = self._observers.meters, self._observers.places
+        meters.before_pass = meters.after_pass = places.before_profiler = lambda: None
 
     def tick(self, skipped: bool = False) -> None:
         """A step has ended."""
         if not self._begun:
-            self._begun = True
+            self._begun, self._thread = True, threading.current_thread()
             self._guarded(self._begin)
         tally = self._observers.meters.take()
-        self._passes_per_step = max(self._passes_per_step, tally.backwards - tally.unsynced_backwards)
         due = self._agenda.tick()
-        self._guarded(lambda: self._advance(tally, skipped, due))
-        if self._agenda.over and self._plan.end_when_full and not self._elsewhere:
+        known = skipped if self._clock.skips_known else None
+        self._guarded(lambda: self._advance(tally, known, due))
+        if self._agenda.over and self._ends_script:
             # A rank that is not recorded, or whose recording failed, announces too: the others would wait for it.
             with contextlib.suppress(Exception):
-                self._departure.announce(self._observers.meters.synchronised_passes, self._passes_per_step)
-            self._leave_when_due()
+                meters = self._observers.meters
+                self._departure.announce(
+                    meters.synchronised_passes, self._agenda.step, bool(self._observers.places.ddp())
+                )
+            self._leave_after_step()
 
     def finish(self, ended: str, then: Callable[[], None] = lambda: None) -> None:
         """Put everything on disk, once: when the windows are full, and when the process ends before that.
@@ -104,19 +110,26 @@ class Recorder:
 
     def _begin(self) -> None:
         rank = identity.rank()
+        if not identity.may_be_recorded(self._plan.launcher):
+            self._elsewhere = True  # a program that the script has started trains by itself
+            return
+        self._ends_script = self._plan.end_when_full and identity.may_be_ended(self._plan.launcher)
         if not self._plan.records(rank):
             self._live.claim(rank)
             return
         take = Take(self._plan, self._observers)
         if not take.claim():
-            self._elsewhere = True  # another process of this run records this rank, or has recorded it
+            self._elsewhere, self._ends_script = True, False
             print(f"dptune: rank {rank}: not recorded: {self._plan.folder} has its recording already", file=sys.stderr)
             return
         self._take, self._recorded = take, True
         self._live.claim(rank)
         self._endings.install()
 
-    def _advance(self, tally: Tally, skipped: bool, due: list[tuple[str, str]]) -> None:
+    def _beats(self) -> int:
+        return self._observers.meters.passes + self._clock.steps_of_all
+
+    def _advance(self, tally: Tally, skipped: bool | None, due: list[tuple[str, str]]) -> None:
         take = self._take
         if take is not None:
             take.facts.steps = self._agenda.step
@@ -130,17 +143,36 @@ class Recorder:
                     take.open(window, self._agenda.step + 1)
                 elif action == "end":
                     self._conclude("complete")
-        if not self._elsewhere:
+        if not self._elsewhere and not self.ended:
             self._live.say(self._agenda.step, self._agenda.phase)
 
-    def _leave_when_due(self) -> None:
-        """End the script, with status 0, where all ranks have agreed to; its `except Exception` lets this pass."""
-        due = False
+    def _leave_before_pass(self) -> None:
+        passes = self._observers.meters.synchronised_passes
+        self._leave_if(lambda: self._departure.goes_before_pass(passes))
+
+    def _leave_after_step(self) -> None:
+        self._leave_if(lambda: self._departure.goes_after_step(self._agenda.step))
+
+    def _leave_if(self, due: Callable[[], bool]) -> None:
+        """End the script, with status 0, where all ranks have agreed to: once, for a script may not let it end."""
+        if not self._ends_script or threading.current_thread() is not self._thread:
+            return
+        goes = False
         with contextlib.suppress(Exception):
-            due = self._clock.here() and self._departure.due(self._observers.meters.synchronised_passes)
-        if due:
-            part()
-            raise SystemExit(0)
+            goes = due()
+        if not goes:
+            return
+        self._ends_script = False
+        if identity.together():
+            end_without_destructors()
+        if not self._plan.launcher and identity.rank() == min(self._plan.ranks or (0,)):
+            with contextlib.suppress(OSError, ValueError):
+                print(
+                    f"dptune: enough was recorded after {self._agenda.step} steps: the script ends here",
+                    file=sys.stderr,
+                )
+                print(f"dptune: next: dptune report {self._plan.folder}", file=sys.stderr)
+        raise SystemExit(0)
 
     def _put_down(self, ended: str) -> None:
         """From another thread, while the main one is blocked: what is known goes on disk, the profiler is let be."""
@@ -161,7 +193,7 @@ class Recorder:
             if self._recorded:
                 self._endings.disown()
                 end_without_destructors()
-            self._take, self._elsewhere = None, True
+            self._take, self._elsewhere, self._ends_script = None, True, False
             self._lock, self._busy, self._afterwards = threading.RLock(), False, None
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -190,14 +222,18 @@ class Recorder:
                 take.stopped(self.ended)
                 with contextlib.suppress(Exception):
                     conclude(self._plan, take.facts)
-            self._live.say(self._agenda.step, "done")
+            self._live.say(self._agenda.step, "ended")
 
     def _conclude(self, ended: str) -> None:
         take, self._take = self._take, None
         if take is None:
             return
         self.ended = take.facts.ended = ended
-        take.close(complete=False)
-        take.write()
+        if threading.current_thread() is not self._thread and take.window is not None:
+            take.put_down(ended)  # the profiler could only be stopped in the thread that started it,
+            end_without_destructors()  # and is not to be met running
+        else:
+            take.close(complete=False)
+            take.write()
         conclude(self._plan, take.facts)
-        self._live.say(self._agenda.step, "done")
+        self._live.say(self._agenda.step, DONE if ended == "complete" else "ended")

@@ -97,7 +97,7 @@ class Take:
             self._tracing.begin_step(first_step)
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
 
-    def step(self, tally: Tally, skipped: bool, last: bool, number: int) -> None:
+    def step(self, tally: Tally, skipped: bool | None, last: bool, number: int) -> None:
         """A step has ended inside the open window, and unless it was the last one there, step `number` begins."""
         window, stopwatch = self._window, self._stopwatch
         if window is None or stopwatch is None:
@@ -111,7 +111,9 @@ class Take:
         window.loader_samples.append(tally.loader_samples)
         window.backwards.append(tally.backwards)
         window.unsynced_backwards.append(tally.unsynced_backwards)
-        window.skipped_steps += skipped
+        window.skipped_steps = (
+            None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped
+        )
         if self._tracing is not None and not last:
             self._tracing.begin_step(number)
 

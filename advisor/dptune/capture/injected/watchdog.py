@@ -23,8 +23,10 @@ _SAVING_S = 5.0  # it has come back, or it never will
 class Watchdog:
     """Where the main thread does not heed the signal in time, calls `save` and sees to it that the process dies."""
 
-    def __init__(self, number: signal.Signals, save: Callable[[], None]) -> None:
+    def __init__(self, number: signal.Signals, ours: Callable[[], bool], save: Callable[[], None]) -> None:
+        """`ours`: whether the signal still has dptune's handler; one of the script's own may take its time."""
         self._number = number
+        self._ours = ours
         self._save = save
         self._heeded = threading.Event()
         self._pid = os.getpid()
@@ -52,11 +54,12 @@ class Watchdog:
 
     def _watch(self, reading: int) -> None:
         while data := os.read(reading, 64):
-            if int(self._number) in data and not self._heeded.wait(_PATIENCE_S):
-                self._save()
-                _cut_connections()
-                if not self._heeded.wait(_SAVING_S):
-                    self._die()
+            if int(self._number) not in data or self._heeded.wait(_PATIENCE_S) or not self._ours():
+                continue
+            self._save()
+            _cut_connections()
+            if not self._heeded.wait(_SAVING_S) and self._ours():
+                self._die()
 
     def _die(self) -> None:
         """Of the signal itself, so that whoever waits sees that; only C can set a handler outside the main thread."""

@@ -4,8 +4,6 @@ It must work in any Python that the script happens to start (hence the plain syn
 imported, and leave everything else as it was: the `sitecustomize` it hides is run, and its folder leaves sys.path.
 """
 
-import atexit
-import contextlib
 import os
 import sys
 
@@ -50,17 +48,6 @@ def _dptune_spec():
     )
 
 
-def _leave_at_once():
-    """Registered before anything else, so that it runs after everything else that was registered."""
-    departure = sys.modules.get("dptune.capture.injected.departure")
-    if departure is None or not departure.left or getattr(sys, "last_type", None) is not None:
-        return
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed, or the other end is
-            stream.flush()
-    os._exit(0)
-
-
 def _run_the_hidden_one():
     import importlib.machinery
     import importlib.util
@@ -75,7 +62,6 @@ def _run_the_hidden_one():
 
 if sys.version_info >= (3, 10) and "DPTUNE_CAPTURE" in os.environ:
     sys.meta_path.insert(0, _WaitForTorch())
-    atexit.register(_leave_at_once)
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
 if sys.version_info >= (3, 10):
     _run_the_hidden_one()

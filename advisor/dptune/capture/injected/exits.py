@@ -1,8 +1,9 @@
-"""Lets a forked child of a profiled process end.
+"""Lets a process end although C++ libraries could not be taken apart in it.
 
 Once Kineto has been set up, a child that os.fork() made hangs or aborts in C's exit(): the destructors of Kineto wait
 for a thread that only the parent has. It is so with torch.profiler alone, too. Children of multiprocessing leave by
-os._exit and are not concerned.
+os._exit and are not concerned. And a rank of a gloo group is aborted there now and then, when its peers have gone
+("terminate called without an active exception").
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ctypes
 
 
 def end_without_destructors() -> None:
-    """In the child: after Python has ended in its own way, C flushes its streams and leaves, with the same status.
+    """After Python has ended in its own way, C flushes its streams and leaves, with the same status.
 
     glibc only; elsewhere nothing is changed. What is registered last runs first.
     """
