@@ -14,7 +14,6 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 PLACEHOLDER = re.compile(r"^<!-- dptune: ([a-z-]+)(?: ([a-z -]+))? -->$", re.MULTILINE)
@@ -131,17 +130,7 @@ def usage(verb: str) -> str:
     return f"```text\n$ dptune {verb} --help\n{done.stdout.rstrip()}\n```"
 
 
-def benchmark(name: str) -> str:
-    """The table of a benchmark, computed from its raw results by the benchmark itself."""
-    script = Path(__file__).parents[1] / "tests" / "benchmarks" / f"{name}.py"
-    done = subprocess.run([sys.executable, str(script), "--table"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{script.name} --table ended with {done.returncode}: {done.stderr}")
-    return f"```text\n{done.stdout.rstrip()}\n```"
-
-
 WRITERS: dict[str, Callable[..., str]] = {
-    "benchmark": benchmark,
     "figures": figures,
     "help": usage,
     "knobs": knobs,

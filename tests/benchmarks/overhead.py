@@ -80,7 +80,7 @@ def one_run(side: str, ranks: int) -> dict[str, Any]:
 def collect(processes: int, seed: int) -> dict[str, Any]:
     """Run until every side has so many processes; each is written down as soon as it has ended."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": []}
-    results.update(machine=machine(), commit=commit(), command="python tests/benchmarks/overhead.py")
+    results.update(machine=machine(), command="python tests/benchmarks/overhead.py")
     order = random.Random(seed)
     while missing := [
         (side, ranks)
@@ -90,7 +90,7 @@ def collect(processes: int, seed: int) -> dict[str, Any]:
     ]:
         order.shuffle(missing)
         for side, ranks in missing:
-            results["runs"].append(one_run(side, ranks))
+            results["runs"].append({"commit": commit(), **one_run(side, ranks)})
             RESULTS.write_text(json.dumps(results) + "\n")
             print(f"{len(results['runs']):4d}  {side}, {ranks} ranks", file=sys.stderr)
     return results
@@ -113,7 +113,8 @@ def ratio(over: np.ndarray, under: np.ndarray, rounds: int = 10_000) -> tuple[fl
 
 def table(results: dict[str, Any]) -> str:
     """The results as text."""
-    lines = [f"machine {results['machine']}, commit {results['commit']}", ""]
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in results["runs"]))
+    lines = [f"machine: {results['machine']}; commits: {commits}", ""]
     heads = "".join(f"{figure:>24s}" for figure in FIGURES)
     lines += [f"{'':42s}ratio to bare (95 % interval)", f"ranks  window                 step ms{heads}   processes"]
     for ranks in (1, 2):
