@@ -73,18 +73,25 @@ def _die(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+# Those whose handlers may raise in the middle of anything: Ctrl-C, and torch's own when a loader's worker dies.
+_DEFERRED = [number for name in ("SIGINT", "SIGCHLD") if (number := getattr(signal, name, None)) is not None]
+
+
 @contextlib.contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Ctrl-C inside the block takes effect after it, in the script's own way: what is being written stays whole."""
-    theirs = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or theirs is None:
+def signals_deferred() -> Iterator[None]:
+    """What the script's handlers of these signals do, they do after the block: what is being written stays whole."""
+    theirs = {number: signal.getsignal(number) for number in _DEFERRED}
+    theirs = {number: handler for number, handler in theirs.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread() or not theirs:
         yield
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    for number in theirs:
+        signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, theirs)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in theirs.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)

@@ -16,7 +16,7 @@ from dptune.capture.injected.agenda import DONE, Agenda
 from dptune.capture.injected.clock import Clock
 from dptune.capture.injected.conclusion import conclude
 from dptune.capture.injected.departure import Departure
-from dptune.capture.injected.endings import Endings
+from dptune.capture.injected.endings import Endings, signals_deferred
 from dptune.capture.injected.exits import end_without_destructors
 from dptune.capture.injected.live import Live
 from dptune.capture.injected.meters import Tally
@@ -77,7 +77,7 @@ class Recorder:
         tally = self._observers.meters.take()
         due = self._agenda.tick()
         known = skipped if self._clock.skips_known else None
-        self._guarded(lambda: self._advance(tally, known, due))
+        self._guarded(lambda: self._advance(tally, known, due), writes=bool(due))
         if self._agenda.over and self._ends_script:
             # A rank that is not recorded, or whose recording failed, announces too: the others would wait for it.
             with contextlib.suppress(Exception):
@@ -94,8 +94,10 @@ class Recorder:
         """
 
         def now() -> None:
-            self._guarded(lambda: self._conclude(ended))
-            then()
+            try:
+                self._guarded(lambda: self._conclude(ended), writes=True)
+            finally:
+                then()
 
         if not self._lock.acquire(timeout=_PATIENCE_S):
             then()  # another thread is stuck while it writes
@@ -196,13 +198,14 @@ class Recorder:
             self._take, self._elsewhere, self._ends_script = None, True, False
             self._lock, self._busy, self._afterwards = threading.RLock(), False, None
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], None], writes: bool = False) -> None:
         if self._elsewhere or self.ended:
             return
         with self._lock:
             self._busy = True
             try:
-                self._try(act)
+                with signals_deferred() if writes else contextlib.nullcontext():
+                    self._try(act)
             finally:
                 self._busy = False
         if self._afterwards is not None:

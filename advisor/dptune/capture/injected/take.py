@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 
 from dptune.capture.injected import identity
-from dptune.capture.injected.endings import interrupts_deferred
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.observers import Observers
@@ -119,10 +118,6 @@ class Take:
 
     def close(self, complete: bool, cut_short: bool = False) -> None:
         """End the open window and put it on disk."""
-        with interrupts_deferred():
-            self._close(complete, cut_short)
-
-    def _close(self, complete: bool, cut_short: bool) -> None:
         window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
         self._window = self._stopwatch = self._tracing = None
         if tracing is not None:
