@@ -247,5 +247,5 @@ def test_ranks_that_meet_now_and_then_run_to_their_own_end(profile: Callable[...
 """
     run = profile(RANKS + loop + ENDS, "--nproc-per-node", "2", *SHORT)
     assert run.status == 0, run.err
-    assert run.out.split() in ([], ["end", "end"])
+    assert run.out.count("end") in (0, 2)
     assert [run.facts(rank).ended for rank in (0, 1)] == ["complete", "complete"]
