@@ -113,3 +113,17 @@ def test_no_rule_at_all_is_not_healthy(make_measured):
     told = said(make_measured(), quiet=[])
     assert "No bottleneck found" not in told.verdict
     assert "0 of 0 rules" in told.why
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("recording-broken-off", "The script failed after 9 steps. See to that first, then record again."),
+        ("recording-short", "Let the script run to 11 optimizer steps at least, and record fewer"),
+    ],
+)
+def test_a_script_that_failed_is_to_be_mended_before_it_is_recorded_again(make_measured, code, said):
+    trust = Trust(
+        level="unjudgeable", findings=[Finding(code=code, level="unjudgeable", text="the script failed after 9 steps")]
+    )
+    assert said in headline(make_measured(), trust, (), (), (), True).next

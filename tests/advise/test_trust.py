@@ -167,7 +167,7 @@ class TestRecording:
 
     def test_without_a_traced_window_it_cannot_be_judged(self):
         (finding,) = trust.recording(self.record, [Facts(0, steps=10, ended="raised ValueError")])
-        assert (finding.code, finding.level) == ("recording-short", "unjudgeable")
+        assert (finding.code, finding.level) == ("recording-broken-off", "unjudgeable")
         assert finding.text == (
             "the script failed (exit status 1) after 10 of the 35 optimizer steps that a recording takes"
         )
@@ -193,7 +193,7 @@ def test_a_rank_that_was_killed_is_named() -> None:
     facts = [Facts(rank=0, ended="raised RuntimeError"), Facts(rank=1, ended="recording", steps=7)]
     found = {finding.code: finding.text for finding in trust.recording(record, facts)}
     assert found["rank-killed"] == "rank 1 was killed or crashed: the window it was recording is lost"
-    assert "failed (exit status 137)" in found["recording-short"]
+    assert "failed (exit status 137)" in found["recording-broken-off"]
 
 
 def test_the_first_rank_does_not_speak_for_the_others() -> None:
@@ -202,3 +202,27 @@ def test_the_first_rank_does_not_speak_for_the_others() -> None:
     found = {finding.code: finding.text for finding in trust.recording(RunRecord(ending=Ending("complete")), facts)}
     assert "ended on some ranks after 9 of the 35" in found["recording-short"]
     assert list(trust.recording(RunRecord(ending=Ending("complete")), facts[:1])) == []
+
+
+def test_windows_that_the_time_bound_ended_are_told(make_measured, make_facts):
+    cut = Window("unprofiled", 6, [1] * 6, complete=True, cut_short=True)
+    told = judge(make_measured(), [make_facts(windows=[cut])])
+    assert text_of(told, "windows-cut").endswith("with fewer steps than asked for (unprofiled 6)")
+    assert "windows-cut" not in codes(judge(make_measured(), [make_facts()]))
+
+
+def test_ranks_that_recorded_different_steps_are_no_whole(make_measured, make_facts):
+    def lean(rank, first):
+        return make_facts(rank=rank, windows=[Window("lean", first, [1] * 5, complete=True)])
+
+    told = judge(make_measured(), [lean(0, 19), lean(1, 25)])
+    assert told.level == "partial"
+    assert "rank 0 from step 19 on, rank 1 from 25" in text_of(told, "windows-apart")
+    assert "windows-apart" not in codes(judge(make_measured(), [lean(0, 19), lean(1, 19)]))
+
+
+def test_traced_steps_that_were_quicker_say_that_the_machine_changed(make_measured, hand_made):
+    """By hand: 8 ms traced against 10 ms without the profiler."""
+    times = step(hand_made, unprofiled_median_ns=10_000_000, lean_median_ns=8_000_000)
+    told = text_of(judge(make_measured(step=times), []), "profiler-cost")
+    assert told.startswith("traced steps were quicker than those without the profiler (8 ms, 10 ms)")

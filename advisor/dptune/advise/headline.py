@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +20,7 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
-_BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-short")  # what to see to before recording more steps
-_ENDED_WELL = re.compile(r"the script ended ")
+_BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def headline(
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     why = [one for one in findings if one.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
-    broken = next((one for one in findings if one.code in _BROKEN_OFF and not _ENDED_WELL.match(one.text)), None)
+    broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
     if broken is not None:
         remedy = f"{_sentence(broken.text)} See to that first, then record again."
     return Headline(verdict="This run cannot be judged.", why=_sentence(why[0].text), next=remedy)

@@ -65,7 +65,8 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps that a recording takes"
     text += f": {record.ending.note}" if record.ending.note else ""
     traced = any(window.name in ("lean", "rich") and window.trace for one in facts for window in one.windows)
-    yield Finding(code="recording-short", level="partial" if traced else "unjudgeable", text=text)
+    code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
+    yield Finding(code=code, level="partial" if traced else "unjudgeable", text=text)
 
 
 def steady_steps(rank: RankFigures) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dptune.capture.folder import RUNS, RunFolder
+from dptune.capture.folder import RunFolder
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Ending, RunRecord
@@ -50,17 +50,11 @@ def conclude(folder: RunFolder, record: RunRecord, stepped: bool) -> tuple[RunRe
 
 def _remember(path: Path) -> None:
     """`dptune-runs/latest` names the newest recording made from here, wherever it lies and however it ended."""
-    latest = RUNS / paths.LATEST
-    temporary = latest.with_name(f"{latest.name}.{os.getpid()}.part")
     if not path.is_dir():
         return  # removed while it ran
     with contextlib.suppress(OSError, ValueError):  # a full disk; on Windows, another drive
-        RUNS.mkdir(exist_ok=True)
-        try:
-            temporary.write_text(os.path.relpath(path, RUNS) + "\n", encoding="utf-8")
-            os.replace(temporary, latest)  # noqa: PTH105 - atomic on every platform, and through no symbolic link
-        finally:
-            temporary.unlink(missing_ok=True)
+        paths.RUNS.mkdir(exist_ok=True)
+        form.put(paths.RUNS / paths.LATEST, os.path.relpath(path, paths.RUNS) + "\n")
 
 
 def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:

@@ -26,6 +26,7 @@ def lines(made: Recording) -> list[str]:
         raise CaptureError(ending.note, _after_a_hang(made))
     if not count:
         _nothing(made, status)
+        return ["none of the ranks asked for ran here"]
     told = _told(made, status)
     traced = _traced(made.folder, made.ranks)
     counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
@@ -66,8 +67,6 @@ def _nothing(made: Recording, status: str) -> None:
 
 def _told(made: Recording, status: str) -> Sequence[str]:
     how = made.ending.how
-    if not made.ranks:
-        return ["none of the ranks asked for ran here"]
     if not made.complete:
         partial = {
             "script-ended": "the script ended before every window was full: the recording is partial",

@@ -7,7 +7,6 @@ one can; it holds the same record as run.json, as that launcher knows it.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import shutil
 import time
@@ -19,7 +18,6 @@ from dptune.errors import CaptureError
 from dptune.runfile import form, paths
 from dptune.runfile.record import RunRecord
 
-RUNS = Path("dptune-runs")
 _NEVER_OVERWRITTEN = "name a new folder: a recording is never overwritten"
 _FOR_THE_FIRST_S = 5.0  # between the folder and the run.json of the launcher that came first
 
@@ -82,8 +80,7 @@ class RunFolder:
 
 def intended(asked: Path | None, name: str, shared: str | None) -> Path:
     """The folder a recording would go to. Raises CaptureError where torch could not write there."""
-    stamp = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    path = asked if asked is not None else RUNS / (f"{shared}-{name}" if shared else f"{stamp}-{name}")
+    path = asked or (paths.RUNS / f"{shared}-{name}" if shared else paths.new(name))
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:

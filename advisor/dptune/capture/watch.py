@@ -10,13 +10,13 @@ from pathlib import Path
 
 from dptune.capture import processes
 from dptune.capture.heed import Heard, Signals
+from dptune.capture.injected.plan import DONE, OVER
 from dptune.capture.progress import ProgressLine, Said, listen
 
 _LOOK_EVERY_S = 0.2
 _RANKS_AT_EASE = 32  # with more, their files are read less often: the folder may lie on a slow shared disk
 _REACTS_WITHIN_S = 3.0  # a script that trains on for so long after an interrupt did not get it
 _ENDS_WITHIN_S = 10.0  # or one that makes no step and does not end
-_OVER = {"done", "ended"}  # phases of a rank that records nothing more, because it has all or because it cannot
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Watch:
         self.ranks.update(one.pid for one in said)
         self._life.see(said, time.monotonic())
         self._seen.steps = max(self._seen.steps, max((one.step for one in said), default=0))
-        self._seen.complete = self._life.phases == {"done"}
+        self._seen.complete = self._life.phases == {DONE}
         if (
             self._ending
             and self._life.quiet_s > _ENDS_WITHIN_S
@@ -105,7 +105,7 @@ class Watch:
 
     def _too_long(self) -> bool:
         limit = self._limits.stall_s if self._life.made else self._limits.first_step_s
-        recorded = bool(self._life.phases) and self._life.phases <= _OVER
+        recorded = bool(self._life.phases) and self._life.phases <= OVER
         if self._interrupt is not None or (recorded and not self._ending) or self._life.quiet_s <= limit:
             return False
         self._seen.waited_s = limit
@@ -148,7 +148,7 @@ class _Life:
             moved |= one.step != step or (one.beat != beat and self.made > 0)
             self.made += max(0, one.step - step)
             self._signs[one.pid] = (one.step, one.beat)
-        over = self.phases <= _OVER and self.phases != before  # from here on it is the end that is waited for
+        over = self.phases <= OVER and self.phases != before  # from here on it is the end that is waited for
         if moved or over or (self._signs and not said):
             self._since = now
 

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.errors import RunError
-from dptune.runfile.paths import LATEST
+from dptune.runfile.paths import LATEST, RUNS
 
 if TYPE_CHECKING:
     from dptune.advice import Report
-
-RUNS = Path("dptune-runs")
 
 
 def report_of(paths: Sequence[str]) -> Report:

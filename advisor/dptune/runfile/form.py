@@ -25,10 +25,15 @@ def text(record: Any) -> str:
 
 
 def write(path: Path, record: Any) -> None:
-    """Write a dataclass as JSON, whole or not at all (a temporary name, then a rename)."""
+    """Write a dataclass as JSON, whole or not at all."""
+    put(path, text(record))
+
+
+def put(path: Path, content: str) -> None:
+    """Write a file whole or not at all: a temporary name, then a rename, which follows no symbolic link."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(text(record), encoding="utf-8")
+        temporary.write_text(content, encoding="utf-8")
         os.replace(temporary, path)  # noqa: PTH105 - atomic on every platform
     finally:
         temporary.unlink(missing_ok=True)

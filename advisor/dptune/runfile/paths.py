@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from pathlib import Path
 
-RUNS = "dptune-runs"
+RUNS = Path("dptune-runs")
 RUN_JSON = "run.json"
 LATEST = "latest"
 LIVE = "live"
 _RANK_FILE = re.compile(r"^rank-(\d+)\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
+
+
+def new(name: str) -> Path:
+    """Where a recording goes unless somebody says otherwise."""
+    return RUNS / f"{datetime.datetime.now():%Y-%m-%dT%H-%M-%S}-{name}"
 
 
 def facts(folder: Path, rank: int) -> Path:

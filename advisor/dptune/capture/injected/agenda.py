@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from torch.distributed import distributed_c10d
 
 from dptune.capture.injected import identity
+from dptune.capture.injected.plan import DONE
 from dptune.runfile.record import LEAST_STEPS, PROFILER_WARMUP, Schedule
 
-DONE = "done"
 _LEAD = 2  # steps between the announcement of an early end and that end: no rank is further ahead than that
 
 

@@ -18,6 +18,7 @@ from dptune.capture.injected import identity
 from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.recorder import Recorder
+from dptune.capture.injected.speech import say
 from dptune.runfile import form, paths
 from dptune.runfile.record import RunRecord, Schedule
 from dptune.runfile.redaction import redacted_command
@@ -94,7 +95,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         """What `with` does at its beginning, for code that cannot use it."""
         self._open = True
         if self._aside:
-            _say("`dptune profile` records this process; dptune.profile() stands aside")
+            say("`dptune profile` records this process; dptune.profile() stands aside")
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto writes a line to stderr for each window otherwise
             observers().places.adopt()
@@ -115,16 +116,17 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
     def stop(self, how: str = "script-ended") -> None:
         """What `with` does at its end."""
         self._open = False
-        speaks = not self._aside and identity.rank() == min(self._ranks or (0,))
-        told = "nothing was recorded: step() was never called" if speaks else ""
-        if self._recorder is not None and self._plan is not None:
+        if self._recorder is not None:
             self._recorder.finish(how)
             self._recorder.dismiss()
-            partial = "" if self._recorder.ended == "complete" else ", not every window is full"
-            folder = _short(self._plan.path)
-            told = told and f"recorded in {folder}{partial}\ndptune: next: dptune report {folder}"
-        if told:
-            _say(told)
+        if self._aside or identity.rank() != min(self._ranks or (0,)):
+            return
+        if self._recorder is None or self._plan is None:
+            say("nothing was recorded: step() was never called")
+            return
+        partial = "" if self._recorder.ended == "complete" else ", not every window is full"
+        folder = _short(self._plan.path)
+        say(f"recorded in {folder}{partial}", f"next: dptune report {folder}")
 
     def _agreed_folder(self) -> Path:
         """Rank 0 names it, the others hear of it through the process group's store."""
@@ -168,18 +170,13 @@ def _free(asked: Path) -> Path:
     while folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         folder, number = asked.with_name(f"{asked.name}-{number}"), number + 1
     if folder is not asked and identity.rank() == 0:
-        _say(f"{asked} is not empty: recording into {folder}")
+        say(f"{asked} is not empty: recording into {folder}")
     return folder
-
-
-def _say(what: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the script may have closed its stderr
-        print(f"dptune: {what}", file=sys.stderr)
 
 
 def _new_folder() -> Path:
     name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0].endswith(".py") else "notebook"
-    folder = Path("dptune-runs") / f"{datetime.datetime.now():%Y-%m-%dT%H-%M-%S}-{name}"
+    folder = paths.new(name)
     return folder.with_name(f"{folder.name}-{os.getpid()}") if folder.exists() else folder
 
 

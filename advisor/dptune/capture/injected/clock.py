@@ -36,8 +36,7 @@ class Clock:
         self.steps_of_all = 0
         self.skips_known = True
 
-    def here(self) -> bool:
-        """Whether the calling thread is the one that makes the steps."""
+    def _here(self) -> bool:
         return threading.current_thread() is self._thread
 
     def install(self) -> None:
@@ -86,7 +85,7 @@ class Clock:
         if self._in_pass:
             self._in_pass = False
             self._thread = self._thread or threading.current_thread()
-            if self.here():
+            if self._here():
                 self._tick(False)
 
     def _stepped(self, optimizer: Optimizer, skipped: bool) -> None:
@@ -106,5 +105,5 @@ class Clock:
         self._others.clear()
         if inside:
             self._in_pass = True
-        elif self.here():
+        elif self._here():
             self._tick(skipped)

@@ -28,7 +28,5 @@ def conclude(plan: Plan, facts: Facts) -> None:
         how = "interrupted"
     record.ending = Ending(how, note="" if facts.ended == how else facts.ended)
     form.write(target, record)
-    if plan.path.parent.name == paths.RUNS:
-        part = plan.path.parent / f"{paths.LATEST}.{facts.pid}.part"
-        part.write_text(plan.path.name + "\n", encoding="utf-8")
-        part.replace(plan.path.parent / paths.LATEST)
+    if plan.path.parent.name == paths.RUNS.name:
+        form.put(plan.path.parent / paths.LATEST, plan.path.name + "\n")

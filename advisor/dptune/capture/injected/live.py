@@ -15,11 +15,10 @@ from typing import Any
 
 from dptune.capture.injected import identity
 from dptune.capture.injected.places import users_line
-from dptune.capture.injected.plan import STACKS_SIGNAL, Plan
+from dptune.capture.injected.plan import OVER, STACKS_SIGNAL, Plan
 
 _PERIOD_S = 0.3
 _PERIOD_AFTER_S = 5.0
-OVER = ("done", "ended")  # the recording is complete, or nothing more of it will come
 _ROOM = 1024  # bytes; JSON padded with blanks
 
 

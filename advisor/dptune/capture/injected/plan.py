@@ -11,6 +11,9 @@ from pathlib import Path
 from dptune.runfile.record import Schedule
 
 VARIABLE = "DPTUNE_CAPTURE"
+# What a rank is in after its windows: its recording is complete, or nothing more will come of it.
+DONE, ENDED = "done", "ended"
+OVER = frozenset((DONE, ENDED))
 # A process that is observed answers this signal with the stack of each of its threads, also while it is blocked in C.
 STACKS_SIGNAL: int | None = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else None
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable
 
 from dptune.capture.injected import identity
-from dptune.capture.injected.agenda import DONE, Agenda
+from dptune.capture.injected.agenda import Agenda
 from dptune.capture.injected.clock import Clock
 from dptune.capture.injected.conclusion import conclude
 from dptune.capture.injected.departure import Departure
@@ -21,7 +20,8 @@ from dptune.capture.injected.exits import end_without_destructors
 from dptune.capture.injected.live import Live
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.observers import observers
-from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.plan import DONE, ENDED, Plan
+from dptune.capture.injected.speech import say
 from dptune.capture.injected.take import GivesWay, Take
 
 # How long a dying process waits for its main thread to finish what it writes; launchers kill after 30 s.
@@ -122,7 +122,7 @@ class Recorder:
         take = Take(self._plan, self._observers)
         if not take.claim():
             self._elsewhere, self._ends_script = True, False
-            print(f"dptune: rank {rank}: not recorded: {self._plan.folder} has its recording already", file=sys.stderr)
+            say(f"rank {rank}: not recorded: {self._plan.folder} has its recording already")
             return
         self._take, self._recorded = take, True
         self._live.claim(rank)
@@ -168,12 +168,8 @@ class Recorder:
         if identity.together():
             end_without_destructors()
         if not self._plan.launcher and identity.rank() == min(self._plan.ranks or (0,)):
-            with contextlib.suppress(OSError, ValueError):
-                print(
-                    f"dptune: enough was recorded after {self._agenda.step} steps: the script ends here",
-                    file=sys.stderr,
-                )
-                print(f"dptune: next: dptune report {self._plan.folder}", file=sys.stderr)
+            what = f"enough was recorded after {self._agenda.step} steps: the script ends here"
+            say(what, f"next: dptune report {self._plan.folder}")
         raise SystemExit(0)
 
     def _put_down(self, ended: str) -> None:
@@ -219,13 +215,12 @@ class Recorder:
             reason = str(error) if isinstance(error, GivesWay) else f"{type(error).__name__}: {error}"
             self.ended = f"recording stopped: {reason}"
             take, self._take = self._take, None
-            with contextlib.suppress(OSError, ValueError):  # the script may have closed its stderr
-                print(f"dptune: rank {identity.rank()}: {self.ended}", file=sys.stderr)
+            say(f"rank {identity.rank()}: {self.ended}")
             if take is not None:
                 take.stopped(self.ended)
                 with contextlib.suppress(Exception):
                     conclude(self._plan, take.facts)
-            self._live.say(self._agenda.step, "ended")
+            self._live.say(self._agenda.step, ENDED)
 
     def _conclude(self, ended: str) -> None:
         take, self._take = self._take, None
@@ -239,4 +234,4 @@ class Recorder:
             take.close(complete=False)
             take.write()
         conclude(self._plan, take.facts)
-        self._live.say(self._agenda.step, DONE if ended == "complete" else "ended")
+        self._live.say(self._agenda.step, DONE if ended == "complete" else ENDED)

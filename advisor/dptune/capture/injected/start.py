@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.speech import say
 
 
 def start() -> None:
@@ -17,4 +16,4 @@ def start() -> None:
 
         Recorder(plan).install()
     except Exception as error:
-        print(f"dptune: this process is not recorded: {type(error).__name__}: {error}", file=sys.stderr)
+        say(f"this process is not recorded: {type(error).__name__}: {error}")
