@@ -15,10 +15,10 @@ from dptune.measure.kinds import UNKNOWN, kernel_dtype, kind_of
 from dptune.measure.launches import UNLAUNCHED, launch_rows
 from dptune.measure.steps import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
-from dptune.trace.columns import Columns, integer
+from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
-from dptune.trace.schema import Args
+from dptune.trace.schema import integer
 
 _NCCL = "nccl:"
 _GATHERING = ("all_gather", "gather")
@@ -42,44 +42,47 @@ def calls(view: RankView, device: DeviceView) -> list[Call]:
     own, columns = device.operations, view.columns
     chosen = (own.work == Work.COMMUNICATION) & (device.launched_in != OUTSIDE)
     rows, steps = own.rows[chosen], device.launched_in[chosen]
+    described = {row: at for at, row in enumerate(view.trace.collectives.row.tolist())}
     if own.on_cpu:
         kinds = _gloo_kinds(columns)
-        order = np.argsort(columns.ts_ns[rows], kind="stable")
-        return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds) for at in order.tolist()]
+        order = np.argsort(columns.ts_ns[rows], kind="stable").tolist()
+        return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds, described) for at in order]
     launch = launch_rows(columns, rows)
     titles = _titles(columns, launch)
     when = np.where(launch == UNLAUNCHED, columns.ts_ns[rows], columns.ts_ns[launch])
-    order = np.argsort(when, kind="stable")
-    return [_nccl_call(view.trace, int(rows[at]), int(steps[at]), titles[at]) for at in order.tolist()]
+    order = np.argsort(when, kind="stable").tolist()
+    return [_nccl_call(view.trace, int(rows[at]), int(steps[at]), titles[at], described) for at in order]
 
 
-def _nccl_call(trace: Trace, row: int, step: int, title: str) -> Call:
-    columns = trace.columns
+def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[int, int]) -> Call:
+    columns, told = trace.columns, trace.collectives
     name, dur_ns = columns.name(row), int(columns.dur_ns[row])
-    args = trace.collectives.get(row)
-    if args is None or args.collective is None:
-        kind = kind_of(title) if title else UNKNOWN
-        kind = kind if kind != UNKNOWN else kind_of(name)
-        return Call(step, kind, dur_ns, *_only_group(trace), dtype=dtype_of(kernel_dtype(name)))
-    dtype = dtype_of(args.dtype)
-    elements = max(integer(args.in_elements), integer(args.out_elements))
-    size = integer(args.group_size)
+    at = described.get(row)
+    kind = None if at is None else told.word(told.kind, at)
+    if at is None or kind is None:
+        known = kind_of(title) if title else UNKNOWN
+        known = known if known != UNKNOWN else kind_of(name)
+        return Call(step, known, dur_ns, *_only_group(trace), dtype=dtype_of(kernel_dtype(name)))
+    dtype = dtype_of(told.word(told.dtype, at))
+    elements = max(int(told.in_elements[at]), int(told.out_elements[at]))
+    size = int(told.group_size[at])
     return Call(
         step,
-        kind_of(args.collective),
+        kind_of(kind),
         dur_ns,
-        group=None if args.group is None else str(args.group),
+        group=told.word(told.group, at),
         group_size=size if size > 0 else None,
         dtype=dtype,
         message_bytes=elements * bytes_of(dtype) if dtype and elements >= 0 else None,
     )
 
 
-def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str]) -> Call:
-    columns = trace.columns
+def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str], described: dict[int, int]) -> Call:
+    columns, told = trace.columns, trace.collectives
     kind = kinds.get(row) or kind_of(columns.name(row))
     group, group_size = _only_group(trace)
-    dtype, total_bytes = _tensors(trace.collectives.get(row))
+    at = described.get(row)
+    dtype, total_bytes = (None, None) if at is None else _tensors(told.word(told.dims, at), told.word(told.types, at))
     if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
         total_bytes = total_bytes * group_size if group_size else None
     return Call(step, kind, int(columns.dur_ns[row]), group, group_size, dtype, total_bytes)
@@ -93,13 +96,11 @@ def _only_group(trace: Trace) -> tuple[str | None, int | None]:
     return None, None
 
 
-def _tensors(args: Args | None) -> tuple[str | None, int | None]:
+def _tensors(dims_json: str | None, types_json: str | None) -> tuple[str | None, int | None]:
     """Type and bytes of a call's tensors from `Input Dims` and `Input type`; None where they were not recorded."""
-    if args is None:
-        return None, None
     try:
-        dims, types = msgspec.json.decode(args.input_dims), msgspec.json.decode(args.input_types)
-    except msgspec.MsgspecError:
+        dims, types = msgspec.json.decode(dims_json or ""), msgspec.json.decode(types_json or "")
+    except (ValueError, RecursionError):
         return None, None
     if not isinstance(dims, list) or not isinstance(types, list):
         return None, None
@@ -126,6 +127,7 @@ def _titles(columns: Columns, launch: Ints) -> list[str]:
     threads, first = np.unique(columns.tid_id[ranges], return_index=True)
     of_thread = dict(zip(threads.tolist(), np.split(ranges, first[1:]), strict=True)) if len(ranges) else {}
     starts = {thread: columns.ts_ns[own] for thread, own in of_thread.items()}
+    ends = {thread: columns.ends(own) for thread, own in of_thread.items()}
     found = []
     for row in launch.tolist():
         title = ""
@@ -133,7 +135,7 @@ def _titles(columns: Columns, launch: Ints) -> list[str]:
         if row != UNLAUNCHED and thread in of_thread:
             own = of_thread[thread]
             at = int(np.searchsorted(starts[thread], columns.ts_ns[row], side="right")) - 1
-            if at >= 0 and columns.end_ns[own[at]] >= columns.end_ns[row]:
+            if at >= 0 and ends[thread][at] >= columns.ts_ns[row] + columns.dur_ns[row]:
                 title = columns.name(int(own[at]))
         found.append(title)
     return found

@@ -12,8 +12,8 @@ from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.steps import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import CopyFigures
-from dptune.trace.columns import NONE
 from dptune.trace.kernels import Work
+from dptune.trace.schema import NONE
 
 Direction = Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"]
 
@@ -74,7 +74,7 @@ def _exposed(parts: list[tuple[DeviceView, RankView, Any]]) -> int:
     by_device: dict[int, tuple[DeviceView, Intervals]] = {}
     for device, view, rows in parts:
         _, before = by_device.get(id(device), (device, NOTHING))
-        own = Intervals.union(view.columns.ts_ns[rows], view.columns.end_ns[rows])
+        own = Intervals.union(view.columns.ts_ns[rows], view.columns.ends(rows))
         by_device[id(device)] = device, before | own
     above = (Work.COMPUTE, Work.COMMUNICATION)
     return sum(

@@ -44,7 +44,7 @@ def _time(view: RankView, wanted: Callable[[str], bool]) -> int:
     total = 0
     for own in view.devices:
         rows = own.operations.rows[chosen[own.operations.rows]]
-        time = Intervals.union(columns.ts_ns[rows], columns.end_ns[rows])
+        time = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
         total += sum(time.within(window.start_ns, window.end_ns).total_ns for window in own.windows)
     return total
 

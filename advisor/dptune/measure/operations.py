@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
-from dptune.trace.columns import NONE, Columns, integer
+from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
     DEVICE_CATEGORIES,
@@ -29,6 +29,7 @@ from dptune.trace.kernels import (
     Work,
     work_of,
 )
+from dptune.trace.schema import NONE, integer
 
 # Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.
 _COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
@@ -83,7 +84,7 @@ def loader_ranges(trace: Trace) -> Intervals:
     ranges = columns.of_category(RANGE_CATEGORIES)
     loading, marks = ranges & columns.named(LOADER_NAME.match), ranges & columns.named(STEP_NAME.match)
     if marks.any():
-        thread = _threads(columns)
+        thread = columns.thread
         loading &= np.isin(thread, thread[marks])
     return _union(columns, loading)
 
@@ -109,7 +110,7 @@ def _device_index(columns: Columns, rows: Ints) -> Ints:
 
 def _cpu(columns: Columns) -> list[Operations]:
     gloo = columns.named(lambda name: name.startswith(GLOO_PREFIX))
-    thread = _threads(columns)
+    thread = columns.thread
     operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(thread, _gloo_workers(columns, gloo, thread))
     operator &= ~columns.named(_ENCLOSING.match)
     call = operator & columns.named(_COLLECTIVE_CALL.match)
@@ -131,11 +132,6 @@ def _cpu(columns: Columns) -> list[Operations]:
     return [Operations("cpu", rows, work, time, _span(columns, rows), 0)]
 
 
-def _threads(columns: Columns) -> Ints:
-    """A number for the thread of each event: its process and its thread."""
-    return columns.pid_id * len(columns.labels) + columns.tid_id
-
-
 def _by_thread(thread: Ints, wanted: Mask) -> dict[int, Ints]:
     """The wanted rows of each thread."""
     rows = np.flatnonzero(wanted)
@@ -155,8 +151,8 @@ def _gloo_workers(columns: Columns, gloo: Mask, thread: Ints) -> Ints:
 
 
 def _union(columns: Columns, rows: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Intervals:
-    return Intervals.union(columns.ts_ns[rows], columns.end_ns[rows])
+    return Intervals.union(columns.ts_ns[rows], columns.ends(rows))
 
 
 def _span(columns: Columns, rows: Ints) -> tuple[int, int]:
-    return int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())
+    return int(columns.ts_ns[rows].min()), int(columns.ends(rows).max())

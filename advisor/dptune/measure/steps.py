@@ -42,7 +42,7 @@ def host_steps(trace: Trace) -> list[Step]:
     rows, _ = step_rows(columns)
     numbers = (int(columns.name(row).partition("#")[2]) for row in rows.tolist())
     return [
-        Step(number, int(columns.ts_ns[row]), int(columns.end_ns[row]))
+        Step(number, int(columns.ts_ns[row]), int(columns.ts_ns[row] + columns.dur_ns[row]))
         for number, row in zip(numbers, rows.tolist(), strict=True)
     ]
 
@@ -65,10 +65,13 @@ def windows(columns: Columns, operations: Operations, steps: list[Step], launche
     """The windows of the steps on a device, without those that launched nothing there."""
     if operations.on_cpu:
         return steps
-    start, end = columns.ts_ns[operations.rows], columns.end_ns[operations.rows]
-    begins = {int(at): int(start[launched_in == at].min()) for at in np.unique(launched_in) if at != OUTSIDE}
-    if not begins:
+    start, end = columns.ts_ns[operations.rows], columns.ends(operations.rows)
+    inside = np.flatnonzero(launched_in != OUTSIDE)
+    if not len(inside):
         return []
+    inside = inside[np.lexsort((start[inside], launched_in[inside]))]
+    launching, first = np.unique(launched_in[inside], return_index=True)
+    begins = dict(zip(launching.tolist(), start[inside[first]].tolist(), strict=True))
     order = sorted(begins)
     last = order[-1]
     later = start[_launched_after(columns, operations, steps[last].end_ns)]

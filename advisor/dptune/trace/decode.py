@@ -1,138 +1,156 @@
-"""Bytes of a file to a Trace: the whole file at once where it is sound, event by event where it is damaged."""
+"""A trace file to a Trace: its header, its events, what stands after them."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
 
 import msgspec
 
 from dptune.errors import TraceError
-from dptune.trace import content, likeness
-from dptune.trace.columns import Builder
+from dptune.trace import likeness, source
+from dptune.trace.body import LONGEST_BYTES, REFUSED, Body
+from dptune.trace.builder import Builder
 from dptune.trace.doubts import doubts
 from dptune.trace.events import Trace
 from dptune.trace.header import is_torch, metadata
 from dptune.trace.repair import repair
-from dptune.trace.scan import Scan, outline
-from dptune.trace.schema import Document, Event, Header
+from dptune.trace.schema import Header
+from dptune.trace.text import LIMIT_BYTES, Text
 
-_DOCUMENT = msgspec.json.Decoder(Document)
-_LIST = msgspec.json.Decoder(list[Event])
-_EVENT = msgspec.json.Decoder(Event)
 _HEADER = msgspec.json.Decoder(Header)
-_ANY = msgspec.json.Decoder()
-_REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_BLANKS = b" \t\r\n"
 
 
-def decode(path: str | os.PathLike[str], limit_bytes: int = content.LIMIT_BYTES) -> Trace:
+@dataclass(frozen=True)
+class _Opening:
+    """The text of a file up to its events.
+
+    `header` is a JSON object of what stands before them; `rest` follows their opening bracket, at byte `offset`; None
+    where the file holds no list of events. `start` is the beginning of the text.
+    """
+
+    start: bytes
+    header: bytes
+    rest: bytes | None
+    offset: int = 0
+
+
+def decode(path: str | os.PathLike[str], limit_bytes: int = LIMIT_BYTES) -> Trace:
     """Read one trace file. Raises TraceError where it is not a torch.profiler trace or nothing of it can be read."""
-    path = Path(path)
-    packed = content.read(path, limit_bytes)
-    text = packed.text
-    if likeness.is_not_json(text):
-        raise likeness.refusal(path, text)
+    name = os.fspath(path)
+    with source.opened(name) as file:
+        return _decode(name, Text(file, name, limit_bytes))
+
+
+def _decode(name: str, text: Text) -> Trace:
+    opening = _opening(name, text)
     builder = Builder()
-    damage = ""
-    try:
-        header = _whole(text, builder)
-    except _REFUSED:
-        builder = Builder()
-        header, damage = _piecewise(path, text, builder)
+    if opening.rest is None:
+        header = _header(opening.header)
+        if not is_torch(header):
+            raise likeness.refusal(name, opening.start)
+        raise _no_events(name, b'"traceEvents"' in opening.start)
+    body = Body(text, opening.rest, opening.offset, builder)
+    body.take()
+    header = _header(opening.header, _footer(body.footer))
     columns = builder.columns()
     if not likeness.is_torch(columns, is_torch(header)):
-        raise likeness.refusal(path, text, columns)
-    if not builder.events and b'"traceEvents"' not in text:
-        raise TraceError(
-            f"{path} has the header of a torch.profiler trace but no traceEvents",
-            "the process was probably stopped while it wrote the trace: record again",
-        )
+        raise likeness.refusal(name, opening.start, columns)
     if not builder.events:
-        raise TraceError(
-            f"{path} is a torch.profiler trace without any events",
-            "the profiler's active steps were never reached: let it run for more steps",
-        )
-    partial = _partial(builder.events, damage, packed.broken)
+        raise _no_events(name, True)
+    partial = _partial(builder.events, body.damage, text.broken)
     return Trace(
-        path=str(path),
+        path=name,
         events=builder.events,
         columns=columns,
+        collectives=builder.collectives(),
+        memory=builder.memory(),
+        counters=builder.counters(),
+        blocks=body.blocks(),
         partial=partial,
-        collectives=builder.collectives,
         thread_names=builder.thread_names,
-        findings=tuple(doubts(path.name, columns, builder, partial)),
+        findings=tuple(doubts(PurePath(name).name, columns, builder, partial)),
         **metadata(header),
     )
 
 
-def _whole(text: bytes, builder: Builder) -> Header:
-    """Decode a sound file in one go."""
-    if text.lstrip().startswith(b"["):
-        header, events = Header(), _LIST.decode(text)
-    else:
-        header = _DOCUMENT.decode(text)
-        if header.events is None:
-            return header
-        events, header.events = header.events, None
-    for event in events:
-        builder.add(event)
-    return header
+def _opening(name: str, text: Text) -> _Opening:
+    """Read up to the events; raises TraceError where the text is no JSON object or list."""
+    read = bytearray()
+    seen = 0
+    while len(read) <= LONGEST_BYTES:
+        block = text.read()
+        read += block
+        if not block:
+            break
+        begin = len(read) - len(read.lstrip(_BLANKS))
+        first = read[begin : begin + 1]
+        if first == b"[":
+            return _Opening(bytes(read[: likeness.LOOKED_AT_BYTES]), b"{}", bytes(read[begin + 1 :]), begin + 1)
+        if first and first != b"{":
+            break
+        keys = list(_KEY.finditer(read, seen))
+        for key in keys:
+            header = bytes(read[begin : key.start()]).rstrip(b" \t\r\n,") + b"}"
+            if _is_object(header) or key is keys[-1]:
+                start = bytes(read[: likeness.LOOKED_AT_BYTES])
+                return _Opening(start, header, bytes(read[key.end() :]), key.end())
+        seen = max(len(read) - LONGEST_KEY, 0)
+    start = bytes(read[: likeness.LOOKED_AT_BYTES])
+    if likeness.is_not_json(start):
+        raise likeness.refusal(name, start)
+    return _Opening(start, bytes(read), None)
 
 
-def _piecewise(path: Path, text: bytes, builder: Builder) -> tuple[Header, str]:
-    """Decode a damaged file as far as it goes; its header, and where it broke off."""
-    scan = outline(text)
-    if scan is None:
-        raise likeness.refusal(path, text)
-    for piece in scan.events():
-        event = _event(piece)
-        if event is None and piece.count(b'"ph"') > 1:  # whole events inside an event: brackets were lost
-            return _header(scan), f"at byte {scan.end:,} of its text{_second(text[scan.begin :])}"
-        if event is None:
-            builder.events += 1
-            builder.unreadable += 1
-        else:
-            builder.add(event)
-    damage = "" if scan.whole else f"at byte {scan.end:,} of its text{_second(text[scan.begin :])}"
-    return _header(scan), damage
+LONGEST_KEY = 256  # the key of the events, the colon and the bracket, with blanks between them
 
 
-def _second(rest: bytes) -> str:
-    twice = b'"schemaVersion"' in rest or b'"traceEvents"' in rest
-    return ", where a second trace begins: two ranks wrote to one file" if twice else ""
-
-
-def _event(piece: bytes) -> Event | None:
+def _is_object(text: bytes) -> bool:
+    """Whether the text is a JSON object: what stands before the key of the events then is not inside of something."""
     try:
-        return _EVENT.decode(piece)
-    except _REFUSED:
-        pass
-    mended = repair(piece)
-    try:
-        return _EVENT.decode(mended)
-    except _REFUSED:
-        pass
-    try:
-        # Arguments of a kind that no trace has: the event without them is still an event.
-        fields = _ANY.decode(mended)
-        fields.pop("args", None)
-        return _EVENT.decode(msgspec.json.encode(fields))
-    except _REFUSED:
-        return None
+        _HEADER.decode(text)
+    except REFUSED:
+        return False
+    return True
 
 
-def _header(scan: Scan) -> Header:
-    """The header of a damaged file: the part before the events, and where that says nothing the part after them."""
+def _header(*parts: bytes) -> Header:
+    """The header: the part before the events, and where that says nothing the part after them."""
     best = Header()
-    for part in (scan.header, scan.footer):
+    for part in parts:
         try:
-            found = _HEADER.decode(repair(part))
-        except _REFUSED:
-            continue
-        for name in Header.__struct_fields__:
-            if getattr(best, name) is None:
-                setattr(best, name, getattr(found, name))
+            found = _HEADER.decode(part)
+        except REFUSED:
+            try:
+                found = _HEADER.decode(repair(part))
+            except REFUSED:
+                continue
+        for field in Header.__struct_fields__:
+            if getattr(best, field) is None:
+                setattr(best, field, getattr(found, field))
     return best
+
+
+def _footer(text: bytes) -> bytes:
+    """What stands after the events as a JSON object."""
+    rest = text.strip().removeprefix(b",")
+    return b"{" + rest if rest.endswith(b"}") else b"{}"
+
+
+def _no_events(name: str, listed: bool) -> TraceError:
+    if listed:
+        return TraceError(
+            f"{name} is a torch.profiler trace without any events",
+            "the profiler's active steps were never reached: let it run for more steps",
+        )
+    return TraceError(
+        f"{name} has the header of a torch.profiler trace but no traceEvents",
+        "the process was probably stopped while it wrote the trace: record again",
+    )
 
 
 def _partial(events: int, damage: str, broken: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dptune.advice import Finding
-from dptune.trace.columns import Builder, Columns
+from dptune.trace.builder import Builder
+from dptune.trace.columns import Columns
 from dptune.trace.kernels import (
     DEVICE_CATEGORIES,
     FOREIGN_DEVICE_CATEGORIES,

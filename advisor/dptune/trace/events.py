@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dptune.advice import Finding
-from dptune.trace.columns import Columns
-from dptune.trace.schema import Args
+from dptune.trace.columns import Collectives, Columns, Counters, Ints, Memory
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,34 @@ class Distributed:
 
 
 @dataclass(frozen=True, eq=False)
+class Blocks:
+    """Where events lie in the text, for reading what is no column: int64, one row a block of neighbouring events.
+
+    `begin` and `end` are bytes of the text (unpacked, UTF-8, without a byte order mark), `position` is the index in
+    `traceEvents` of the first event.
+    """
+
+    begin: Ints
+    end: Ints
+    position: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One trace file. `events` is the length of `traceEvents`; `partial` where the file broke off, "" if whole.
 
-    `collectives` holds, by row, the arguments of events that describe a collective. `base_ns` is what times count
-    from, in nanoseconds since the epoch; 0 where they count from the epoch itself. `thread_names` is by (pid, tid).
-    `findings` are oddities of the file that limit what can be said of it.
+    `base_ns` is what times count from, in nanoseconds since the epoch; 0 where they count from the epoch itself.
+    `thread_names` is by (pid, tid). `findings` are oddities of the file that limit what can be said of it.
     """
 
     path: str
     events: int
     columns: Columns
+    collectives: Collectives
+    memory: Memory
+    counters: Counters
+    blocks: Blocks
     partial: str = ""
-    collectives: dict[int, Args] = field(default_factory=dict)
     devices: tuple[Device, ...] = ()
     distributed: Distributed = field(default_factory=Distributed)
     base_ns: int = 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
-from dptune.trace.columns import NONE, integer
 from dptune.trace.events import Device, Distributed
-from dptune.trace.schema import Header
+from dptune.trace.schema import NONE, Header, integer
 
 
 class Metadata(TypedDict):

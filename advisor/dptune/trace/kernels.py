@@ -50,6 +50,8 @@ LEGACY_PROCESSES = {"CPU functions": "Operator", "CUDA functions": "Kernel"}
 
 COMMUNICATION_NAME = re.compile(r"nccl|rccl", re.IGNORECASE)
 GLOO_PREFIX = "gloo:"
+# Operators and ranges that stand for a collective call; their arguments tell of it.
+COLLECTIVE_PREFIXES = (GLOO_PREFIX, "c10d::", "_c10d_functional::", "nccl:", "record_param")
 STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
 LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
 LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")

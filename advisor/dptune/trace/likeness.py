@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dptune.errors import TraceError
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import STEP_NAME, TORCH_CATEGORIES
@@ -29,7 +27,7 @@ _WORDS = (
     (b"highres-ticks", "a TensorFlow or JAX profile"),
     (b"Cmpt Prep", "an accelerator vendor's own trace"),
 )
-_LOOKED_AT_BYTES = 64 * 1024
+LOOKED_AT_BYTES = 64 * 1024  # of the text, from its beginning
 
 
 def is_not_json(text: bytes) -> bool:
@@ -44,13 +42,13 @@ def is_torch(columns: Columns, header_is_torch: bool) -> bool:
     return any(STEP_NAME.match(name) for name in columns.names)
 
 
-def refusal(path: Path, text: bytes, columns: Columns | None = None) -> TraceError:
+def refusal(path: str, text: bytes, columns: Columns | None = None) -> TraceError:
     """The error for a file that is not a torch.profiler trace, naming what it looks like."""
     return TraceError(f"{path} is not a torch.profiler trace: it looks like {_looks_like(text, columns)}", _HINT)
 
 
 def _looks_like(text: bytes, columns: Columns | None) -> str:
-    start = text.lstrip()[:_LOOKED_AT_BYTES]
+    start = text.lstrip()[:LOOKED_AT_BYTES]
     lower = start[:500].lower()
     if b"<html" in lower or b"<!doctype html" in lower:
         return "a web page (was the download link a page about the file?)"

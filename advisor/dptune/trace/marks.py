@@ -18,8 +18,8 @@ def step_rows(columns: Columns) -> tuple[Ints, int]:
     rows = np.flatnonzero(marked)
     if not len(rows):
         return rows, 0
-    rows = rows[np.lexsort((-columns.end_ns[rows], columns.ts_ns[rows]))]
-    ends = columns.end_ns[rows]
+    rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]
+    ends = columns.ends(rows)
     earliest_later = np.minimum.accumulate(ends[::-1])[::-1][1:]
     innermost = rows[np.append(ends[:-1] < earliest_later, True)]
     _, first = np.unique(columns.name_id[innermost], return_index=True)

@@ -1,28 +1,106 @@
-"""What is read of a trace file: the fields that have a use, whatever type they were written with.
+"""What is read of a trace file: the fields that have a use.
 
-Times and identities stay raw text until their column is built: they may be integers, decimals, strings, null, or too
-large for int64. Fields not named here are skipped without being decoded.
+Twice: `TYPED` are the events as torch writes them, one struct for each phase, decoded at the full speed of the decoder;
+a block of events that does not fit them is decoded again as `Event`, whose fields take anything. Fields not named here
+are skipped without being decoded.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, defstruct, field
 
 ABSENT = Raw(b"")
+NONE = -1  # a number that the event does not carry
+_INT64_MAX = 2**63 - 1
+
+
+class TypedArgs(Struct, gc=False, frozen=True):
+    """The arguments of a complete event."""
+
+    external_id: int = field(default=NONE, name="External id")
+    device: int = NONE
+    stream: int = NONE
+    correlation: int = NONE
+    total_bytes: int = field(default=NONE, name="bytes")
+    old_external_id: int = field(default=NONE, name="external id")
+    collective: str | None = field(default=None, name="Collective name")
+    in_elements: int = field(default=NONE, name="In msg nelems")
+    out_elements: int = field(default=NONE, name="Out msg nelems")
+    dtype: str | None = None
+    group_size: int = field(default=NONE, name="Group size")
+    group: str | None = field(default=None, name="Process Group Name")
+    group_ranks: str | None = field(default=None, name="Process Group Ranks")
+    sequence: int = field(default=NONE, name="Seq")
+    input_dims: Raw = field(default=ABSENT, name="Input Dims")
+    input_types: Raw = field(default=ABSENT, name="Input type")
+
+
+class Complete(Struct, gc=False, tag_field="ph", tag="X"):
+    """Phase X. Times stay text, whose digits float64 cannot hold; durations are short enough for it."""
+
+    cat: str
+    name: str
+    pid: int | str
+    tid: int | str
+    ts: Raw
+    dur: float = 0.0
+    args: TypedArgs = TypedArgs()
+
+
+class TypedMemory(Struct, gc=False, frozen=True):
+    """The arguments of an allocation."""
+
+    size_bytes: int = field(default=NONE, name="Bytes")
+    device_type: int = field(default=NONE, name="Device Type")
+    device: int = field(default=NONE, name="Device Id")
+    allocated_bytes: int = field(default=NONE, name="Total Allocated")
+    reserved_bytes: int = field(default=NONE, name="Total Reserved")
+    address: int = field(default=NONE, name="Addr")
+
+
+class Instant(Struct, gc=False, tag_field="ph", tag="i"):
+    """Phase i: an allocation where its name is `[memory]`."""
+
+    name: str
+    ts: Raw = ABSENT
+    args: TypedMemory = TypedMemory()
+
+
+class Counter(Struct, gc=False, tag_field="ph", tag="C"):
+    """Phase C: values of a counter from a moment on."""
+
+    name: str
+    ts: Raw = ABSENT
+    args: dict[str, Any] | None = None
+
+
+class Named(Struct, gc=False, tag_field="ph", tag="M"):
+    """Phase M: what a process or a thread is called."""
+
+    name: str
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Raw = ABSENT
+
+
+# The other phases of the Chrome trace format: flow, async, object, begin and end, mark. Nothing is read of them.
+_OTHERS = [defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase) for phase in "sftbenNODPRBEpTScvV(),"]
+TYPED: Any = Complete | Instant | Counter | Named
+for _other in _OTHERS:
+    TYPED = TYPED | _other
 
 
 class Args(Struct, gc=False):
-    """The arguments of an event."""
+    """The arguments of an event, whatever type they have."""
 
-    stream: Any = None
-    device: Any = None
-    correlation: Any = None
     external_id: Any = field(default=None, name="External id")
-    old_external_id: Any = field(default=None, name="external id")
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
     total_bytes: Any = field(default=None, name="bytes")
-    label: Any = field(default=None, name="name")
+    old_external_id: Any = field(default=None, name="external id")
     collective: Any = field(default=None, name="Collective name")
     in_elements: Any = field(default=None, name="In msg nelems")
     out_elements: Any = field(default=None, name="Out msg nelems")
@@ -36,16 +114,16 @@ class Args(Struct, gc=False):
 
 
 class Event(Struct, gc=False):
-    """One element of `traceEvents`."""
+    """One element of `traceEvents`, whatever types its fields have."""
 
     ph: Any = None
     cat: Any = None
     name: Any = None
-    pid: Raw = ABSENT
-    tid: Raw = ABSENT
+    pid: Any = None
+    tid: Any = None
     ts: Raw = ABSENT
     dur: Raw = ABSENT
-    args: Args | None = None
+    args: Raw = ABSENT
 
 
 class Header(Struct):
@@ -57,12 +135,16 @@ class Header(Struct):
     distributed: Any = field(default=None, name="distributedInfo")
     base_ns: Any = field(default=None, name="baseTimeNanoseconds")
     host: Any = field(default=None, name="host_name")
-    trace_name: Any = field(default=None, name="traceName")
-    trace_id: Any = None
-    record_shapes: Any = None
 
 
-class Document(Header):
-    """A whole trace file."""
-
-    events: list[Event] | None = field(default=None, name="traceEvents")
+def integer(value: object) -> int:
+    """An identity or amount that may be written as a string; -1 where it is none or beyond int64."""
+    if type(value) is not int:
+        if isinstance(value, str):
+            text = value.strip()
+            value = int(text) if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 25 else NONE
+        elif isinstance(value, float) and value.is_integer():
+            value = int(value)
+        else:
+            return NONE
+    return value if -_INT64_MAX <= value <= _INT64_MAX else NONE

@@ -1,0 +1,78 @@
+"""The arguments of events as the file has them, read when they are asked for.
+
+Few are ever looked at, and they are most of a file's bytes: only where each block of events lies is remembered, and the
+text is unpacked again up to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dptune.trace import source
+from dptune.trace.body import REFUSED
+from dptune.trace.events import Trace
+from dptune.trace.repair import repair
+from dptune.trace.scan import Walk
+from dptune.trace.text import Text
+
+_ANY = msgspec.json.Decoder()
+_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def arguments(trace: Trace, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """The `args` of complete events, one dict a row in the order asked for; {} where an event has none.
+
+    Reads the trace's file again: ask for many rows at once. Raises TraceError where the file cannot be read.
+    """
+    positions = trace.columns.position[np.asarray(rows, dtype=np.int64)].astype(np.int64)
+    blocks = np.searchsorted(trace.blocks.position, positions, side="right") - 1
+    wanted: dict[int, list[int]] = {}
+    for block, position in zip(blocks.tolist(), positions.tolist(), strict=True):
+        wanted.setdefault(block, []).append(position - int(trace.blocks.position[block]))
+    found: dict[int, dict[str, Any]] = {}
+    for block, text in _texts(trace, sorted(wanted)):
+        first = int(trace.blocks.position[block])
+        pieces = list(_pieces(text))
+        found.update({first + at: _args(pieces[at]) for at in wanted[block]})
+    return [found[position] for position in positions.tolist()]
+
+
+def _texts(trace: Trace, blocks: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The text of each block."""
+    with source.opened(trace.path) as file:
+        text = Text(file, trace.path)
+        held, at = b"", 0
+        for block in blocks:
+            begin, end = int(trace.blocks.begin[block]), int(trace.blocks.end[block])
+            while at + len(held) < end and (more := text.read()):
+                if at + len(held) <= begin:
+                    at, held = at + len(held), more
+                else:
+                    held += more
+            yield block, held[begin - at : end - at]
+            at, held = at + len(held[: end - at]), held[end - at :]
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    """The text of each event of a block."""
+    try:
+        yield from map(bytes, _EVENTS.decode(b"".join((b"[", text, b"]"))))
+        return
+    except REFUSED:
+        walk = Walk(text)
+    while (piece := walk.event()) is not None:
+        yield piece
+
+
+def _args(piece: bytes) -> dict[str, Any]:
+    for mend in (bytes, repair):
+        try:
+            args = _ANY.decode(mend(piece)).get("args")
+        except REFUSED:
+            continue
+        return args if isinstance(args, dict) else {}
+    return {}

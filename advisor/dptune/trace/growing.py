@@ -1,0 +1,68 @@
+"""Arrays that grow in place while a file is read, and words that are numbered as they are met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+_FIRST_ROWS = 1024
+_GROWTH = 1.5
+
+
+class Table:
+    """Columns of one length. They grow by realloc, which moves pages and does not copy them: no second copy is held."""
+
+    def __init__(self, dtypes: Mapping[str, DTypeLike]) -> None:
+        self._columns: dict[str, NDArray[Any]] = {name: np.empty(_FIRST_ROWS, dtype) for name, dtype in dtypes.items()}
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """Append rows: an array, or a sequence that numpy takes, for each column in their order, all of one length."""
+        more = len(values[0])
+        need = self._rows + more
+        for column, new in zip(self._columns.values(), values, strict=True):
+            if need > len(column):
+                column.resize(max(need, int(len(column) * _GROWTH)), refcheck=False)
+            column[self._rows : need] = new
+        self._rows = need
+
+    def append_rows(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Append rows given as tuples."""
+        if rows:
+            self.extend(list(zip(*rows, strict=True)))
+
+    def columns(self) -> dict[str, Any]:
+        """The columns, cut to their length; nothing can be added afterwards."""
+        columns, self._columns = self._columns, {}
+        for column in columns.values():
+            column.resize(self._rows, refcheck=False)
+        return columns
+
+
+class Words(dict[str, int]):
+    """Distinct words, numbered in the order they are first asked for; `characters` is what they hold together."""
+
+    characters = 0
+
+    def __missing__(self, word: str) -> int:
+        self[word] = number = len(self)
+        self.characters += len(word)
+        return number
+
+
+class Labels(dict[Any, int]):
+    """The number of a pid or tid, which may be written as 5555 or "5555": both are the same label."""
+
+    def __init__(self, words: Words) -> None:
+        super().__init__()
+        self.words = words
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = number = self.words["" if value is None else str(value)]
+        return number

@@ -1,0 +1,158 @@
+"""The text of a trace file block by block, whatever it is packed or encoded as, and where it breaks off.
+
+Gzip and encodings are recognised by content: `.json.gz` may be plain text and `.json` may be gzip. Never more than a
+few blocks are held, so a file may be larger than the memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import importlib
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from dptune.errors import TraceError
+
+GIB = 2**30
+LIMIT_BYTES = 64 * GIB  # of text; gzip unpacks to a thousand times its size at most
+BLOCK_BYTES = 2**19  # decoding is fastest at half a MiB: the structs of a block stay in the cache of the processor
+_PACKED_BYTES = 64 * 1024
+_TRAILER_BYTES = 8
+_GZIP = b"\x1f\x8b"
+
+try:
+    _zlib: Any = importlib.import_module("isal.isal_zlib")
+except ImportError:  # no wheel for this platform
+    _zlib = zlib
+_DAMAGED: tuple[type[Exception], ...] = (zlib.error, getattr(_zlib, "error", zlib.error))
+
+
+class Text:
+    """The UTF-8 text of one file without a byte order mark.
+
+    `broken` says, once all was read, where unpacking stopped early; "" if it did not. `limited` whether reading stopped
+    at `limit_bytes` of text.
+    """
+
+    def __init__(self, source: BinaryIO, name: str, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.name = name
+        self.broken = ""
+        self.limited = False
+        self.limit_bytes = limit_bytes
+        self._blocks = self._utf8(source)
+
+    def read(self) -> bytes:
+        """The next block, of BLOCK_BYTES or so; b"" at the end. Raises TraceError for an empty or unreadable file."""
+        try:
+            return next(self._blocks, b"")
+        except OSError as error:
+            raise TraceError(
+                f"cannot read {self.name}: {error.strerror or error}", "check the path and its permissions"
+            ) from None
+
+    def _utf8(self, source: BinaryIO) -> Iterator[bytes]:
+        size = 0
+        convert: codecs.IncrementalDecoder | None = None
+        for number, block in enumerate(self._unpacked(source)):
+            if not number:
+                encoding, mark = _encoding(block)
+                block = block[mark:]
+                convert = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+            if convert is not None:
+                block = convert.decode(block).encode("utf-8", "replace")
+            room = self.limit_bytes - size
+            size += len(block)
+            if len(block) > room:
+                self.limited = True
+                yield block[:room]
+                return
+            if block:
+                yield block
+
+    def _unpacked(self, source: BinaryIO) -> Iterator[bytes]:
+        first = source.read(_PACKED_BYTES)
+        if not first:
+            raise TraceError(
+                f"{self.name} is empty (0 bytes)",
+                "the process was probably stopped before it wrote the trace: record again",
+            )
+        if first.startswith(_GZIP):
+            yield from _whole_blocks(self._members(first, source))
+            return
+        while first:
+            block = first + source.read(BLOCK_BYTES - len(first))
+            yield block
+            first = source.read(_PACKED_BYTES)
+
+    def _members(self, packed: bytes, source: BinaryIO) -> Iterator[bytes]:
+        """Unpack all gzip members. The last bytes of the file go in alone: a wrong checksum takes no text with it."""
+        taken = len(packed)
+        unpacker = _zlib.decompressobj(wbits=31)
+        got = False
+        while True:
+            more = source.read(_PACKED_BYTES)
+            taken += len(more)
+            held = packed[-_TRAILER_BYTES:] if not more else b""
+            feed = packed[: len(packed) - len(held)]
+            for piece in (feed, held):
+                while piece:
+                    if unpacker.eof:  # another member, or padding that gzip ignores too
+                        piece = piece.lstrip(b"\0")
+                        if not piece:
+                            break
+                        if not _GZIP.startswith(piece[:2]):
+                            return
+                        unpacker = _zlib.decompressobj(wbits=31)
+                    try:
+                        text = unpacker.decompress(piece, BLOCK_BYTES)
+                    except _DAMAGED:
+                        self.broken = (
+                            "the gzip checksum does not fit"
+                            if not more and piece is held
+                            else f"the gzip stream is damaged near byte {max(taken - len(more) - len(piece), 0):,}"
+                        )
+                        if not got:
+                            self._nothing()
+                        return
+                    piece = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+                    if text:
+                        got = True
+                        yield text
+            if not more:
+                if not unpacker.eof:
+                    self.broken = f"the gzip stream ends early, after {taken:,} packed bytes"
+                if not got:
+                    self._nothing()
+                return
+            packed = more
+
+    def _nothing(self) -> None:
+        raise TraceError(f"{self.name} is a gzip file of which nothing could be unpacked", "record or copy it again")
+
+
+def _whole_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join pieces up to about the size of a block."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= BLOCK_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _encoding(start: bytes) -> tuple[str, int]:
+    """What has to be decoded before it is UTF-8 ("" for UTF-8), and the length of the byte order mark."""
+    if start.startswith(b"\xef\xbb\xbf"):
+        return "", 3
+    if start.startswith(b"\xff\xfe"):
+        return "utf-16-le", 2
+    if start.startswith(b"\xfe\xff"):
+        return "utf-16-be", 2
+    if start[:4:2].strip(b"\0") and start[1:4:2] == b"\0\0":
+        return "utf-16-le", 0
+    return "", 0

@@ -1,0 +1,57 @@
+"""Arguments that are no column are read from the file when they are asked for, from any block of it."""
+
+import gzip
+import json
+import random
+
+import pytest
+
+from dptune.trace import body, text
+from dptune.trace.arguments import arguments
+from dptune.trace.decode import decode
+
+
+def trace_of(path, count, odd=()):
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": f"op{at}", "pid": 1, "tid": 1, "ts": at, "dur": 1, "args": {"Ev Idx": at}}
+        if at % 3
+        else {"ph": "s", "id": at, "pid": 1, "tid": 1, "ts": at, "cat": "ac2g", "name": "ac2g"}
+        for at in range(count)
+    ]
+    for at in odd:
+        events[at]["name"] = "\x01"  # written raw: no parser takes it, and its block is read event by event
+    written = json.dumps({"schemaVersion": 1, "traceEvents": events}).replace("\\u0001", "\x01").encode()
+    path.write_bytes(gzip.compress(written) if path.suffix == ".gz" else written)
+    return decode(path)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+@pytest.mark.parametrize("odd", [(), (100, 7_000)])
+def test_rows_of_several_blocks_in_any_order(tmp_path, monkeypatch, name, odd):
+    for module in (text, body):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 70_000)
+    trace = trace_of(tmp_path / name, 10_000, odd)
+    assert len(trace.blocks.begin) > 10
+    rows = [*random.Random(1).sample(range(len(trace.columns)), 500), 5, 5]
+    found = arguments(trace, rows)
+    assert [args["Ev Idx"] for args in found] == trace.columns.position[rows].tolist()
+
+
+def test_an_event_without_arguments_has_none(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(
+        '{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"c","name":"n","pid":1,"tid":1,"ts":1,"dur":2}]}'
+    )
+    assert arguments(decode(path), [0]) == [{}]
+    assert arguments(decode(path), []) == []
+
+
+def test_real_traces(real_traces):
+    """Against json.loads, for some rows of each file."""
+    for path in sorted((real_traces / "hta_small").glob("*.gz")):
+        trace = decode(path)
+        plain = json.loads(gzip.decompress(path.read_bytes()))
+        events = plain if isinstance(plain, list) else plain["traceEvents"]
+        rows = random.Random(2).sample(range(len(trace.columns)), min(50, len(trace.columns)))
+        expected = [events[at].get("args", {}) for at in trace.columns.position[rows].tolist()]
+        assert arguments(trace, rows) == expected
