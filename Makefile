@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests bench-overhead docs dist clean
+.PHONY: help demo test check lint format types layers tests bench-overhead bench-loading docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ tests: ## pytest on two cores; its last lines say what was skipped, and why
 bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
 	$(BIN)/python tests/benchmarks/overhead.py
 
+bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (about two hours; resumes)
+	$(BIN)/python tests/benchmarks/loading.py
+
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built: site/index.html"
@@ -71,7 +74,7 @@ $(VENV)/.profile: $(VENV)/.pip pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.profile
 	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) install $(BY) --editable '.[profile,hta]' --group test --group frameworks
+	@$(PIP) install $(BY) --editable '.[profile,hta,remote]' --group test --group frameworks
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt

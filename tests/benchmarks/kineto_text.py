@@ -23,7 +23,7 @@ Times = Literal["offset", "integer", "fractional"]
 EPOCH_NS = 1_759_300_074_000_000_000
 OFFSET_NS = 6_322_354_286_863_765  # since baseTimeNanoseconds: what a machine that is up for a week writes
 PID, AUTOGRAD, COMPUTE_STREAM, NCCL_STREAM = 4075, 4137, 7, 21
-WORLD_SIZE, LAYERS, OPS_PER_LAYER = 8, 48, 14
+DEVICES, LAYERS, OPS_PER_LAYER = 8, 48, 14
 OPERATORS = (
     ("aten::linear", "aten::addmm"),
     ("aten::layer_norm", "aten::native_layer_norm"),
@@ -50,9 +50,10 @@ KERNELS = tuple(
 class Rank:
     """Writes the events of one rank, step by step."""
 
-    def __init__(self, times: Times, rank: int, seed: int) -> None:
-        self.times, self.rank = times, rank
-        self.random = random.Random(seed * WORLD_SIZE + rank)
+    def __init__(self, times: Times, rank: int, world_size: int, seed: int) -> None:
+        self.times, self.rank, self.world_size = times, rank, world_size
+        self.device = rank % DEVICES
+        self.random = random.Random(seed * world_size + rank)
         self.now = EPOCH_NS if times != "offset" else OFFSET_NS
         self.free = {COMPUTE_STREAM: self.now, NCCL_STREAM: self.now}
         self.external = self.correlation = self.flow = 0
@@ -91,7 +92,7 @@ class Rank:
             f'    "pid": {PID}, "tid": {tid},\n'
             f'    "ts": {self.us(self.now)},\n    "args": {{\n      "Total Reserved": {1 << 34}, '
             f'"Total Allocated": {self.allocated}, "Bytes": {size}, "Addr": {140_000_000_000_000 + abs(size)}, '
-            f'"Device Id": {self.rank}, "Device Type": 1, "Ev Idx": {self.external}\n    }}\n  }}'
+            f'"Device Id": {self.device}, "Device Type": 1, "Ev Idx": {self.external}\n    }}\n  }}'
         )
 
     def flow_arrow(self, phase: str, number: int, pid: int, tid: int, at: int, cat: str = "ac2g") -> str:
@@ -121,14 +122,14 @@ class Rank:
         yield self.complete(
             kind,
             name,
-            self.rank,
+            self.device,
             stream,
             begin,
             begin + took,
-            f'"External id": {self.external},      "device": {self.rank}, "context": 1,'
+            f'"External id": {self.external},      "device": {self.device}, "context": 1,'
             f'      "stream": {stream}, "correlation": {self.correlation},{more}',
         )
-        yield self.flow_arrow("f", self.correlation, self.rank, stream, begin)
+        yield self.flow_arrow("f", self.correlation, self.device, stream, begin)
         self.now = end  # fmt: skip
 
     def kernel(self, tid: int) -> Iterator[str]:
@@ -149,7 +150,7 @@ class Rank:
         more = (
             f'      "Collective name": "allreduce", "In msg nelems": {elements}, "Out msg nelems": {elements}, '
             f'"In split size": "[]", "Out split size": "[]", "Global rank start": 0, "Global rank stride": 1, '
-            f'"dtype": "BFloat16", "Group size": {WORLD_SIZE}, "Process Group Name": "0", '
+            f'"dtype": "BFloat16", "Group size": {self.world_size}, "Process Group Name": "0", '
             f'"Process Group Description": "default_pg",'
             '"Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",      "queued": 0'
         )
@@ -210,10 +211,21 @@ class Rank:
         devices = ", ".join(
             f'\n    {{\n      "id": {at}, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85028372480,\n'
             f'      "computeMajor": 9, "computeMinor": 0, "numSms": 132\n    }}'
-            for at in range(WORLD_SIZE)
+            for at in range(DEVICES)
         )
-        groups = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": WORLD_SIZE, "ranks": list(range(WORLD_SIZE))}
-        info = {"backend": "nccl", "rank": self.rank, "world_size": WORLD_SIZE, "pg_count": 1, "pg_config": [groups]}
+        groups = {
+            "pg_name": "0",
+            "pg_desc": "default_pg",
+            "pg_size": self.world_size,
+            "ranks": list(range(self.world_size)),
+        }
+        info = {
+            "backend": "nccl",
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "pg_count": 1,
+            "pg_config": [groups],
+        }
         base = f'  "baseTimeNanoseconds": {EPOCH_NS},\n' if self.times == "offset" else ""
         return (
             f'{{\n  "schemaVersion": 1,\n  "deviceProperties": [{devices}\n  ],\n'
@@ -228,8 +240,8 @@ class Rank:
             for pid, tid, name in (
                 (PID, PID, f"thread {PID} (python)"),
                 (PID, AUTOGRAD, f"thread {AUTOGRAD} (pt_autograd_0)"),
-                (self.rank, COMPUTE_STREAM, f"stream {COMPUTE_STREAM} "),
-                (self.rank, NCCL_STREAM, f"stream {NCCL_STREAM} "),
+                (self.device, COMPUTE_STREAM, f"stream {COMPUTE_STREAM} "),
+                (self.device, NCCL_STREAM, f"stream {NCCL_STREAM} "),
             )
         )
         end = ',\n  {\n    "name": "Record Window End", "ph": "i", "s": "g",\n    "pid": "", "tid": "", '
@@ -237,9 +249,9 @@ class Rank:
         return f'{names}{end}\n  ],\n  "traceName": "/tmp/trace-{self.rank}.json"\n}}\n'
 
 
-def write_trace(path: Path, megabytes: float, times: Times, rank: int = 0, seed: int = 0) -> int:
+def write_trace(path: Path, megabytes: float, times: Times, rank: int = 0, world_size: int = 8, seed: int = 0) -> int:
     """Write one rank of about so many megabytes of text, packed if the name ends in .gz; returns the bytes of text."""
-    source = Rank(times, rank, seed)
+    source = Rank(times, rank, world_size, seed)
     size = 0
     with gzip.open(path, "wb", compresslevel=1) if path.suffix == ".gz" else path.open("wb") as file:
         size += file.write(source.header().encode())
@@ -258,9 +270,11 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=100, help="of text (default: 100)")
     parser.add_argument("--times", choices=get_args(Times), default="offset", help="how times are written")
     parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--world-size", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print(f"{args.path}: {write_trace(args.path, args.megabytes, args.times, args.rank, args.seed):,} bytes of text")
+    size = write_trace(args.path, args.megabytes, args.times, args.rank, args.world_size, args.seed)
+    print(f"{args.path}: {size:,} bytes of text")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> object:
     """A function that fixes the report that `check` will get."""
 
     def fix(one: Report) -> None:
-        monkeypatch.setattr("dptune.commands.check.report_of", lambda paths: one)
+        monkeypatch.setattr("dptune.commands.check.report_of", lambda *_, **__: one)
 
     return fix
 

@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_recording_costs_is_quoted_from_the_results() -> None:
-    script = ROOT / "tests" / "benchmarks" / "overhead.py"
+@pytest.mark.parametrize(("benchmark", "page"), [("overhead", "recording"), ("loading", "reading-traces")])
+def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
+    script = ROOT / "tests" / "benchmarks" / f"{benchmark}.py"
     done = subprocess.run([sys.executable, str(script), "--table"], capture_output=True, text=True, check=True)
-    assert done.stdout.rstrip() in (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
+    assert done.stdout.rstrip() in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")

@@ -203,11 +203,16 @@ def test_folders_of_two_nodes_make_one_run(run_folder, tmp_path):
     assert codes(run) == []
 
 
-def test_progress_counts_every_file(run_folder):
+def test_progress_counts_the_bytes_of_every_file(run_folder):
     seen = []
+    sizes = [path.stat().st_size for path in sorted(run_folder.glob("rank-?????.trace.json.gz"))]
     load([run_folder], progress=lambda *call: seen.append(call))
-    assert [(done, total) for _, done, total in seen] == [(0, 2), (1, 2), (2, 2)]
+    done = [done for _, done, _ in seen]
+    assert {total for _, _, total in seen} == {sum(sizes)}
+    assert done == sorted(done)
+    assert {0, sizes[0], sum(sizes)} <= set(done)
     assert "rank-00000.trace.json.gz" in seen[0][0]
+    assert "rank-00001.trace.json.gz" in seen[-1][0]
 
 
 def test_odd_types_of_identities(tmp_path):

@@ -17,7 +17,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from dptune.commands.reading import report_of
+from dptune.commands.reading import reading_options, report_of
 from dptune.present import terminal
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="the least severity (default: warning)",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    reading_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
     from dptune.advice import SEVERITIES
 
-    report = report_of(args.paths)
+    report = report_of(args.paths, args.jobs, cached=not args.no_cache)
     least = SEVERITIES.index(args.fail_on)
     tripped = [one for one in report.advice if SEVERITIES.index(one.severity) >= least]
     outcome = "unjudgeable" if report.trust.level == "unjudgeable" else "failed" if tripped else "passed"

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"the packaged run shows {PACKAGED} only", f"dptune demo --record --fault {args.fault}")
     else:
         folder = _DEMO / "run"
-    report = report_of([str(folder)])
+    report = report_of([str(folder)], cached=False)
     if not args.record:  # where it lies on this machine says nothing
         about = report.run.model_copy(update={"sources": ["packaged with dptune"]})
         report = report.model_copy(update={"run": about})

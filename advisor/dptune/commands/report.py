@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.reading import report_of
+from dptune.commands.reading import reading_options, report_of
 from dptune.errors import UsageError
 from dptune.present import terminal
 
@@ -35,13 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
     )
+    reading_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the report in the chosen format; 0 also where only a part could be read."""
     chosen = _format(args)
     _check_output(args.output)
-    report = report_of(args.paths)
+    report = report_of(args.paths, args.jobs, cached=not args.no_cache)
     if chosen == "tui":
         from dptune.present.tui import show
 

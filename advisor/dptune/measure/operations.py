@@ -18,11 +18,12 @@ from dptune.trace.events import Trace
 from dptune.trace.kernels import (
     DEVICE_CATEGORIES,
     FOREIGN_DEVICE_CATEGORIES,
-    GLOO_PREFIX,
+    HOST_COLLECTIVE_PREFIXES,
     KERNEL_CATEGORIES,
     LAUNCH_CATEGORIES,
     LAUNCH_NAME,
     LOADER_NAME,
+    MTIA_CATEGORIES,
     OPERATOR_CATEGORIES,
     RANGE_CATEGORIES,
     STEP_NAME,
@@ -37,7 +38,7 @@ _COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
 _ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{_ENCLOSING.pattern}|{_COLLECTIVE_CALL.pattern}|^autograd::engine::")
-_POINT_TO_POINT = re.compile(r"^gloo:(send|recv)")
+_POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +91,17 @@ def loader_ranges(trace: Trace) -> Intervals:
 
 
 def _gpu(columns: Columns, rows: Ints, index: int) -> Operations:
-    kinds = {
-        (category, name): work_of(columns.categories[category], columns.names[name])
-        for category, name in set(zip(columns.category_id[rows].tolist(), columns.name_id[rows].tolist(), strict=True))
-    }
-    pairs = zip(columns.category_id[rows].tolist(), columns.name_id[rows].tolist(), strict=True)
-    work = np.array([kinds[pair] for pair in pairs], dtype=np.int64)
+    pair, at = np.unique(
+        columns.category_id[rows].astype(np.int64) * len(columns.names) + columns.name_id[rows], return_inverse=True
+    )
+    kinds = [
+        work_of(columns.categories[one // len(columns.names)], columns.names[one % len(columns.names)]) for one in pair
+    ]
+    work = np.array(kinds, dtype=np.int64)[at]
     kernels = int(columns.of_category(KERNEL_CATEGORIES)[rows].sum())
+    maker = "mtia" if columns.categories[columns.category_id[rows[0]]] in MTIA_CATEGORIES else "cuda"
     time = {kind: _union(columns, rows[work == kind]) for kind in Work}
-    return Operations(f"cuda:{index}", rows, work, time, _span(columns, rows), kernels)
+    return Operations(f"{maker}:{index}", rows, work, time, _span(columns, rows), kernels)
 
 
 def _device_index(columns: Columns, rows: Ints) -> Ints:
@@ -109,7 +112,7 @@ def _device_index(columns: Columns, rows: Ints) -> Ints:
 
 
 def _cpu(columns: Columns) -> list[Operations]:
-    gloo = columns.named(lambda name: name.startswith(GLOO_PREFIX))
+    gloo = columns.named(lambda name: name.startswith(HOST_COLLECTIVE_PREFIXES))
     thread = columns.thread
     operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(thread, _gloo_workers(columns, gloo, thread))
     operator &= ~columns.named(_ENCLOSING.match)

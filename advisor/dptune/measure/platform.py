@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dptune.measure.operations import uses_device
 from dptune.measure.views import RankView
 from dptune.runfile.facts import Facts
-from dptune.trace.kernels import COMMUNICATION_NAME, GLOO_PREFIX
+from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, Work, work_of
 
 _ROCM = re.compile(r"\bAMD\b|Radeon|Instinct|\bgfx\d|\bMI\d{3}", re.IGNORECASE)
 
 
 def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | None, str]:
-    """cpu, cuda or rocm, and why where it is not known."""
+    """cpu, cuda, rocm or mtia, and why where it is not known."""
     for own in facts:
         if own.device is not None:
             return (
@@ -23,8 +23,9 @@ def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str 
     for view in views:
         names = " ".join(device.name for device in view.trace.devices)
         hip = view.columns.named(lambda name: name.startswith("hip"))
-        if any(not device.operations.on_cpu for device in view.devices):
-            return ("rocm" if _ROCM.search(names) or hip.any() else "cuda"), ""
+        makers = {device.operations.device.partition(":")[0] for device in view.devices} - {"cpu"}
+        if makers:
+            return ("rocm" if _ROCM.search(names) or hip.any() else makers.pop()), ""
         if uses_device(view.columns):
             return None, "the trace holds no event of the device that the run computes on"
         if view.devices:
@@ -39,9 +40,10 @@ def backend(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | No
         if claim:
             return _of_kind(claim, kind), ""
     for view in views:
-        if view.columns.named(lambda name: name.startswith(GLOO_PREFIX)).any():
-            return "gloo", ""
-        if view.columns.named(COMMUNICATION_NAME.search).any():
+        for prefix in HOST_COLLECTIVE_PREFIXES:
+            if any(name.startswith(prefix) for name in view.columns.names):
+                return prefix.rstrip(":"), ""
+        if any("nccl" in name.lower() and work_of("kernel", name) == Work.COMMUNICATION for name in view.columns.names):
             return "nccl", ""
     return None, "neither the recording nor the trace names a communication backend"
 

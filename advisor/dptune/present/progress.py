@@ -17,14 +17,14 @@ def progress() -> Iterator[Show | None]:
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     from dptune.present.visible import visible
 
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dptune.errors import TraceError
 from dptune.trace import source
 from dptune.trace.body import REFUSED
 from dptune.trace.events import Trace
@@ -19,7 +20,7 @@ from dptune.trace.repair import repair
 from dptune.trace.scan import Walk
 from dptune.trace.text import Text
 
-_ANY = msgspec.json.Decoder()
+_ANY = msgspec.json.Decoder(float_hook=float)  # which takes 1e400 for infinite
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -44,7 +45,7 @@ def arguments(trace: Trace, rows: Sequence[int]) -> list[dict[str, Any]]:
 def _texts(trace: Trace, blocks: list[int]) -> Iterator[tuple[int, bytes]]:
     """The text of each block."""
     with source.opened(trace.path) as file:
-        text = Text(file, trace.path)
+        text = Text(file, source.redacted(trace.path))
         held, at = b"", 0
         for block in blocks:
             begin, end = int(trace.blocks.begin[block]), int(trace.blocks.end[block])
@@ -53,6 +54,9 @@ def _texts(trace: Trace, blocks: list[int]) -> Iterator[tuple[int, bytes]]:
                     at, held = at + len(held), more
                 else:
                     held += more
+            if at + len(held) < end:
+                why = text.broken or "it became shorter since it was read"
+                raise TraceError(f"cannot read {text.name} again: {why}", "read the run again")
             yield block, held[begin - at : end - at]
             at, held = at + len(held[: end - at]), held[end - at :]
 

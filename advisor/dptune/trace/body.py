@@ -28,6 +28,7 @@ _TAIL_BYTES = 16 * 1024  # where the last boundary is looked for first
 _GAP = b" \t\r\n,"
 _BEGINS = re.compile(rb'"(?:schemaVersion|traceEvents)"')
 _AGAIN = re.compile(rb'"traceEvents"\s*+:')
+_EVENTS = re.compile(rb"[\s,]*+\{")
 SECOND = ", where a second trace begins: two ranks wrote to one file"
 
 
@@ -68,6 +69,8 @@ class Body:
             self.footer = self._pending
             if _AGAIN.search(self.footer):
                 self._break(SECOND)
+            elif _EVENTS.match(self.footer):
+                self._break(", where the list of events is closed and more of them follow")
 
     def blocks(self) -> Blocks:
         """Where the events lie."""
@@ -107,7 +110,7 @@ class Body:
                 if closing is None or self._closed:
                     continue
                 # The closing bracket of the events stands inside, and what follows it is not theirs.
-                self._closed, cut = True, int(closing[1]) - 1
+                self._closed, cut = True, listed.rindex(b"]", 0, int(closing[1]) - 1)
                 listed = listed[: cut + 1]
                 try:
                     events = decoder.decode(listed)

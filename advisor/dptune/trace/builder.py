@@ -14,6 +14,7 @@ from dptune.trace.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nan
 from dptune.trace.columns import Collectives, Columns, Counters, Memory
 from dptune.trace.growing import Labels, Table, Words
 from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
+from dptune.trace.repair import repair
 from dptune.trace.schema import ABSENT, NONE, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
 
 MOST_ROWS = 100_000_000  # of complete events, 7.6 GB as columns: what 30 GB of text hold
@@ -34,7 +35,9 @@ _INT64_MIN = -(2**63)  # has no opposite number, so no identity may be it
 _KEPT = (Instant, Counter, Named)
 _REFUSED = (ValueError, RecursionError)  # msgspec's errors and those of decoding text are ValueErrors
 _ARGS = msgspec.json.Decoder(Args)
-_ANY = msgspec.json.Decoder()
+_ANY = msgspec.json.Decoder(float_hook=float)  # which takes 1e400 for infinite
+_EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_WRITTEN = ("input_dims", "input_types")  # stay as they were written
 
 
 class Builder:
@@ -77,7 +80,7 @@ class Builder:
             return False
         negative = dur < 0
         np.maximum(dur, 0, out=dur)
-        if (np.abs(ts) > LIMIT_NS).any() or (ts + dur > LIMIT_NS).any():
+        if (ts + dur > LIMIT_NS).any():
             return False
         rest = [event for event in events if type(event) in _KEPT] if len(complete) < len(events) else []
         if not self._typed_rest(rest):
@@ -114,10 +117,11 @@ class Builder:
 
     def _typed_rest(self, rest: Sequence[Any]) -> bool:
         """Allocations, counters and names of threads; False, and nothing taken, where one of them is odd."""
-        memory = [event for event in rest if type(event) is Instant and event.name == MEMORY_NAME]
+        instants = [event for event in rest if type(event) is Instant]
+        memory = [(each.ts, each.args) for each in instants if each.name == MEMORY_NAME and each.args is not None]
         if memory:
-            ts = all_nanoseconds([event.ts for event in memory])
-            args = [event.args for event in memory]
+            ts = all_nanoseconds([at for at, _ in memory])
+            args = [each for _, each in memory]
             columns = (
                 _int64([each.size_bytes for each in args]),
                 _int64([each.device_type for each in args]),
@@ -126,10 +130,10 @@ class Builder:
                 _int64([each.reserved_bytes for each in args]),
                 _int64([each.address for each in args]),
             )
-            if ts is None or (np.abs(ts) > LIMIT_NS).any() or any(column is None for column in columns):
+            if ts is None or any(column is None for column in columns):
                 return False
             self._memory.extend((ts, *columns))
-        if len(memory) == len(rest):
+        if len(instants) == len(rest):
             return True
         for event in rest:
             if type(event) is Counter:
@@ -245,9 +249,10 @@ class Builder:
 
 def _int64(values: list[int]) -> NDArray[np.int64] | None:
     try:
-        return np.fromiter(values, np.int64, len(values))
+        column = np.fromiter(values, np.int64, len(values))
     except OverflowError:
         return None
+    return None if (column == _INT64_MIN).any() else column
 
 
 def _typed_numbers(args: list[TypedArgs]) -> list[NDArray[np.int64]] | None:
@@ -259,14 +264,14 @@ def _typed_numbers(args: list[TypedArgs]) -> list[NDArray[np.int64]] | None:
         _int64([each.external_id for each in args]),
         _int64([each.total_bytes for each in args]),
     )
-    if any(column is None or (column == _INT64_MIN).any() for column in columns):
-        return None
     found = [column for column in columns if column is not None]
+    if len(found) < len(columns):
+        return None
     external, size = found[3], found[4]
     without = external == NONE
     if without.any():
         old = _int64([each.old_external_id for each in args])
-        if old is None or (old == _INT64_MIN).any():
+        if old is None:
             return None
         external[without] = old[without]
     np.maximum(size, NONE, out=size)
@@ -274,25 +279,37 @@ def _typed_numbers(args: list[TypedArgs]) -> list[NDArray[np.int64]] | None:
 
 
 def _args(raw: msgspec.Raw) -> Args:
-    """The arguments; none where they are of a kind that no trace has."""
+    """The arguments; those that are sound by themselves where one is not, none where they are no object."""
     if raw == ABSENT:
         return _NO_ARGS
     try:
         return _ARGS.decode(raw)
     except _REFUSED:
+        pass
+    try:
+        each = _EACH.decode(repair(bytes(raw)))
+    except _REFUSED:
         return _NO_ARGS
+    found = Args()
+    for name, key in _KEYS:
+        if key in each:
+            setattr(found, name, each[key] if name in _WRITTEN else _any(each[key]))
+    return found
 
 
 _NO_ARGS = Args()
+_KEYS = list(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
 
 
 def _any(raw: object) -> object:
     if not isinstance(raw, msgspec.Raw):
         return raw
-    try:
-        return _ANY.decode(raw)
-    except _REFUSED:
-        return None
+    for mend in (bytes, repair):
+        try:
+            return _ANY.decode(mend(bytes(raw)))
+        except _REFUSED:
+            pass
+    return None
 
 
 def _text(word: object) -> str:

@@ -14,7 +14,7 @@ from msgspec import Raw
 from numpy.typing import NDArray
 
 LIMIT_NS = 2**62  # the difference of any two times then fits int64 too; the epoch in nanoseconds is 2**60.6
-_DIGITS = 16  # more digits of whole microseconds, and 1000 times the number may not fit int64
+_DIGITS = 16  # more digits of whole microseconds, and 1000 times the number may not fit 64 bits
 _COMMA, _POINT, _ZERO = b",.0"
 
 
@@ -32,7 +32,7 @@ def nanoseconds(text: bytes) -> int | None:
             value = -value
     else:
         try:
-            exact = Decimal(text.decode("ascii")) * 1000
+            exact = Decimal(text.replace(b"_", b"?").decode("ascii")) * 1000  # Python allows 1_000
             value = int(exact.to_integral_value(ROUND_HALF_EVEN)) if exact.adjusted() < 30 else LIMIT_NS + 1
         except (ArithmeticError, ValueError):  # of decimal, of int and of decoding
             return None
@@ -88,7 +88,7 @@ def _numbers(grid: NDArray[np.uint8]) -> NDArray[np.int64] | None:
         value *= 10
         value += column
     value *= 10 ** (3 - decimals)
-    return value
+    return None if (value.view(np.uint64) > LIMIT_NS).any() else value
 
 
 def short_nanoseconds(microseconds: Sequence[float]) -> NDArray[np.int64] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
 
 import msgspec
 
@@ -18,7 +17,7 @@ from dptune.trace.events import Trace
 from dptune.trace.header import is_torch, metadata
 from dptune.trace.repair import repair
 from dptune.trace.schema import Header
-from dptune.trace.text import LIMIT_BYTES, Text
+from dptune.trace.text import LIMIT_BYTES, Text, Tick
 
 _HEADER = msgspec.json.Decoder(Header)
 _KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
@@ -39,14 +38,19 @@ class _Opening:
     offset: int = 0
 
 
-def decode(path: str | os.PathLike[str], limit_bytes: int = LIMIT_BYTES) -> Trace:
-    """Read one trace file. Raises TraceError where it is not a torch.profiler trace or nothing of it can be read."""
+def decode(path: str | os.PathLike[str], limit_bytes: int = LIMIT_BYTES, tick: Tick | None = None) -> Trace:
+    """Read one trace file.
+
+    Of text, no more than `limit_bytes` are read; `tick` is told how many of the file's bytes were. Raises TraceError
+    where it is not a torch.profiler trace or nothing of it can be read.
+    """
     name = os.fspath(path)
     with source.opened(name) as file:
-        return _decode(name, Text(file, name, limit_bytes))
+        return _decode(name, Text(file, source.redacted(name), limit_bytes, tick))
 
 
-def _decode(name: str, text: Text) -> Trace:
+def _decode(path: str, text: Text) -> Trace:
+    name = text.name
     opening = _opening(name, text)
     builder = Builder()
     if opening.rest is None:
@@ -61,10 +65,10 @@ def _decode(name: str, text: Text) -> Trace:
     if not likeness.is_torch(columns, is_torch(header)):
         raise likeness.refusal(name, opening.start, columns)
     if not builder.events:
-        raise _no_events(name, True)
+        raise _no_events(name, True, body.damage or text.broken)
     partial = _partial(builder.events, body.damage, text.broken)
     return Trace(
-        path=name,
+        path=path,
         events=builder.events,
         columns=columns,
         collectives=builder.collectives(),
@@ -73,7 +77,7 @@ def _decode(name: str, text: Text) -> Trace:
         blocks=body.blocks(),
         partial=partial,
         thread_names=builder.thread_names,
-        findings=tuple(doubts(PurePath(name).name, columns, builder, partial)),
+        findings=tuple(doubts(source.located(path).name, columns, builder, partial)),
         **metadata(header),
     )
 
@@ -141,7 +145,9 @@ def _footer(text: bytes) -> bytes:
     return b"{" + rest if rest.endswith(b"}") else b"{}"
 
 
-def _no_events(name: str, listed: bool) -> TraceError:
+def _no_events(name: str, listed: bool, damage: str = "") -> TraceError:
+    if damage:
+        return TraceError(f"{name} breaks off before its first whole event, {damage}", "record or copy it again")
     if listed:
         return TraceError(
             f"{name} is a torch.profiler trace without any events",

@@ -12,6 +12,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from dptune.advice import Finding
 from dptune.errors import RunError
 from dptune.runfile import paths as names
+from dptune.trace.failure import RemoteError
+from dptune.trace.remote import Remote
+from dptune.trace.source import located, redacted
 
 _SUFFIXES = (".json", ".json.gz", ".gz")
 _LONGEST_NAME = 4096
@@ -28,31 +31,49 @@ class Files:
 
 
 def find(wanted: Sequence[str | os.PathLike[str]]) -> Files:
-    """Expand globs and folders. Raises RunError for a path that leads to nothing."""
+    """Expand globs and folders, of paths and URLs. Raises RunError for one that leads to nothing."""
     found = Files()
     for given in wanted:
-        for path in _expanded(given):
-            if path.name == names.LATEST and path.is_file():
-                path = path.parent  # whose newest run it names
-            if path.is_dir():
-                _folder(path, found)
-            elif path.name == names.RUN_JSON or path.name.endswith(".facts.json"):
-                _once(found.run_folders, path.parent)
-            else:
-                _once(found.traces, path)
+        try:
+            for path in _expanded(_named(given)):
+                _take(path, found)
+        except RemoteError as error:
+            raise RunError(f"cannot read {redacted(os.fspath(given))}: {error}", error.hint) from None
     if not found.run_folders and not found.traces:
         raise RunError("no trace files were named", "give a run folder, a trace file, a glob or a folder of traces")
     return found
 
 
-def _expanded(given: str | os.PathLike[str]) -> list[Path]:
-    path = Path(given).expanduser()
+def _named(given: str | os.PathLike[str]) -> Path:
+    path = located(given)
+    if not isinstance(path, Remote):
+        return path.expanduser()
+    path.forget()
+    return path
+
+
+def _take(path: Path, found: Files) -> None:
+    if path.name == names.LATEST and path.is_file():
+        path = path.parent  # whose newest run it names
+    if path.is_dir():
+        _folder(path, found)
+    elif path.name == names.RUN_JSON or path.name.endswith(".facts.json"):
+        _once(found.run_folders, path.parent)
+    else:
+        _once(found.traces, path)
+
+
+def _expanded(path: Path) -> list[Path]:
     if path.exists():
         return [path]
-    matches = sorted(glob.glob(str(path), recursive=True), key=_natural)  # noqa: PTH207 - takes absolute patterns
+    matches = path.matches() if isinstance(path, Remote) else _matches(path)
     if not matches:
         raise RunError(f"{path} does not exist", "check the path; quote a glob so that the shell leaves it alone")
-    return [Path(match) for match in matches]
+    return sorted(matches, key=lambda match: _natural(str(match)))
+
+
+def _matches(path: Path) -> list[Path]:
+    return [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207 - takes absolute patterns
 
 
 def _folder(folder: Path, found: Files) -> None:
@@ -61,8 +82,9 @@ def _folder(folder: Path, found: Files) -> None:
     if names.is_run_folder(folder):
         _once(found.run_folders, folder)
         return
-    inside = sorted(_traces_in(folder), key=lambda path: _natural(str(path)))
-    nested = sorted({p.parent for p in folder.rglob(names.RUN_JSON) if p.is_file()}, key=str)
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    inside = sorted(_traces(folder, files), key=lambda path: _natural(str(path)))
+    nested = sorted({path.parent for path in files if path.name == names.RUN_JSON}, key=str)
     if nested and not inside:
         raise RunError(f"{folder} holds {len(nested)} runs", f"name one of them, such as {nested[-1]}")
     if not inside:
@@ -85,24 +107,29 @@ def _latest(folder: Path) -> Path | None:
     return folder / name if names.is_run_folder(folder / name) else None
 
 
-def _traces_in(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
+def _traces(folder: Path, files: set[Path]) -> Iterator[Path]:
+    """Of all files in a folder those to read: not hidden ones, nor those that recordings hold."""
+    run_folders = {path.parent for path in files if path.name == names.RUN_JSON or _is_facts(path)}
+    for path in files:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        ours = path.name == names.RUN_JSON or _is_recorded(path)
-        if path.name.endswith(_SUFFIXES) and path.is_file() and not hidden and not ours:
+        ours = path.name == names.RUN_JSON or _is_recorded(path, files, run_folders)
+        if path.name.endswith(_SUFFIXES) and not hidden and not ours:
             yield path
 
 
-def _is_recorded(path: Path) -> bool:
+def _is_facts(path: Path) -> bool:
+    return path.name.startswith("rank-") and path.name.endswith(".facts.json")
+
+
+def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
     """Whether a file is part of a recording and no trace to read by itself: facts, and rich windows beside lean ones.
 
     Traces that lost their run.json and facts are read like any others.
     """
-    rank = names.rank_of(path)
-    if rank is None:
+    if names.rank_of(path) is None:
         return False
     lean = path.with_name(path.name.replace(".detail.", "."))
-    return names.is_run_folder(path.parent) or path.name.endswith(".facts.json") or (lean != path and lean.exists())
+    return path.parent in run_folders or path.name.endswith(".facts.json") or (lean != path and lean in files)
 
 
 def _last_iteration(traces: list[Path], found: Files) -> list[Path]:

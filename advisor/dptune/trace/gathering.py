@@ -4,49 +4,56 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from dptune.advice import Finding
 from dptune.errors import DptuneError, RunError
 from dptune.trace import folder, ranks
-from dptune.trace.decode import decode
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
+from dptune.trace.reading import read_all
 from dptune.trace.run import Progress, RankTrace, Run, shown, spans
+from dptune.trace.source import located, redacted
 
 
-def load(paths: Sequence[str | os.PathLike[str]], *, progress: Progress | None = None) -> Run:
+def load(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    jobs: int = 1,
+    cached: bool = False,
+) -> Run:
     """Read a run folder, one trace, several files or globs, or a folder of foreign traces.
 
-    `progress` is called with what is being read, how many files are done, and how many there are. A file that cannot
-    be read is a finding as long as another can; otherwise its TraceError, or a RunError that counts them, is raised.
+    `progress` is called with what is being read, how many bytes are done, and how many there are. `jobs` processes read
+    several large traces at once; a script that asks for more than one needs its `if __name__ == "__main__":`. Or
+    `executor` does: any concurrent.futures.Executor, of one machine or of many that see the same files. `cached` takes
+    the columns of traces that were read before, and keeps those of new ones. A file that cannot be read is a finding as
+    long as another can; otherwise its TraceError, or a RunError that counts them, is raised.
     """
     files = find(paths)
     recorded = [folder.contents(path) for path in files.run_folders]
     _check_one_run(recorded)
     report = progress or (lambda _what, _done, _total: None)
-    total = sum(len(part.traces) for part in recorded) + len(files.traces)
-    gathered = _Gathered(files)
-    done = 0
+    named = [path for part in recorded for path in part.traces.values()] + files.traces
+    names = list(map(os.fspath, named))
+    gathered = _Gathered(files, read_all(names, executor, jobs, cached, report), cached)
     for part in recorded:
         gathered.add_folder(part)
         for rank, path in part.traces.items():
-            report(shown(path), done, total)
-            done += 1
-            trace = gathered.read(path)
+            trace = gathered.take(path)
             if trace is not None:
                 gathered.place(rank, ranks.FACTS, trace, part.details.get(rank))
     for path in files.traces:
-        report(shown(path), done, total)
-        done += 1
-        trace = gathered.read(path)
+        trace = gathered.take(path)
         if trace is not None:
             known = ranks.rank_of(trace, path)
             if known is None:
                 gathered.rankless.append(trace)
             else:
                 gathered.place(*known, trace)
-    report("", total, total)
     return gathered.run()
 
 
@@ -65,9 +72,11 @@ def _check_one_run(recorded: Sequence[folder.Contents]) -> None:
 
 
 class _Gathered:
-    """What has been read so far, and what went wrong on the way."""
+    """What was read, where it has its place, and what went wrong on the way."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, read: dict[str, Trace | DptuneError], cached: bool) -> None:
+        self.read = read
+        self.cached = cached
         self.placed: dict[int, RankTrace] = {}
         self.rankless: list[Trace] = []
         self.failed: list[DptuneError] = []
@@ -79,13 +88,13 @@ class _Gathered:
         self.parts.append(part)
         self.findings += part.findings
 
-    def read(self, path: Path) -> Trace | None:
-        try:
-            return decode(path)
-        except DptuneError as error:
-            self.failed.append(error)
-            self.findings.append(Finding(code="file-unreadable", level="partial", text=error.message))
-            return None
+    def take(self, path: Path) -> Trace | None:
+        found = self.read.pop(os.fspath(path))
+        if isinstance(found, Trace):
+            return found
+        self.failed.append(found)
+        self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
+        return None
 
     def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
         if basis not in self.bases:
@@ -96,7 +105,8 @@ class _Gathered:
             self.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
             return
         self.findings += trace.findings
-        self.placed[rank] = RankTrace(rank, trace.path, trace, None if rich is None else str(rich))
+        detail = None if rich is None else os.fspath(rich)
+        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, self.cached)
 
     def run(self) -> Run:
         for trace in self.rankless:
@@ -112,13 +122,13 @@ class _Gathered:
             findings=self.findings,
             rank_basis="; ".join(self.bases),
             sources=[str(part.path) for part in self.parts]
-            + [trace.source for trace in self.placed.values() if not self._inside(trace.source)],
+            + [trace.source for trace in self.placed.values() if not self._inside(trace.lean.path)],
         )
         run.findings.extend(_absent(run))
         return run
 
-    def _inside(self, source: str) -> bool:
-        return any(part.path in Path(source).parents for part in self.parts)
+    def _inside(self, name: str) -> bool:
+        return any(part.path in located(name).parents for part in self.parts)
 
     def _nothing(self) -> None:
         if len(self.failed) == 1:

@@ -1,60 +1,44 @@
-"""Which trace events are work of a device, and of which class.
+"""What the events of a trace are, by category and name: the one table that every figure rests on.
 
-| class | events |
-|---|---|
-| compute | category kernel or Kernel, any other name |
-| communication | category kernel, name holds nccl or rccl in any case |
-| copy | category gpu_memcpy or Memcpy |
-| memset | category gpu_memset or Memset |
-| communication on a CPU | name begins with `gloo:` |
+`TABLE` gives the class of a device operation; the first row that fits decides. Beside it stand the categories of the
+host's events, and the names that mark steps, loaders, launches and waits.
 
-Sources: categories from libkineto `ActivityType.cpp` (`Kernel` and its like are their names before 2022);
-`ncclDevKernel_*` from NCCL `src/device/generate.py` (`ncclKernel_*` before 2.19), names that RCCL keeps; `gloo:*` from
-torch `ProcessGroupGloo.cpp`.
-
-Not work of a device: gpu_user_annotation (a copy of a range), cuda_sync (the host waiting), cpu_op events of inductor
-and triton that carry a `stream` argument.
+Sources of the categories: libkineto `ActivityType.cpp`; `Kernel` and its like are their names before 2022. Not work of
+a device: gpu_user_annotation (a copy of a range), cuda_sync (what waits, not what works), cuda_profiler_range (a
+counter's range around kernels), and the cpu_op events of inductor and triton that carry a `stream` argument.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import IntEnum
 
 KERNEL_CATEGORIES = frozenset({"kernel", "Kernel"})
 COPY_CATEGORIES = frozenset({"gpu_memcpy", "Memcpy"})
 MEMSET_CATEGORIES = frozenset({"gpu_memset", "Memset"})
-DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | MEMSET_CATEGORIES
+MTIA_CATEGORIES = frozenset({"mtia_ccp_events"})
+DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | MEMSET_CATEGORIES | MTIA_CATEGORIES
 SYNC_CATEGORIES = frozenset({"cuda_sync"})
-LAUNCH_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime"})
+LAUNCH_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"})
 OPERATOR_CATEGORIES = frozenset({"cpu_op", "Operator"})
 RANGE_CATEGORIES = (
     frozenset({"user_annotation"}) | OPERATOR_CATEGORIES
 )  # on the host: old traces write ranges as operators
-FOREIGN_DEVICE_CATEGORIES = frozenset({"mtia_ccp_events", "mtia_insight", "hpu_op", "glow_runtime"})
+FOREIGN_DEVICE_CATEGORIES = frozenset({"mtia_insight", "hpu_op", "glow_runtime"})
 
-# libkineto/src/ActivityType.cpp, and the names of the same before 2022: what tells a torch trace from another.
+# What tells a torch trace from another tool's.
 TORCH_CATEGORIES = (
     DEVICE_CATEGORIES
     | SYNC_CATEGORIES
     | LAUNCH_CATEGORIES
     | RANGE_CATEGORIES
     | FOREIGN_DEVICE_CATEGORIES
-    | frozenset(
-        {"gpu_user_annotation", "python_function", "cpu_instant_event", "mtia_runtime", "overhead", "xpu_driver"}
-    )
+    | frozenset({"gpu_user_annotation", "python_function", "cpu_instant_event", "overhead", "cuda_profiler_range"})
 )
 
 # torch.autograd.profiler before torch.profiler wrote no categories: its two processes say what the events are.
 LEGACY_PROCESSES = {"CPU functions": "Operator", "CUDA functions": "Kernel"}
-
-COMMUNICATION_NAME = re.compile(r"nccl|rccl", re.IGNORECASE)
-GLOO_PREFIX = "gloo:"
-# Operators and ranges that stand for a collective call; their arguments tell of it.
-COLLECTIVE_PREFIXES = (GLOO_PREFIX, "c10d::", "_c10d_functional::", "nccl:", "record_param")
-STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
-LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
-LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")
 
 
 class Work(IntEnum):
@@ -66,10 +50,54 @@ class Work(IntEnum):
     MEMSET = 3
 
 
+@dataclass(frozen=True)
+class Row:
+    """Device operations of these categories whose name holds `name` (a regular expression) are of this class."""
+
+    work: Work
+    categories: frozenset[str]
+    name: str
+    source: str
+
+
+_KERNEL, _MTIA = KERNEL_CATEGORIES, MTIA_CATEGORIES
+TABLE = (
+    Row(Work.COMMUNICATION, _KERNEL, r"(?i)nccl|rccl", "NCCL src/device/generate.py; RCCL keeps the names"),
+    Row(Work.COMMUNICATION, _KERNEL, r"^mscclKernel", "RCCL's MSCCL algorithms"),
+    Row(Work.COMMUNICATION, _KERNEL, r"(one|two)_shot_all_reduce_\w*kernel", "torch CUDASymmetricMemoryOps.cu"),
+    Row(Work.COMMUNICATION, _KERNEL, r"multimem_\w*(reduce|gather)\w*_kernel", "torch CUDASymmetricMemoryOps.cu"),
+    Row(Work.COMMUNICATION, _KERNEL, r"\bcross_device_reduce_[12]stage", "custom_all_reduce.cuh of vLLM and AITER"),
+    Row(Work.COMMUNICATION, _KERNEL, r"nvshmem", "NVSHMEM's device library"),
+    Row(Work.COPY, _KERNEL, r"^__amd_rocclr_copy", "ROCm CLR: copies that run as kernels"),
+    Row(Work.MEMSET, _KERNEL, r"^__amd_rocclr_fill", "ROCm CLR: fills that run as kernels"),
+    Row(Work.COMPUTE, _KERNEL, r"", "any other kernel, those of a CUDA graph too"),
+    Row(Work.COPY, COPY_CATEGORIES, r"", "memory copies of CUPTI and roctracer"),
+    Row(Work.MEMSET, MEMSET_CATEGORIES, r"", "memory sets of CUPTI and roctracer"),
+    Row(Work.COPY, _MTIA, r"^dma_request$", "MTIA: the only events with a direction and a size"),
+    Row(Work.COMPUTE, _MTIA, r"", "any other event of the MTIA command processor"),
+)
+
+# On a CPU collectives are ranges of the backend's own: torch ProcessGroupGloo.cpp and its like for MPI and UCC.
+HOST_COLLECTIVE_PREFIXES = ("gloo:", "mpi:", "ucc:")
+# Operators and ranges that stand for a collective call; their arguments tell of it.
+COLLECTIVE_PREFIXES = (*HOST_COLLECTIVE_PREFIXES, "c10d::", "_c10d_functional::", "nccl:", "record_param")
+
+STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
+LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
+LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")
+# Calls in which the host waits for the device: CUDA runtime and driver API, HIP. cudaMemcpy returns when it has copied.
+WAIT_NAME = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|WithStream)?$")
+
+_TABLE = tuple((row.work, row.categories, re.compile(row.name)) for row in TABLE)
+
+
 def work_of(category: str, name: str) -> Work | None:
-    """The class of an event on a GPU; None where it is not work of the device."""
-    if category in KERNEL_CATEGORIES:
-        return Work.COMMUNICATION if COMMUNICATION_NAME.search(name) else Work.COMPUTE
-    if category in COPY_CATEGORIES:
-        return Work.COPY
-    return Work.MEMSET if category in MEMSET_CATEGORIES else None
+    """The class of an event on a device; None where it is not work of one."""
+    return next((work for work, kinds, pattern in _TABLE if category in kinds and pattern.search(name)), None)
+
+
+def waits(category: str, name: str) -> bool:
+    """Whether the host waits for the device in an event: class sync."""
+    if category in SYNC_CATEGORIES:
+        return name != "Stream Wait Event"  # there a stream waits for another, and the host goes on
+    return category in LAUNCH_CATEGORIES and WAIT_NAME.search(name) is not None

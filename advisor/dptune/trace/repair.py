@@ -12,8 +12,11 @@ _TOKEN = re.compile(
     rb'(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>-?\b(?:nan|inf(?:inity)?)\b)|(?P<comma>,(?=\s*[}\]]))',
     re.DOTALL | re.IGNORECASE,
 )
-_BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt])|(u[0-9a-fA-F]{4})|.)', re.DOTALL)
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_ESCAPE = re.compile(
+    rb'\\(?:["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|u[0-9a-fA-F]{4}|(?P<bad>.))",
+    re.DOTALL,
+)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
@@ -28,6 +31,15 @@ def _mend(match: re.Match[bytes]) -> bytes:
         return b"null"
     if match["comma"] is not None:
         return b""
-    string = _SURROGATE.sub(b"\\\\ufffd", match["string"])
-    string = _BAD_ESCAPE.sub(lambda m: m[0] if m[1] or m[2] else b"\\\\" + m[0][1:], string)
+    string = match["string"]
+    if b"\\" not in string and not _CONTROL.search(string):
+        return string
+    string = _ESCAPE.sub(_mend_escape, string)
     return _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], string)
+
+
+def _mend_escape(match: re.Match[bytes]) -> bytes:
+    """Half of a surrogate pair becomes the replacement character, what is no escape a backslash and that character."""
+    if match["half"] is not None:
+        return b"\\ufffd"
+    return match[0] if match["bad"] is None else b"\\\\" + match["bad"]

@@ -6,13 +6,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from dptune.advice import Finding
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
-from dptune.trace.decode import decode
 from dptune.trace.events import Trace
+from dptune.trace.source import located
+
+if TYPE_CHECKING:
+    from dptune.trace.hta import Analysis
 
 MOST_RANKS = 1_000_000  # a larger claim is damage
 Progress = Callable[[str, int, int], None]
@@ -20,17 +24,23 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """One rank: the trace of its lean window (or its only one), and where its rich window is, if it has one."""
+    """One rank: the trace of its lean window (or its only one), and where its rich window is, if it has one.
+
+    `cached`: whether columns may be taken from where they were kept.
+    """
 
     rank: int
     source: str
     lean: Trace
     rich_source: str | None = None
+    cached: bool = False
 
     @cached_property
     def rich(self) -> Trace | None:
         """The trace of the rich window, read when first asked for; raises TraceError where it cannot be read."""
-        return None if self.rich_source is None else decode(self.rich_source)
+        from dptune.trace.reading import read
+
+        return None if self.rich_source is None else read(self.rich_source, self.cached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +67,20 @@ class Run:
             claims = [rank.lean.distributed.world_size or 0 for rank in self.ranks]
         return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)
 
+    def hta(self, *, include_last_profiler_step: bool = False) -> Analysis:
+        """HTA's TraceAnalysis of all ranks, of the trace of each rank's lean window; no file is parsed again.
+
+        `include_last_profiler_step` is HTA's. Raises DptuneError where HTA is not installed or not usable.
+        """
+        from dptune.trace.hta import analysis
+
+        return analysis({rank.rank: rank.lean for rank in self.ranks}, include_last_profiler_step)
+
 
 def shown(path: str | os.PathLike[str]) -> str:
     """A file in a sentence: its name and the folder it lies in."""
-    parts = Path(path).parts
-    return str(Path(*parts[-2:])) if len(parts) > 2 else str(path)
+    where = located(path)
+    return str(PurePath(*where.parts[-2:])) if len(where.parts) > 2 else str(where)
 
 
 def spans(numbers: list[int]) -> str:

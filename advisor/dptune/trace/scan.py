@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 
-_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]"]', re.DOTALL)
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT = rb'[{\[](?:[^{}\[\]"]++|' + _STRING + rb")*+[}\]]"  # an object or list that holds no other
+_WHOLE = re.compile(_FLAT, re.DOTALL)
+# All up to brackets that are not those of an object or list that holds no other; those; a quote that opens no string.
+_BRACKETS = re.compile(rb'(?:[^{}\[\]"]++|' + _STRING + rb"|" + _FLAT + rb')++|([{\[]++|[}\]]++|")', re.DOTALL)
 _GAP = re.compile(rb"[\s,]*+")
 
 
@@ -40,15 +44,19 @@ class Walk:
 
     def _closing(self) -> int | None:
         """One past the bracket that closes the one at `at`; None where the text ends first."""
-        depth = 0
-        for match in _BRACKET.finditer(self.text, self.at):
-            token = match[0]
-            if token in (b"{", b"["):
-                depth += 1
-            elif token in (b"}", b"]"):
-                depth -= 1
-                if not depth:
-                    return match.end()
-            elif token == b'"':
+        if flat := _WHOLE.match(self.text, self.at):
+            return flat.end()
+        depth = 1
+        for match in _BRACKETS.finditer(self.text, self.at + 1):
+            brackets = match[1]
+            if brackets is None:
+                continue
+            if brackets == b'"':
                 return None
+            if brackets[:1] in b"{[":
+                depth += len(brackets)
+            elif len(brackets) < depth:
+                depth -= len(brackets)
+            else:
+                return match.start() + depth
         return None

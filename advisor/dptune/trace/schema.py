@@ -65,7 +65,7 @@ class Instant(Struct, gc=False, tag_field="ph", tag="i"):
 
     name: str
     ts: Raw = ABSENT
-    args: TypedMemory = TypedMemory()
+    args: TypedMemory | None = None
 
 
 class Counter(Struct, gc=False, tag_field="ph", tag="C"):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import codecs
 import importlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from dptune.errors import TraceError
+
+Tick = Callable[[int], None]
 
 GIB = 2**30
 LIMIT_BYTES = 64 * GIB  # of text; gzip unpacks to a thousand times its size at most
@@ -31,25 +33,45 @@ _DAMAGED: tuple[type[Exception], ...] = (zlib.error, getattr(_zlib, "error", zli
 class Text:
     """The UTF-8 text of one file without a byte order mark.
 
-    `broken` says, once all was read, where unpacking stopped early; "" if it did not. `limited` whether reading stopped
-    at `limit_bytes` of text.
+    `broken` says, once all was read, where reading or unpacking stopped early; "" if it did not. `limited` whether
+    reading stopped at `limit_bytes` of text. `tick` is called after each block with how many bytes of the file were
+    read.
     """
 
-    def __init__(self, source: BinaryIO, name: str, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, source: BinaryIO, name: str, limit_bytes: int = LIMIT_BYTES, tick: Tick | None = None) -> None:
         self.name = name
         self.broken = ""
         self.limited = False
         self.limit_bytes = limit_bytes
         self._blocks = self._utf8(source)
+        self._source = source
+        self._taken = 0
+        self._tick = tick
 
     def read(self) -> bytes:
         """The next block, of BLOCK_BYTES or so; b"" at the end. Raises TraceError for an empty or unreadable file."""
         try:
-            return next(self._blocks, b"")
+            block = next(self._blocks, b"")
+            if self._tick is not None:
+                self._tick(self._source.tell())
+            return block
         except OSError as error:
-            raise TraceError(
-                f"cannot read {self.name}: {error.strerror or error}", "check the path and its permissions"
-            ) from None
+            hint = getattr(error, "hint", "check the path and its permissions")
+            raise TraceError(f"cannot read {self.name}: {error.strerror or error}", hint) from None
+
+    def _next(self, source: BinaryIO, size: int) -> bytes:
+        """The next bytes of the file; b"" at its end, and where it cannot be read on, which `broken` then says."""
+        if self.broken:
+            return b""
+        try:
+            found = source.read(size)
+        except OSError as error:
+            if not self._taken:
+                raise
+            self.broken = f"reading stopped at byte {self._taken:,}: {error.strerror or error}"
+            return b""
+        self._taken += len(found)
+        return found
 
     def _utf8(self, source: BinaryIO) -> Iterator[bytes]:
         size = 0
@@ -71,7 +93,7 @@ class Text:
                 yield block
 
     def _unpacked(self, source: BinaryIO) -> Iterator[bytes]:
-        first = source.read(_PACKED_BYTES)
+        first = self._next(source, _PACKED_BYTES)
         if not first:
             raise TraceError(
                 f"{self.name} is empty (0 bytes)",
@@ -81,9 +103,9 @@ class Text:
             yield from _whole_blocks(self._members(first, source))
             return
         while first:
-            block = first + source.read(BLOCK_BYTES - len(first))
+            block = first + self._next(source, BLOCK_BYTES - len(first))
             yield block
-            first = source.read(_PACKED_BYTES)
+            first = self._next(source, _PACKED_BYTES)
 
     def _members(self, packed: bytes, source: BinaryIO) -> Iterator[bytes]:
         """Unpack all gzip members. The last bytes of the file go in alone: a wrong checksum takes no text with it."""
@@ -91,7 +113,7 @@ class Text:
         unpacker = _zlib.decompressobj(wbits=31)
         got = False
         while True:
-            more = source.read(_PACKED_BYTES)
+            more = self._next(source, _PACKED_BYTES)
             taken += len(more)
             held = packed[-_TRAILER_BYTES:] if not more else b""
             feed = packed[: len(packed) - len(held)]
@@ -107,7 +129,7 @@ class Text:
                     try:
                         text = unpacker.decompress(piece, BLOCK_BYTES)
                     except _DAMAGED:
-                        self.broken = (
+                        self.broken = self.broken or (
                             "the gzip checksum does not fit"
                             if not more and piece is held
                             else f"the gzip stream is damaged near byte {max(taken - len(more) - len(piece), 0):,}"
@@ -120,8 +142,10 @@ class Text:
                         got = True
                         yield text
             if not more:
+                if not got and self.broken:
+                    raise TraceError(f"nothing of {self.name} could be unpacked: {self.broken}", "try again")
                 if not unpacker.eof:
-                    self.broken = f"the gzip stream ends early, after {taken:,} packed bytes"
+                    self.broken = self.broken or f"the gzip stream ends early, after {taken:,} packed bytes"
                 if not got:
                     self._nothing()
                 return

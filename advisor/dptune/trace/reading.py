@@ -1,0 +1,113 @@
+"""One trace, from what was kept of it or from its file; many, one after the other or by an executor."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing.context import BaseContext
+
+from dptune.errors import DptuneError, RunError
+from dptune.trace import source
+from dptune.trace.cache import Entry
+from dptune.trace.decode import decode
+from dptune.trace.events import Trace
+from dptune.trace.run import Progress, shown
+from dptune.trace.text import Tick
+
+LEAST_BYTES = 4 * 2**20  # of files together: less is read here before another process has started
+
+
+def read(name: str, cached: bool = True, tick: Tick | None = None) -> Trace:
+    """Read one trace; `cached` takes and keeps its columns. `tick` is told how many of the file's bytes were read.
+
+    Raises TraceError where it is not a torch.profiler trace or nothing of it can be read.
+    """
+    if not cached:
+        return decode(name, tick=tick)
+    entry = Entry(name)
+    known = entry.load()
+    if known is not None:
+        return known
+    trace = decode(name, tick=tick)
+    entry.store(trace)
+    return trace
+
+
+def read_all(
+    names: Sequence[str], executor: Executor | None, jobs: int, cached: bool, progress: Progress
+) -> dict[str, Trace | DptuneError]:
+    """Each trace, or why it could not be read; here, by `jobs` processes, or each by a call of the executor.
+
+    `progress` is called with what is being read, how many bytes are done, and how many there are. Raises RunError where
+    a process that read died.
+    """
+    sizes = [source.size(name) for name in names]
+    if executor is not None:
+        return _at_once(names, sizes, executor, cached, progress)
+    if min(jobs, len(names)) < 2 or sum(sizes) < LEAST_BYTES:
+        return _one_by_one(names, sizes, cached, progress)
+    with _processes(min(jobs, len(names))) as pool:
+        return _at_once(names, sizes, pool, cached, progress)
+
+
+def _processes(jobs: int) -> ProcessPoolExecutor:
+    """Processes that read: forked from one that has imported what it takes, never from this one and its threads."""
+    context: BaseContext
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+    else:
+        context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+
+
+def _at_once(
+    names: Sequence[str], sizes: Sequence[int], executor: Executor, cached: bool, progress: Progress
+) -> dict[str, Trace | DptuneError]:
+    waiting: dict[Future[Trace | DptuneError], int] = {
+        executor.submit(_outcome, name, cached): at for at, name in enumerate(names)
+    }
+    found: dict[int, Trace | DptuneError] = {}
+    done, total = 0, sum(sizes)
+    progress(f"0 of {len(names)} traces", done, total)
+    try:
+        for future in as_completed(list(waiting)):
+            at = waiting.pop(future)
+            found[at] = future.result()
+            done += sizes[at]
+            progress(f"{len(found)} of {len(names)} traces: {shown(names[at])}", done, total)
+    except BrokenExecutor:
+        raise RunError(
+            "a process that read traces died, most likely for want of memory", "read one at a time: `--jobs 1`"
+        ) from None
+    finally:
+        for future in waiting:
+            future.cancel()
+    return {name: found[at] for at, name in enumerate(names)}
+
+
+def _one_by_one(
+    names: Sequence[str], sizes: Sequence[int], cached: bool, progress: Progress
+) -> dict[str, Trace | DptuneError]:
+    found = {}
+    done, total = 0, sum(sizes)
+    for name, size in zip(names, sizes, strict=True):
+        show = partial(_tell, progress, shown(name), done, total)
+        show(0)
+        found[name] = _outcome(name, cached, show)
+        done += size
+    return found
+
+
+def _tell(progress: Progress, what: str, before: int, total: int, read_bytes: int) -> None:
+    progress(what, before + read_bytes, total)
+
+
+def _outcome(name: str, cached: bool, tick: Tick | None = None) -> Trace | DptuneError:
+    try:
+        return read(name, cached, tick)
+    except DptuneError as error:
+        return error

@@ -1,0 +1,128 @@
+"""What an input may come to: figures or one sentence, in bounded time; and where json.loads reads it, those figures."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dptune.errors import DptuneError
+from dptune.measure import measure
+from dptune.trace import load
+from dptune.trace.body import SECOND
+from dptune.trace.events import Trace
+
+from ..trace import plain  # noqa: TID252 - tests are no installed package
+
+LIMIT_SECONDS = 10
+# What json.loads takes and dptune mends or leaves out: lone surrogates, numbers of any length and beyond float64.
+_TOLERATED = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\d{4000}|1e[49]")
+_NUMBERS = ("ts_ns", "dur_ns", "stream", "device", "correlation", "external_id", "total_bytes")
+
+
+@dataclass
+class Outcome:
+    """What one input came to. `wrong` is what must not be; `refusal` the kind of the message; `compared` cells."""
+
+    wrong: list[str] = field(default_factory=list)
+    refusal: str = ""
+    events: int = 0
+    partial: bool = False
+    compared: int = 0
+    seconds: float = 0.0
+
+
+class TooSlow(BaseException):
+    """An input took more than LIMIT_SECONDS; no handler of the code under test may catch it."""
+
+
+def judged(path: Path, data: bytes, planted: bool = False) -> Outcome:
+    """Load and measure a file that holds `data`."""
+    outcome = Outcome()
+    path.write_bytes(data)
+    before = signal.signal(signal.SIGALRM, _too_slow)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+    began = time.perf_counter()
+    try:
+        run = load([path])
+        measure(run).model_dump_json()
+    except DptuneError as error:
+        outcome.refusal = _kind(error, path)
+        outcome.wrong += _untidy(error)
+    except TooSlow:
+        outcome.wrong.append(f"took more than {LIMIT_SECONDS} s")
+    except Exception as error:
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = "" if at is None else f" at {Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}"
+        outcome.wrong.append(f"{type(error).__name__}: {error}{where}"[:300])
+    else:
+        trace = run.ranks[0].lean
+        outcome.events, outcome.partial = trace.events, bool(trace.partial)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        outcome.seconds = time.perf_counter() - began
+        _compare(outcome, trace, data, planted)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    outcome.seconds = outcome.seconds or time.perf_counter() - began
+    if planted and outcome.refusal:
+        outcome.wrong.append("a sound file was refused")
+    return outcome
+
+
+def _compare(outcome: Outcome, trace: Trace, data: bytes, planted: bool) -> None:
+    """Where json.loads takes the text, the figures have to be the same, or the file said to be partial."""
+    try:
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        given = plain.document(text)
+        read = plain.reading(given)
+    except (ValueError, KeyError, TypeError, RecursionError, OSError, EOFError, gzip.zlib.error):
+        if planted:
+            outcome.wrong.append("the planted file is not sound")
+        return
+    if SECOND in trace.partial:  # json.loads takes the events of the last
+        return
+    if planted or not (trace.partial or _TOLERATED.search(text)):
+        differ, outcome.compared = plain.differences(trace, read)
+        outcome.wrong += differ
+        return
+    columns = trace.columns
+    told = trace.partial or any(finding.code == "events-unreadable" for finding in trace.findings)
+    if len(columns) < len(read.arguments) and not told:
+        outcome.wrong.append("events are missing, and nothing says so")
+    row_of = dict(zip(read.columns["position"], range(len(read.arguments)), strict=True))
+    rows = [row_of.get(position, -1) for position in columns.position.tolist()]
+    if -1 in rows:
+        outcome.wrong.append("an event that json.loads does not find")
+        return
+    outcome.compared = len(rows) * len(_NUMBERS)
+    for name in _NUMBERS:
+        expected = np.array([read.columns[name][row] for row in rows], dtype=np.int64)
+        if (getattr(columns, name) != expected).any():
+            outcome.wrong.append(f"{name} of a partial file")
+
+
+def _untidy(error: DptuneError) -> list[str]:
+    """What is wrong with an error's words."""
+    wrong = []
+    for what, words in (("message", error.message), ("hint", error.hint)):
+        if not words.strip() or len(words) > 600 or "Traceback" in words or not words.isprintable():
+            wrong.append(f"the {what} of the error: {words[:200]!r}")
+    return wrong
+
+
+def _kind(error: DptuneError, path: Path) -> str:
+    words = error.message.replace(str(path), "FILE").replace(path.name, "FILE")
+    return f"{type(error).__name__}: {re.sub(r'[0-9][0-9,.]*', 'N', words)}"
+
+
+def _too_slow(*_: Any) -> None:
+    raise TooSlow

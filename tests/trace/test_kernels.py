@@ -1,0 +1,141 @@
+"""The table of kernel classes, on names written by hand and on every distinct name of the real traces."""
+
+import gzip
+import json
+import re
+
+import pytest
+
+from dptune.measure import measure
+from dptune.trace import load
+from dptune.trace.kernels import TABLE, Work, waits, work_of
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "work"),
+    [
+        ("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Work.COMMUNICATION),
+        ("kernel", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", Work.COMMUNICATION),
+        ("Kernel", "ncclAllReduceRingLLKernel_sum_f32(ncclColl)", Work.COMMUNICATION),
+        ("kernel", "ncclDevKernel_Generic_1(ncclDevComm*, channelMasks, ncclWork*)", Work.COMMUNICATION),
+        ("kernel", "mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", Work.COMMUNICATION),
+        ("kernel", "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", Work.COMMUNICATION),
+        ("kernel", "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<float, 16>()", Work.COMMUNICATION),
+        ("kernel", "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", Work.COMMUNICATION),
+        ("kernel", "void (anonymous namespace)::multimem_all_gather_kernel<16>()", Work.COMMUNICATION),
+        ("kernel", "nvshmemi_transfer_rma_kernel", Work.COMMUNICATION),
+        ("kernel", "__amd_rocclr_copyBuffer.kd", Work.COPY),
+        ("kernel", "__amd_rocclr_fillBufferAligned.kd", Work.MEMSET),
+        ("kernel", "Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1_SE.kd", Work.COMPUTE),
+        ("kernel", "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>()", Work.COMPUTE),
+        ("kernel", "triton_red_fused_all_gather_into_tensor_mean_0", Work.COMPUTE),
+        ("kernel", "", Work.COMPUTE),
+        ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", Work.COPY),
+        ("gpu_memcpy", "CopyDeviceToHost", Work.COPY),
+        ("Memset", "Memset (Device)", Work.MEMSET),
+        ("mtia_ccp_events", "dma_request", Work.COPY),
+        ("mtia_ccp_events", "fc-dtype_Float", Work.COMPUTE),
+        ("gpu_user_annotation", "nccl:all_reduce", None),
+        ("cuda_profiler_range", "ampere_sgemm_32x32", None),
+        ("cuda_sync", "Stream Sync", None),
+        ("cpu_op", "triton_poi_fused_add_0", None),
+    ],
+)
+def test_names_written_by_hand(category, name, work):
+    assert work_of(category, name) is work
+
+
+def test_every_row_of_the_table_decides_for_some_name():
+    """By a name that holds what the row looks for: no row stands behind one that takes all of its names."""
+    examples = {
+        r"(?i)nccl|rccl": "rcclKernel",
+        r"(one|two)_shot_all_reduce_\w*kernel": "one_shot_all_reduce_kernel",
+        r"multimem_\w*(reduce|gather)\w*_kernel": "multimem_one_shot_reduce_kernel",
+        r"\bcross_device_reduce_[12]stage": "sglang::cross_device_reduce_2stage",
+        r"^dma_request$": "dma_request",
+        r"": "anything",
+    }
+    for row in TABLE:
+        name = examples.get(row.name, row.name.lstrip("^"))
+        assert re.search(row.name, name)
+        assert {work_of(category, name) for category in row.categories} == {row.work}, row
+        assert row.source
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "waiting"),
+    [
+        ("cuda_runtime", "cudaDeviceSynchronize", True),
+        ("cuda_runtime", "cudaStreamSynchronize", True),
+        ("cuda_runtime", "cudaEventSynchronize", True),
+        ("cuda_driver", "cuCtxSynchronize", True),
+        ("Runtime", "cudaMemcpy", True),
+        ("cuda_runtime", "hipDeviceSynchronize", True),
+        ("cuda_runtime", "hipMemcpy", True),
+        ("cuda_runtime", "hipMemcpyWithStream", True),
+        ("cuda_sync", "Event Sync", True),
+        ("cuda_sync", "Stream Wait Event", False),
+        ("cuda_runtime", "cudaMemcpyAsync", False),
+        ("cuda_runtime", "cudaStreamWaitEvent", False),
+        ("cuda_runtime", "cudaLaunchKernel", False),
+        ("cuda_runtime", "cudaEventQuery", False),
+        ("cpu_op", "cudaDeviceSynchronize", False),
+    ],
+)
+def test_where_the_host_waits(category, name, waiting):
+    assert waits(category, name) is waiting
+
+
+def test_every_distinct_name_of_the_real_traces(real_traces):
+    """Against the definitions in the manifest of the traces, and for where the host waits a list read by eye."""
+    names = set()
+    for entry in json.loads((real_traces / "MANIFEST.json").read_text()):
+        if entry["torch_trace"]:
+            raw = (real_traces / entry["file"]).read_bytes()
+            document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+            events = document if isinstance(document, list) else document["traceEvents"]
+            names |= {(str(e.get("cat")), str(e["name"])) for e in events if e.get("ph") == "X"}
+    expected = {}
+    for category, name in names:
+        if category in ("kernel", "Kernel"):
+            communicates = any(word in name.lower() for word in ("nccl", "rccl"))
+            expected[category, name] = Work.COMMUNICATION if communicates else Work.COMPUTE
+        elif category in ("gpu_memcpy", "Memcpy"):
+            expected[category, name] = Work.COPY
+        elif category in ("gpu_memset", "Memset"):
+            expected[category, name] = Work.MEMSET
+        elif category == "mtia_ccp_events":
+            expected[category, name] = Work.COPY if name == "dma_request" else Work.COMPUTE
+    assert len(expected) > 1400
+    found = {pair: work for pair in names if (work := work_of(*pair)) is not None}
+    assert found == expected
+    assert {pair for pair in names if waits(*pair)} == WAITS
+
+
+WAITS = {
+    *((kind, call) for kind in ("Runtime", "cuda_runtime") for call in (
+        "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize", "cudaMemcpy"
+    )),
+    *(("cuda_runtime", call) for call in ("hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpyWithStream")),
+    *(("cuda_sync", kind) for kind in ("Context Sync", "Event Sync", "Stream Sync")),
+}  # fmt: skip
+
+
+def test_mtia_has_an_account(real_traces):
+    """Its largest kernel class by hand: the union of its events from the file is what the account calls busy."""
+    (path,) = (real_traces / "mtia").glob("*.gz")
+    (device,) = measure(load([path])).ranks[0].devices
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)["traceEvents"]
+    spans = sorted(
+        (round(float(e["ts"]) * 1000), round(float(e["ts"]) * 1000) + round(float(e["dur"]) * 1000))
+        for e in events
+        if e.get("cat") == "mtia_ccp_events"
+    )
+    busy, reached = 0, 0
+    for start, end in spans:
+        busy += max(end - max(start, reached), 0)
+        reached = max(reached, end)
+    assert device.device == "mtia:9"
+    assert (device.device_operations, device.kernels) == (len(spans), 0)
+    assert device.whole.busy_ns == busy
+    assert 0 < device.whole.copy_ns < device.whole.compute_ns

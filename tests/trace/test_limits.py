@@ -1,0 +1,117 @@
+"""Where reading stops whatever a file claims, and that what was read until then is kept."""
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from dptune.errors import TraceError
+from dptune.trace import body, builder, text
+from dptune.trace.decode import decode
+
+HEAD = b'{"schemaVersion": 1, "traceEvents": ['
+
+
+def event(name="a", **more):
+    return json.dumps(
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 1, "dur": 1, **more}
+    ).encode()
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Limits of a size that a test can reach."""
+    for module in (text, body):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 70_000)
+    monkeypatch.setattr(body, "LONGEST_BYTES", 300_000)
+    monkeypatch.setattr(builder, "MOST_ROWS", 10_000)
+    monkeypatch.setattr(builder, "MOST_CHARACTERS", 100_000)
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def test_more_events_than_fit(tmp_path, small):
+    trace = decode(written(tmp_path / "t.json", HEAD + b",".join([event()] * 30_000) + b"]}"))
+    assert 10_000 < len(trace.columns) < 12_000
+    assert "reading stopped at the limit of 10,000 events" in trace.partial
+
+
+def test_more_names_than_fit(tmp_path, small):
+    events = [event(f"{at:0100d}") for at in range(9_000)]
+    trace = decode(written(tmp_path / "t.json", HEAD + b",".join(events) + b"]}"))
+    assert 1_000 < len(trace.columns) < 3_000
+    assert "reading stopped at the limit of 100,000 characters of names" in trace.partial
+
+
+def test_one_endless_event(tmp_path, small):
+    """Its string never ends; nothing after it can be an event."""
+    content = HEAD + event("kept") + b', {"ph": "X", "name": "' + b"x" * 2_000_000
+    trace = decode(written(tmp_path / "t.json", content))
+    assert trace.columns.names == ("kept",)
+    assert "where an event of more than 0 MiB begins" in trace.partial
+
+
+def test_an_endless_event_of_many_brackets(tmp_path, small):
+    content = HEAD + event("kept") + b', {"args": ' + b"[" * 1_000_000
+    trace = decode(written(tmp_path / "t.json", content))
+    assert trace.columns.names == ("kept",)
+    assert trace.partial
+
+
+def test_text_without_events_is_refused_when_the_limit_is_reached(tmp_path, small):
+    with pytest.raises(TraceError, match="looks like"):
+        decode(written(tmp_path / "t.json", b'{"nodes": "' + b"x" * 2_000_000))
+    with pytest.raises(TraceError, match="looks like"):
+        decode(written(tmp_path / "u.json", b" " * 2_000_000))
+
+
+def test_text_over_the_limit(tmp_path):
+    path = written(tmp_path / "t.json", HEAD + b",".join([event()] * 1_000) + b"]}")
+    trace = decode(path, limit_bytes=path.stat().st_size // 2)
+    assert 400 < trace.events < 600
+    assert "reading stopped at the limit of" in trace.partial
+    assert decode(path, limit_bytes=path.stat().st_size).partial == ""
+
+
+BOMB = """
+import sys
+from dptune.errors import DptuneError
+from dptune.trace.decode import decode
+try:
+    print(decode(sys.argv[1]).partial)
+except DptuneError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "fill", "end"),
+    [
+        (HEAD + event() + b",", b" ", b"]}"),
+        (HEAD + event() + b",", b",", b"]}"),
+        (HEAD + event() + b', {"name": "', b"x", b'"}]}'),
+        (HEAD + event() + b"]", b" ", b"}"),
+        (b"", b" ", b""),
+        (b'{"a": "', b"x", b'", "traceEvents": []}'),
+        (HEAD + event() + b",", event() + b",", b"{}]}"),
+    ],
+    ids=["blanks", "commas", "a name", "after the events", "nothing else", "before the events", "events"],
+)
+def test_a_bomb_of_two_gigabytes_takes_little_memory(tmp_path, start, fill, end):
+    """In a process of its own, whose peak is asked of the kernel."""
+    path = tmp_path / "bomb.json.gz"
+    member = gzip.compress(fill * (2**24 // len(fill)), 1)
+    count = 6 if len(fill) > 1 else 128
+    path.write_bytes(gzip.compress(start) + member * count + gzip.compress(end))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    done = subprocess.run([sys.executable, "-c", BOMB, str(path)], capture_output=True, text=True, check=True)
+    assert len(done.stdout.strip().splitlines()) <= 1
+    assert "Traceback" not in done.stderr
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert peak < max(before, 700_000), (before, peak)  # KiB

@@ -1,0 +1,127 @@
+"""Several traces at once: by processes of dptune's own, or by any executor that is passed in."""
+
+import gzip
+import os
+import re
+import signal
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dptune.errors import RunError
+from dptune.measure import measure
+from dptune.trace import load, reading
+
+SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
+
+
+@pytest.fixture
+def eight(tmp_path):
+    """Eight ranks, made of recordings of two."""
+    traces = sorted(SOURCE.glob("*/rank-0000?.trace.json.gz"))
+    for rank in range(8):
+        text = gzip.decompress(traces[rank % len(traces)].read_bytes())
+        text, replaced = re.subn(rb'"rank": \d+, "world_size": \d+', b'"rank": %d, "world_size": 8' % rank, text)
+        assert replaced == 1
+        (tmp_path / f"trace_{rank}.json.gz").write_bytes(gzip.compress(text, 1))
+    return tmp_path
+
+
+def told(run):
+    return {rank.rank: (rank.source, rank.lean.events, rank.lean.columns.names) for rank in run.ranks}
+
+
+class Here(Executor):
+    """The least that is an executor."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def submit(self, function, /, *args, **kwargs):
+        self.calls += 1
+        future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def test_any_executor_gives_the_same_run(eight):
+    alone = load([eight])
+    here = Here()
+    assert told(load([eight], executor=here)) == told(alone)
+    assert here.calls == 8
+    with ThreadPoolExecutor(3) as threads:
+        assert told(load([eight], executor=threads)) == told(alone)
+    with ProcessPoolExecutor(2) as processes:
+        run = load([eight], executor=processes)
+    assert told(run) == told(alone)
+    assert measure(run) == measure(alone)
+
+
+def test_processes_of_its_own(eight, monkeypatch):
+    monkeypatch.setattr(reading, "LEAST_BYTES", 0)
+    seen = []
+    run = load([eight], jobs=2, progress=lambda *call: seen.append(call))
+    assert told(run) == told(load([eight]))
+    size = sum(path.stat().st_size for path in eight.iterdir())
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert (seen[0][1], seen[-1][1], {total for _, _, total in seen}) == (0, size, {size})
+    assert seen[-1][0].startswith("8 of 8 traces: ")
+
+
+def test_few_bytes_are_read_here(eight, monkeypatch):
+    monkeypatch.setattr(reading, "_processes", lambda _jobs: pytest.fail("processes were started"))
+    assert len(load([eight], jobs=2).ranks) == 8
+    monkeypatch.setattr(reading, "LEAST_BYTES", 0)
+    assert len(load([eight / "trace_0.json.gz"], jobs=2).ranks) == 1
+    assert len(load([eight], jobs=1).ranks) == 8
+
+
+def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_there(eight):
+    (eight / "trace_3.json.gz").write_text("<html>")
+    with ThreadPoolExecutor(2) as threads:
+        run = load([eight], executor=threads)
+    assert len(run.ranks) == 7
+    assert any("looks like a web page" in finding.text for finding in run.findings)
+
+
+class Dying(Here):
+    """An executor whose second call takes its process with it."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+
+    def submit(self, function, /, *args, **kwargs):
+        self.calls += 1
+        if self.calls == 2:
+            return self.pool.submit(_die)
+        return self.pool.submit(function, *args, **kwargs)
+
+
+def _die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_was_killed_is_one_sentence(eight):
+    with (
+        ProcessPoolExecutor(2) as pool,
+        pytest.raises(RunError, match="died, most likely for want of memory") as raised,
+    ):
+        load([eight], executor=Dying(pool))
+    assert "--jobs 1" in raised.value.hint
+
+
+def test_an_interrupt_waits_for_no_trace(eight):
+    """What was not begun is cancelled."""
+    with ThreadPoolExecutor(1) as threads:
+        seen = []
+
+        def stop(what, done, _total):
+            seen.append(what)
+            if done:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            load([eight], executor=threads, progress=stop)
+        assert len(seen) == 2
