@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests bench-overhead bench-loading docs dist clean
+.PHONY: help demo test check lint format types layers tests fuzz bench-overhead bench-loading docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ layers: ## import-linter: who may import whom
 
 tests: ## pytest on two cores; its last lines say what was skipped, and why
 	$(BIN)/python -m pytest -rs -n 2
+
+fuzz: ## 100,000 damaged traces through the reader (about half an hour; resumes; tests/fuzz/results.json)
+	$(BIN)/python -m tests.fuzz.mutate
 
 bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
 	$(BIN)/python tests/benchmarks/overhead.py

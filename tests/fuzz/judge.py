@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ LIMIT_SECONDS = 10
 # What json.loads takes and dptune mends or leaves out: lone surrogates, numbers of any length and beyond float64.
 _TOLERATED = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\d{4000}|1e[49]")
 _NUMBERS = ("ts_ns", "dur_ns", "stream", "device", "correlation", "external_id", "total_bytes")
+# Mutations at one place, and how many events they touch at most.
+TOUCHED = {"flip": 8, "insert": 2, "delete": 9, "number": 1, "string": 1, "bracket": 2, "nest": 1, "planted": 1}
 
 
 @dataclass
@@ -42,9 +47,10 @@ class TooSlow(BaseException):
     """An input took more than LIMIT_SECONDS; no handler of the code under test may catch it."""
 
 
-def judged(path: Path, data: bytes, planted: bool = False) -> Outcome:
-    """Load and measure a file that holds `data`."""
+def judged(path: Path, data: bytes, kind: str, base: bytes) -> Outcome:
+    """Load and measure a file that holds `data`, made of the sound piece `base` by mutations of that kind."""
     outcome = Outcome()
+    planted = kind == "planted"
     path.write_bytes(data)
     before = signal.signal(signal.SIGALRM, _too_slow)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
@@ -69,6 +75,8 @@ def judged(path: Path, data: bytes, planted: bool = False) -> Outcome:
         signal.setitimer(signal.ITIMER_REAL, 0)
         outcome.seconds = time.perf_counter() - began
         _compare(outcome, trace, data, planted)
+        if base and kind in TOUCHED:
+            _compare_with_base(outcome, trace, base, TOUCHED[kind])
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -82,6 +90,7 @@ def _compare(outcome: Outcome, trace: Trace, data: bytes, planted: bool) -> None
     """Where json.loads takes the text, the figures have to be the same, or the file said to be partial."""
     try:
         text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        text = text.decode(json.detect_encoding(text), "surrogatepass").encode("utf-8", "surrogatepass")
         given = plain.document(text)
         read = plain.reading(given)
     except (ValueError, KeyError, TypeError, RecursionError, OSError, EOFError, gzip.zlib.error):
@@ -95,8 +104,7 @@ def _compare(outcome: Outcome, trace: Trace, data: bytes, planted: bool) -> None
         outcome.wrong += differ
         return
     columns = trace.columns
-    told = trace.partial or any(finding.code == "events-unreadable" for finding in trace.findings)
-    if len(columns) < len(read.arguments) and not told:
+    if len(columns) < len(read.arguments) and not _told(trace):
         outcome.wrong.append("events are missing, and nothing says so")
     row_of = dict(zip(read.columns["position"], range(len(read.arguments)), strict=True))
     rows = [row_of.get(position, -1) for position in columns.position.tolist()]
@@ -108,6 +116,29 @@ def _compare(outcome: Outcome, trace: Trace, data: bytes, planted: bool) -> None
         expected = np.array([read.columns[name][row] for row in rows], dtype=np.int64)
         if (getattr(columns, name) != expected).any():
             outcome.wrong.append(f"{name} of a partial file")
+
+
+def _compare_with_base(outcome: Outcome, trace: Trace, base: bytes, touched: int) -> None:
+    """One local damage: no event but the few that it touched is made up, or lost without a word."""
+    expected = _events_of(base)
+    columns = trace.columns
+    names = [columns.name(row) for row in range(len(columns))]
+    found = Counter(zip(columns.ts_ns.tolist(), columns.dur_ns.tolist(), names, strict=True))
+    if (found - expected).total() > touched:
+        outcome.wrong.append(f"{(found - expected).total()} events are made up")
+    if (expected - found).total() > touched and not _told(trace):
+        outcome.wrong.append(f"{(expected - found).total()} events are lost, and nothing says so")
+
+
+@cache
+def _events_of(base: bytes) -> Counter[tuple[int, int, str]]:
+    columns = plain.reading(plain.document(base)).columns
+    return Counter(zip(columns["ts_ns"], columns["dur_ns"], columns["name_id"], strict=True))
+
+
+def _told(trace: Trace) -> bool:
+    """Whether it is said that events are missing."""
+    return bool(trace.partial) or any(finding.code == "events-unreadable" for finding in trace.findings)
 
 
 def _untidy(error: DptuneError) -> list[str]:

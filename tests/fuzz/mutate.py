@@ -56,13 +56,14 @@ class Source:
         sound = [data for name, data in sorted(found.items()) if "not_torch" not in name]
         return cls(sound, [data for _, data in sorted(damaged().items()) if data] + foreign)
 
-    def made(self, seed: int, number: int) -> tuple[str, bytes]:
-        """Input `number`: its kind and its bytes."""
+    def made(self, seed: int, number: int) -> tuple[str, bytes, bytes]:
+        """Input `number`: its kind, its bytes, and the sound piece it was made of (b"" where it was none)."""
         random = Random(f"{seed}:{number}")
         if random.random() < 0.2:
-            data = mutations.figure(random, random.choice(self.sound))
-            return "planted", data
-        data = random.choice(self.sound if random.random() < 0.75 else self.broken)
+            base = random.choice(self.sound)
+            return "planted", mutations.figure(random, base), base
+        base = random.choice(self.sound) if random.random() < 0.75 else b""
+        data = base or random.choice(self.broken)
         names = []
         for _ in range(random.choice((1, 1, 1, 2, 3))):
             if not data:
@@ -80,7 +81,7 @@ class Source:
         elif shell < 0.18:
             data = mutations.encoding(random, data)
             names.append("encoding")
-        return "+".join(names), data
+        return "+".join(names), data, base
 
 
 @dataclass
@@ -137,9 +138,9 @@ def small_blocks(wanted: bool) -> Iterator[None]:
 def run(source: Source, numbers: range, seed: int, path: Path, tally: Tally) -> Iterator[Tally]:
     """Judge inputs; the tally after each."""
     for number in numbers:
-        kind, data = source.made(seed, number)
+        kind, data, base = source.made(seed, number)
         with small_blocks(number % 3 == 0):
-            outcome = judged(path, data, kind == "planted")
+            outcome = judged(path, data, kind, base)
         tally.add(number, kind, len(data), outcome)
         yield tally
 
@@ -210,9 +211,9 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     source = Source.cut(LARGEST_BYTES)
     if given.input is not None:
-        kind, data = source.made(given.seed, given.input)
+        kind, data, base = source.made(given.seed, given.input)
         with small_blocks(given.input % 3 == 0):
-            outcome = judged(Path(f"fuzz-{given.input}.json"), data, kind == "planted")
+            outcome = judged(Path(f"fuzz-{given.input}.json"), data, kind, base)
         print(kind, outcome)
         return bool(outcome.wrong)
     engine = engine_digest()

@@ -18,7 +18,7 @@ import numpy as np
 COLUMNS = ("ts_ns", "dur_ns", "stream", "device", "correlation", "external_id", "total_bytes", "position")
 WORDS = {"name_id": "names", "category_id": "categories", "pid_id": "labels", "tid_id": "labels"}
 FARTHEST_NS = 2**62  # a time beyond it is none
-SPEAKING = ("gloo:", "c10d::", "_c10d_functional::", "nccl:", "record_param")
+SPEAKING = ("gloo:", "mpi:", "ucc:", "c10d::", "_c10d_functional::", "nccl:", "record_param")
 SIZES = ("In msg nelems", "Out msg nelems")
 ALLOCATION = ("Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved", "Addr")
 OLDEST = {"CPU functions": "Operator", "CUDA functions": "Kernel"}  # traces of before 2021 write no categories

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from dptune.errors import DptuneError
 from dptune.measure import measure
 from dptune.trace import load
+from dptune.trace.body import Body
+from dptune.trace.decode import decode
 
 TRACE = json.dumps(
     {
@@ -78,3 +80,60 @@ def test_numbers_beyond_any_range(tmp_path, number, field):
     path = tmp_path / "t.json"
     path.write_bytes(TRACE.replace(field, field.split(b":")[0] + b": " + number.encode()))
     assert outcome(path)
+
+
+KERNEL = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5,"dur":2,"args":{"stream":7,"device":0%s}}'
+
+
+def read(tmp_path, *events: bytes, after: bytes = b"]}"):
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"schemaVersion":1,"traceEvents":[' + b",".join(events) + after)
+    return decode(path)
+
+
+@pytest.mark.parametrize(
+    "argument", [b'"bytes":1e400', b'"bytes":' + b"9" * 5000, b'"dtype":"\\ud800"', b'"Process Group Name":"\xff"']
+)
+def test_one_bad_argument_takes_no_other_with_it(tmp_path, argument):
+    columns = read(tmp_path, KERNEL % (b"," + argument + b',"correlation":5'), KERNEL % b"").columns
+    assert columns.stream.tolist() == [7, 7]
+    assert columns.correlation.tolist() == [5, -1]
+    assert columns.total_bytes.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("time", [b"9223372036854775.808", b"9999999999999999", b'"1_000"', b"4611686018427387.905"])
+def test_a_time_that_is_none_is_left_out_and_said_to_be(tmp_path, time):
+    trace = read(tmp_path, KERNEL.replace(b'"ts":5', b'"ts":' + time) % b"", KERNEL % b"")
+    assert trace.columns.ts_ns.tolist() == [5000]
+    assert "1 of 2 events could not be read" in trace.findings[0].text
+
+
+def test_events_after_the_closing_bracket_are_said_to_be_lost(tmp_path):
+    trace = read(tmp_path, KERNEL % b"", KERNEL % b"", after=b"], " + KERNEL % b"" + b"]}")
+    assert len(trace.columns) == 2
+    assert "the list of events is closed and more of them follow" in trace.partial
+
+
+def test_an_allocation_without_arguments_is_none(tmp_path):
+    """Of its kind torch writes none; taken as one of -1 bytes, it would be a free."""
+    memory = b'{"ph":"i","name":"[memory]","pid":0,"tid":0,"ts":5%s}'
+    trace = read(tmp_path, KERNEL % b"", memory % b"", memory % b',"args":{"Bytes":8,"Addr":-9223372036854775808}')
+    assert (trace.memory.size_bytes.tolist(), trace.memory.address.tolist()) == ([8], [-1])
+
+
+def test_what_stands_after_the_events_is_not_taken_for_one(tmp_path, monkeypatch):
+    """The list closes inside a block; the block is decoded at once all the same."""
+    monkeypatch.setattr(Body, "_one_by_one", None)
+    devices = b'], "deviceProperties": [{"id": 0, "name": "A"}, {"id": 1, "name": "B"}]}'
+    trace = read(tmp_path, KERNEL % b"", KERNEL % b"", after=devices)
+    assert (len(trace.columns), [device.name for device in trace.devices], trace.partial) == (2, ["A", "B"], "")
+
+
+def test_a_name_that_is_mended_keeps_what_was_sound_in_it(tmp_path):
+    names = read(tmp_path, KERNEL.replace(b'"k"', b'"\x01\\ud83d\\ude00\\\\ud800\\ud800\\q"') % b"").columns.names
+    assert names == ("\x01😀\\ud800\ufffd\\q",)
+
+
+def test_a_trace_whose_first_event_is_cut_is_not_said_to_be_empty(tmp_path):
+    with pytest.raises(DptuneError, match="breaks off before its first whole event, at byte 34 of its text"):
+        read(tmp_path, KERNEL[:50], after=b"")

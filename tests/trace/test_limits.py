@@ -54,7 +54,13 @@ def test_one_endless_event(tmp_path, small):
     content = HEAD + event("kept") + b', {"ph": "X", "name": "' + b"x" * 2_000_000
     trace = decode(written(tmp_path / "t.json", content))
     assert trace.columns.names == ("kept",)
-    assert "where an event of more than 0 MiB begins" in trace.partial
+    assert "where no event ends in 0 MiB" in trace.partial
+
+
+def test_an_endless_gap(tmp_path, small):
+    trace = decode(written(tmp_path / "t.json", HEAD + event("kept") + b", " * 1_000_000 + event("lost") + b"]}"))
+    assert trace.columns.names == ("kept",)
+    assert "where no event ends in 0 MiB" in trace.partial
 
 
 def test_an_endless_event_of_many_brackets(tmp_path, small):

@@ -52,18 +52,20 @@ class Body:
 
     def take(self) -> None:
         """Read the events to their end."""
-        need = BLOCK_BYTES
+        need, reached = BLOCK_BYTES, self._offset
         while not self._closed and not self.damage:
             self._fill(need)
-            before = self._offset
+            before = self._builder.events
             if not self._at_once():
                 self._one_by_one()
-            # An event that does not close is not walked again for each block that is read.
-            need = BLOCK_BYTES if self._offset > before else 2 * len(self._pending)
             if self._builder.full:
                 self._break(f": reading stopped at the limit of {self._builder.full}")
-            elif need > LONGEST_BYTES and len(self._pending) > LONGEST_BYTES:
-                self._break(f", where an event of more than {LONGEST_BYTES // MIB} MiB begins")
+            elif self._builder.events > before:
+                need, reached = BLOCK_BYTES, self._offset
+            elif not self.damage and self._offset + len(self._pending) - reached > LONGEST_BYTES:
+                self._break(f", where no event ends in {LONGEST_BYTES // MIB} MiB")
+            else:  # an event that does not close is not walked again for each block that is read
+                need = 2 * len(self._pending)
         if self._closed:
             self._fill(LONGEST_BYTES)
             self.footer = self._pending
@@ -79,7 +81,7 @@ class Body:
     def _fill(self, need: int) -> None:
         """Read on until `need` bytes are pending or the file ends."""
         parts, size = [self._pending], len(self._pending)
-        while not self._ended and size < need:
+        while not self._ended and size < max(need, BLOCK_BYTES):
             block = self._text.read()
             self._ended = not block
             parts.append(block)

@@ -21,7 +21,7 @@ from dptune.trace.text import LIMIT_BYTES, Text, Tick
 
 _HEADER = msgspec.json.Decoder(Header)
 _KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
-_BLANKS = b" \t\r\n"
+_INK = re.compile(rb"[^ \t\r\n]")
 
 
 @dataclass(frozen=True)
@@ -85,31 +85,33 @@ def _decode(path: str, text: Text) -> Trace:
 def _opening(name: str, text: Text) -> _Opening:
     """Read up to the events; raises TraceError where the text is no JSON object or list."""
     read = bytearray()
+    begin: int | None = None
     seen = 0
-    while len(read) <= LONGEST_BYTES:
-        block = text.read()
+    while len(read) <= LONGEST_BYTES and (block := text.read()):
         read += block
-        if not block:
-            break
-        begin = len(read) - len(read.lstrip(_BLANKS))
-        first = read[begin : begin + 1]
-        if first == b"[":
-            return _Opening(bytes(read[: likeness.LOOKED_AT_BYTES]), b"{}", bytes(read[begin + 1 :]), begin + 1)
-        if first and first != b"{":
-            break
+        if begin is None:
+            first = _INK.search(read, seen)
+            seen = len(read) if first is None else first.start()
+            if first is None:
+                continue
+            begin = seen
+        start = bytes(read[begin : begin + likeness.LOOKED_AT_BYTES])
+        if start.startswith(b"["):
+            return _Opening(start, b"{}", bytes(read[begin + 1 :]), begin + 1)
+        if not start.startswith(b"{"):
+            raise likeness.refusal(name, start)
         keys = list(_KEY.finditer(read, seen))
         for key in keys:
             header = bytes(read[begin : key.start()]).rstrip(b" \t\r\n,") + b"}"
             if _is_object(header) or key is keys[-1]:
-                start = bytes(read[: likeness.LOOKED_AT_BYTES])
                 return _Opening(start, header, bytes(read[key.end() :]), key.end())
-        seen = max(len(read) - LONGEST_KEY, 0)
-    start = bytes(read[: likeness.LOOKED_AT_BYTES])
-    if likeness.is_not_json(start):
-        raise likeness.refusal(name, start)
-    return _Opening(start, bytes(read), None)
+        seen = max(len(read) - LONGEST_KEY, begin)
+    if begin is None:
+        raise likeness.refusal(name, b"")
+    return _Opening(bytes(read[begin : begin + likeness.LOOKED_AT_BYTES]), bytes(read[begin:]), None)
 
 
+LONGEST_HEADER_BYTES = 2**20  # that is mended where no parser takes it; mending is slow
 LONGEST_KEY = 256  # the key of the events, the colon and the bracket, with blanks between them
 
 
@@ -130,7 +132,7 @@ def _header(*parts: bytes) -> Header:
             found = _HEADER.decode(part)
         except REFUSED:
             try:
-                found = _HEADER.decode(repair(part))
+                found = _HEADER.decode(repair(part[:LONGEST_HEADER_BYTES]))
             except REFUSED:
                 continue
         for field in Header.__struct_fields__:

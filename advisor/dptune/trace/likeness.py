@@ -30,11 +30,6 @@ _WORDS = (
 LOOKED_AT_BYTES = 64 * 1024  # of the text, from its beginning
 
 
-def is_not_json(text: bytes) -> bool:
-    """Whether the text cannot be the beginning of a JSON object or list."""
-    return text.lstrip()[:1] not in (b"{", b"[")
-
-
 def is_torch(columns: Columns, header_is_torch: bool) -> bool:
     """Whether the events or the header are torch.profiler's."""
     if header_is_torch or any(category in TORCH_CATEGORIES for category in columns.categories):
