@@ -5,7 +5,7 @@
 
 Sides, each in a process of its own on the same gz file, in shuffled turn, so that all meet the same machine:
     dptune      load and measure, keeping nothing
-    reopened    the same, from the columns that were kept
+    reopened    the same, from the columns that were kept; its ratio is that of loading alone
     hta         TraceAnalysis, then its temporal breakdown, overlap and kernel breakdown
     json        gunzip and json.loads
     floor       gunzip and one pass of msgspec that checks the JSON and keeps nothing
@@ -46,14 +46,15 @@ THOUSAND = "thousand"
 LIMIT_S = 1800
 
 
-def measure_once(side: str, paths: list[str]) -> float:
-    """Seconds that one side takes in this process, imports not counted."""
+def measure_once(side: str, paths: list[str]) -> dict[str, float]:
+    """Seconds that one side takes in this process, imports not counted, and of them those of loading."""
     if side in ("dptune", "reopened", "jobs-1", "jobs-2", THOUSAND):
         from dptune.measure import measure
         from dptune.trace import load
 
         begin = time.perf_counter()
         run = load(paths, jobs=2 if side in ("jobs-2", THOUSAND) else 1, cached=side == "reopened")
+        loaded = time.perf_counter()
         if side in ("jobs-1", "jobs-2"):
             assert len(run.ranks) == 2
         elif side == THOUSAND:
@@ -68,6 +69,7 @@ def measure_once(side: str, paths: list[str]) -> float:
 
         begin = time.perf_counter()
         analysis = TraceAnalysis(trace_files={0: paths[0]}, trace_dir=str(Path(paths[0]).parent))
+        loaded = time.perf_counter()
         analysis.get_temporal_breakdown(visualize=False)
         analysis.get_comm_comp_overlap(visualize=False)
         analysis.get_gpu_kernel_breakdown(visualize=False)
@@ -77,6 +79,7 @@ def measure_once(side: str, paths: list[str]) -> float:
         begin = time.perf_counter()
         with gzip.open(paths[0]) as file:
             assert json.loads(file.read())["traceEvents"]
+        loaded = time.perf_counter()
     else:
         import msgspec
         from isal import igzip
@@ -87,7 +90,8 @@ def measure_once(side: str, paths: list[str]) -> float:
         begin = time.perf_counter()
         with igzip.open(paths[0]) as file:
             msgspec.json.decode(file.read(), type=Nothing)
-    return time.perf_counter() - begin
+        loaded = time.perf_counter()
+    return {"seconds": time.perf_counter() - begin, "load_seconds": loaded - begin}
 
 
 def one_run(side: str, megabytes: int, times: str) -> dict[str, Any]:
@@ -111,7 +115,7 @@ def one_run(side: str, megabytes: int, times: str) -> dict[str, Any]:
     status = os.waitstatus_to_exitcode(ended[1])
     result = {"side": side, "megabytes": megabytes, "times": times, "status": status, "commit": commit()}
     if status == 0:
-        result.update(seconds=float(said), peak_bytes=ended[2].ru_maxrss * 1024, text_bytes=sum(map(text_bytes, paths)))
+        result.update(json.loads(said), peak_bytes=ended[2].ru_maxrss * 1024, text_bytes=sum(map(text_bytes, paths)))
     return result
 
 
@@ -178,14 +182,15 @@ def table(results: dict[str, Any]) -> str:
     """The results as text."""
     commits = ", ".join(dict.fromkeys(run["commit"] for run in results["runs"]))
     lines = [f"machine: {results['machine']}; commits: {commits}", ""]
-    lines += ["  MB  times        dptune s    hta / dptune   json / dptune   dptune / floor   dptune / reopened"]
+    lines += ["  MB  times        dptune s    hta / dptune   json / dptune   dptune / floor   load / reopen"]
     memory = ["", "  MB  times        peak memory / text:  dptune     hta    json"]
     for megabytes in SIZES_MB:
         for times in TIMES:
-            seconds, peaks = {}, {}
+            seconds, loading, peaks = {}, {}, {}
             for side in SIDES:
                 if runs := of(results, side, megabytes, times):
                     seconds[side] = median(run["seconds"] for run in runs)
+                    loading[side] = median(run["load_seconds"] for run in runs)
                     peaks[side] = median(run["peak_bytes"] / run["text_bytes"] for run in runs)
             if "dptune" not in seconds:
                 continue
@@ -195,7 +200,8 @@ def table(results: dict[str, Any]) -> str:
 
             lines.append(
                 f"{megabytes:4d}  {times:10s} {seconds['dptune']:10.2f} {ratio('hta', 'dptune'):>15s}"
-                f" {ratio('json', 'dptune'):>15s} {ratio('dptune', 'floor'):>16s} {ratio('dptune', 'reopened'):>19s}"
+                f" {ratio('json', 'dptune'):>15s} {ratio('dptune', 'floor'):>16s}"
+                f" {ratio('dptune', 'reopened', loading):>15s}"
             )
             shares = "".join(
                 f"{peaks[side]:8.2f}" if side in peaks else "       -" for side in ("dptune", "hta", "json")
@@ -222,7 +228,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", metavar="PATH")
     args = parser.parse_args()
     if args.run:
-        print(measure_once(args.run, args.paths))
+        print(json.dumps(measure_once(args.run, args.paths)))
     else:
         print(table(json.loads(RESULTS.read_text()) if args.table else collect(args.sizes, args.seed)))
 

@@ -10,6 +10,7 @@ import pytest
 
 from dptune.errors import TraceError
 from dptune.trace import body, builder, text
+from dptune.trace import decode as decode_module
 from dptune.trace.decode import decode
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
@@ -26,7 +27,8 @@ def small(monkeypatch):
     """Limits of a size that a test can reach."""
     for module in (text, body):
         monkeypatch.setattr(module, "BLOCK_BYTES", 70_000)
-    monkeypatch.setattr(body, "LONGEST_BYTES", 300_000)
+    monkeypatch.setattr(body, "LONGEST_EVENT_BYTES", 300_000)
+    monkeypatch.setattr(decode_module, "LONGEST_BYTES", 300_000)
     monkeypatch.setattr(builder, "MOST_ROWS", 10_000)
     monkeypatch.setattr(builder, "MOST_CHARACTERS", 100_000)
 

@@ -16,7 +16,8 @@ from dptune.trace.schema import TYPED, Event
 from dptune.trace.text import BLOCK_BYTES, GIB, Text
 
 MIB = 2**20
-LONGEST_BYTES = 64 * MIB  # of one event, or of what stands before or after the events
+LONGEST_BYTES = 64 * MIB  # of what stands before or after the events
+LONGEST_EVENT_BYTES = 8 * MIB  # walking one made of nothing but brackets takes seconds for each of them
 REFUSED = (ValueError, RecursionError)  # msgspec's errors and those of decoding text are ValueErrors
 
 _TYPED = msgspec.json.Decoder(list[TYPED])
@@ -62,8 +63,8 @@ class Body:
                 self._break(f": reading stopped at the limit of {self._builder.full}")
             elif self._builder.events > before:
                 need, reached = BLOCK_BYTES, self._offset
-            elif not self.damage and self._offset + len(self._pending) - reached > LONGEST_BYTES:
-                self._break(f", where no event ends in {LONGEST_BYTES // MIB} MiB")
+            elif not self.damage and self._offset + len(self._pending) - reached > LONGEST_EVENT_BYTES:
+                self._break(f", where no event ends in {LONGEST_EVENT_BYTES // MIB} MiB")
             else:  # an event that does not close is not walked again for each block that is read
                 need = 2 * len(self._pending)
         if self._closed:

@@ -7,7 +7,7 @@ as float64, an offset of four million seconds has lost its nanoseconds already, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 import numpy as np
 from msgspec import Raw
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 LIMIT_NS = 2**62  # the difference of any two times then fits int64 too; the epoch in nanoseconds is 2**60.6
 _DIGITS = 16  # more digits of whole microseconds, and 1000 times the number may not fit 64 bits
 _COMMA, _POINT, _ZERO = b",.0"
+_EXACT = Context(prec=10_000)  # no digit is rounded away before the nanosecond is
 
 
 def nanoseconds(text: bytes) -> int | None:
@@ -32,7 +33,8 @@ def nanoseconds(text: bytes) -> int | None:
             value = -value
     else:
         try:
-            exact = Decimal(text.replace(b"_", b"?").decode("ascii")) * 1000  # Python allows 1_000
+            digits_only = text.replace(b"_", b"?").decode("ascii")  # Python allows 1_000
+            exact = _EXACT.multiply(Decimal(digits_only), Decimal(1000))
             value = int(exact.to_integral_value(ROUND_HALF_EVEN)) if exact.adjusted() < 30 else LIMIT_NS + 1
         except (ArithmeticError, ValueError):  # of decimal, of int and of decoding
             return None
