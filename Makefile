@@ -40,10 +40,13 @@ layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
 tests: ## pytest on two cores; its last lines say what was skipped, and why
-	$(BIN)/python -m pytest -rs -n 2
+	$(BIN)/python -m pytest -rs -n 2 --durations=15
 
 fuzz: ## 100,000 damaged traces through the reader (about half an hour; resumes; tests/fuzz/results.json)
 	$(BIN)/python -m tests.fuzz.mutate
+
+test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (a quarter of an hour)
+	$(BIN)/python -m pytest -rs -n 2 -m thorough
 
 bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
 	$(BIN)/python tests/benchmarks/overhead.py

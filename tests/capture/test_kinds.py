@@ -42,6 +42,7 @@ def test_recording_changes_no_bit_of_what_is_learned(kind: Kind, tmp_path: Path)
     assert last_line(run.out) == last_line(alone.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)
 def test_every_rank_is_recorded_and_the_script_ended(kind: Kind, tmp_path: Path) -> None:
     kind.check_installed()

@@ -165,7 +165,22 @@ def check_kept(ended: Ended, ending: Ending, rank: int) -> None:
     assert not (ended.folder / "live").exists()
 
 
-@pytest.mark.parametrize(("name", "ending"), CELLS, ids=[f"{name}-{e.name}-{e.rank or 0}" for name, e in CELLS])
+thorough = pytest.mark.thorough
+OFTEN = ("plain", "ddp")  # the kinds whose cells are run each time; those of the others by `make test-thorough`
+
+
+def often_of(*names: str) -> list[object]:
+    """Kinds as parameters, of which those that are not run each time are marked."""
+    return [pytest.param(name, marks=() if name in OFTEN else thorough) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        pytest.param(name, e, id=f"{name}-{e.name}-{e.rank or 0}", marks=() if name in OFTEN else thorough)
+        for name, e in CELLS
+    ],
+)
 def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
     kind = KINDS[name]
     kind.check_installed()
@@ -199,7 +214,7 @@ def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
-@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "fsdp2", "hf_trainer", "lightning_fit", "forked"])
+@pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "fsdp2", "hf_trainer", "lightning_fit", "forked"))
 def test_ctrl_c(name: str, tmp_path: Path) -> None:
     """A terminal sends SIGINT to dptune and to everything it started."""
     kind = KINDS[name]
@@ -216,7 +231,7 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
-@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "forked", "fsdp2"])
+@pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "forked", "fsdp2"))
 def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     started = Started(kind, tmp_path, "--continue", ENDING="say", ENDING_AT=str(AT))
@@ -234,7 +249,7 @@ def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", often_of("ddp", "fsdp2"))
 def test_sigterm_to_a_rank_that_is_blocked_in_a_collective(name: str, tmp_path: Path) -> None:
     """Python cannot run its handler there; the open window is saved even so, and the rank dies of the signal."""
     started = Started(KINDS[name], tmp_path, "--continue", ENDING="blocked", ENDING_AT=str(AT), ENDING_RANK="1")

@@ -2,9 +2,9 @@
 
 import gzip
 import json
-import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,12 +92,15 @@ import sys
 from dptune.errors import DptuneError
 from dptune.trace.decode import decode
 try:
-    print(decode(sys.argv[1]).partial)
+    decode(sys.argv[1])
 except DptuneError as error:
-    print(error.message)
+    assert error.message
+with open("/proc/self/status") as status:
+    print(next(line for line in status if line.startswith("VmHWM:")).split()[1])
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
     ("start", "fill", "end"),
     [
@@ -117,9 +120,5 @@ def test_a_bomb_of_two_gigabytes_takes_little_memory(tmp_path, start, fill, end)
     member = gzip.compress(fill * (2**24 // len(fill)), 1)
     count = 6 if len(fill) > 1 else 128
     path.write_bytes(gzip.compress(start) + member * count + gzip.compress(end))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     done = subprocess.run([sys.executable, "-c", BOMB, str(path)], capture_output=True, text=True, check=True)
-    assert len(done.stdout.strip().splitlines()) <= 1
-    assert "Traceback" not in done.stderr
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert peak < max(before, 700_000), (before, peak)  # KiB
+    assert int(done.stdout) < 600_000  # KiB
