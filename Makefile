@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests fuzz bench-overhead bench-loading docs dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,16 +42,16 @@ layers: ## import-linter: who may import whom
 tests: ## pytest on two cores; its last lines say what was skipped, and why
 	$(BIN)/python -m pytest -rs -n 2 --durations=15
 
-fuzz: ## 100,000 damaged traces through the reader (about half an hour; resumes; tests/fuzz/results.json)
+fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes; tests/fuzz/results.json)
 	$(BIN)/python -m tests.fuzz.mutate
 
-test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (a quarter of an hour)
+test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (long)
 	$(BIN)/python -m pytest -rs -n 2 -m thorough
 
 bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
 	$(BIN)/python tests/benchmarks/overhead.py
 
-bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (about two hours; resumes)
+bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (long; resumes)
 	$(BIN)/python tests/benchmarks/loading.py
 
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error

@@ -14,9 +14,8 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.trace import source
-from dptune.trace.body import REFUSED
 from dptune.trace.events import Trace
-from dptune.trace.repair import repair
+from dptune.trace.repair import REFUSED, decoded
 from dptune.trace.scan import Walk
 from dptune.trace.text import Text
 
@@ -73,10 +72,6 @@ def _pieces(text: bytes) -> Iterator[bytes]:
 
 
 def _args(piece: bytes) -> dict[str, Any]:
-    for mend in (bytes, repair):
-        try:
-            args = _ANY.decode(mend(piece)).get("args")
-        except REFUSED:
-            continue
-        return args if isinstance(args, dict) else {}
-    return {}
+    event = decoded(_ANY, piece)
+    args = event.get("args") if isinstance(event, dict) else None
+    return args if isinstance(args, dict) else {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from dptune.trace.builder import Builder
 from dptune.trace.events import Blocks
-from dptune.trace.repair import repair
+from dptune.trace.repair import REFUSED, decoded
 from dptune.trace.scan import Walk
 from dptune.trace.schema import TYPED, Event
 from dptune.trace.text import BLOCK_BYTES, GIB, Text
@@ -18,7 +18,6 @@ from dptune.trace.text import BLOCK_BYTES, GIB, Text
 MIB = 2**20
 LONGEST_BYTES = 64 * MIB  # of what stands before or after the events
 LONGEST_EVENT_BYTES = 8 * MIB  # walking one made of nothing but brackets takes seconds for each of them
-REFUSED = (ValueError, RecursionError)  # msgspec's errors and those of decoding text are ValueErrors
 
 _TYPED = msgspec.json.Decoder(list[TYPED])
 _TOLERANT = msgspec.json.Decoder(list[Event])
@@ -147,7 +146,7 @@ class Body:
         builder, walk = self._builder, Walk(self._pending)
         first = self._builder.events
         while (piece := walk.event()) is not None:
-            event = decoded(piece)
+            event = decoded(_EVENT, piece)
             if event is not None:
                 builder.add(event)
             elif piece.count(b'"ph"') > 1:  # whole events inside an event: brackets were lost
@@ -178,13 +177,3 @@ class Body:
             self._ended = not block
             rest = rest[-32:] + block
         return SECOND if found else ""
-
-
-def decoded(piece: bytes) -> Event | None:
-    """One event, mended where no parser accepts it; None where that does not help."""
-    for mend in (lambda text: text, repair):
-        try:
-            return _EVENT.decode(mend(piece))
-        except REFUSED:
-            pass
-    return None

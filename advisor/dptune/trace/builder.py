@@ -14,7 +14,7 @@ from dptune.trace.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nan
 from dptune.trace.columns import Collectives, Columns, Counters, Memory
 from dptune.trace.growing import Labels, Table, Words
 from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
-from dptune.trace.repair import repair
+from dptune.trace.repair import REFUSED, decoded, repair
 from dptune.trace.schema import ABSENT, NONE, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
 
 MOST_ROWS = 100_000_000  # of complete events, 7.6 GB as columns: what 30 GB of text hold
@@ -33,7 +33,6 @@ _MEMORY = dict.fromkeys(Memory.__dataclass_fields__, np.int64)
 _COUNTERS = {"ts_ns": np.int64, "series": np.int64, "value": np.float64}
 _INT64_MIN = -(2**63)  # has no opposite number, so no identity may be it
 _KEPT = (Instant, Counter, Named)
-_REFUSED = (ValueError, RecursionError)  # msgspec's errors and those of decoding text are ValueErrors
 _ARGS = msgspec.json.Decoder(Args)
 _ANY = msgspec.json.Decoder(float_hook=float)  # which takes 1e400 for infinite
 _EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -169,8 +168,8 @@ class Builder:
                 dur,
                 self._names[name],
                 self._categories[_category(event) if event.cat is None else _word(event.cat)],
-                self._pids[_label(event.pid)],
-                self._tids[_label(event.tid)],
+                self._pids[_word(event.pid)],
+                self._tids[_word(event.tid)],
                 integer(args.stream),
                 integer(args.device),
                 integer(args.correlation),
@@ -224,7 +223,7 @@ class Builder:
 
     def _name_thread(self, pid: object, tid: object, args: msgspec.Raw) -> None:
         said = _any(args)
-        key = (_label(pid), _label(tid))
+        key = (_word(pid), _word(tid))
         if isinstance(said, dict) and "name" in said:
             self.thread_names.setdefault(key, _word(said["name"]))
 
@@ -284,11 +283,11 @@ def _args(raw: msgspec.Raw) -> Args:
         return _NO_ARGS
     try:
         return _ARGS.decode(raw)
-    except _REFUSED:
+    except REFUSED:
         pass
     try:
         each = _EACH.decode(repair(bytes(raw)))
-    except _REFUSED:
+    except REFUSED:
         return _NO_ARGS
     found = Args()
     for name, key in _KEYS:
@@ -302,14 +301,7 @@ _KEYS = list(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=T
 
 
 def _any(raw: object) -> object:
-    if not isinstance(raw, msgspec.Raw):
-        return raw
-    for mend in (bytes, repair):
-        try:
-            return _ANY.decode(mend(bytes(raw)))
-        except _REFUSED:
-            pass
-    return None
+    return decoded(_ANY, bytes(raw)) if isinstance(raw, msgspec.Raw) else raw
 
 
 def _text(word: object) -> str:
@@ -317,14 +309,10 @@ def _text(word: object) -> str:
 
 
 def _word(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _label(value: object) -> str:
-    """A pid or tid as text: `5555` and `"5555"` are the same thread."""
+    """A name, pid or tid as text: `5555` and `"5555"` are the same thread."""
     return "" if value is None else str(value)
 
 
 def _category(event: Event) -> str:
     """The category of an event that names none, from its process."""
-    return LEGACY_PROCESSES.get(_label(event.pid), "")
+    return LEGACY_PROCESSES.get(_word(event.pid), "")

@@ -178,17 +178,21 @@ def _read(entry: Path, name: str) -> Trace:
     )
 
 
-def _check(columns: Columns, collectives: Collectives, **_others: Any) -> None:
-    """Raise ValueError where numbers of words lead nowhere, or columns have different lengths."""
-    for table, ids, words in (
-        (columns, (columns.name_id,), columns.names),
-        (columns, (columns.category_id,), columns.categories),
-        (columns, (columns.pid_id, columns.tid_id), columns.labels),
-        (collectives, (collectives.kind, collectives.dtype, collectives.group, collectives.dims), collectives.words),
+def _check(columns: Columns, collectives: Collectives, **others: Any) -> None:
+    """Raise ValueError where columns of a table have different lengths, or numbers of words lead nowhere."""
+    for table in (columns, collectives, *others.values()):
+        arrays = [getattr(table, each.name) for each in fields(table)]
+        if len({len(array) for array in arrays if isinstance(array, np.ndarray)}) > 1:
+            raise ValueError("columns of one table have different lengths")
+    told = collectives
+    for ids, words in (
+        ((columns.name_id,), columns.names),
+        ((columns.category_id,), columns.categories),
+        ((columns.pid_id, columns.tid_id), columns.labels),
+        ((told.kind, told.dtype, told.group, told.group_ranks, told.dims, told.types), told.words),
     ):
-        for column in ids:
-            if len(column) != len(table) or (len(column) and not -1 <= column.min() <= column.max() < len(words)):
-                raise ValueError("the columns do not belong together")
+        if any(len(column) and not -1 <= column.min() <= column.max() < len(words) for column in ids):
+            raise ValueError("the numbers of words lead nowhere")
 
 
 def _prune(folder: Path) -> None:

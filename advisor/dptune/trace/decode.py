@@ -10,12 +10,12 @@ import msgspec
 
 from dptune.errors import TraceError
 from dptune.trace import likeness, source
-from dptune.trace.body import LONGEST_BYTES, REFUSED, Body
+from dptune.trace.body import LONGEST_BYTES, Body
 from dptune.trace.builder import Builder
 from dptune.trace.doubts import doubts
 from dptune.trace.events import Trace
 from dptune.trace.header import is_torch, metadata
-from dptune.trace.repair import repair
+from dptune.trace.repair import REFUSED, repair
 from dptune.trace.schema import Header
 from dptune.trace.text import LIMIT_BYTES, Text, Tick
 

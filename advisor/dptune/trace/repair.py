@@ -7,6 +7,9 @@ paths (pytorch#98432, kineto#80), a comma before a closing bracket.
 from __future__ import annotations
 
 import re
+from typing import Any
+
+REFUSED = (ValueError, RecursionError)  # what decoders raise: the errors of msgspec and of text are ValueErrors
 
 _TOKEN = re.compile(
     rb'(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>-?\b(?:nan|inf(?:inity)?)\b)|(?P<comma>,(?=\s*[}\]]))',
@@ -18,6 +21,16 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+def decoded(decoder: Any, text: bytes) -> Any:
+    """What a msgspec decoder makes of the text, mended where it does not take it; None where that does not help."""
+    for mend in (bytes, repair):
+        try:
+            return decoder.decode(mend(text))
+        except REFUSED:
+            pass
+    return None
 
 
 def repair(text: bytes) -> bytes:
