@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from dptune.finding import Finding
 from dptune.knobs import Value, knob
 from dptune.measured import Measured, Model
 
@@ -127,14 +128,6 @@ class Skipped(Model):
 
     rule: str
     reason: str
-
-
-class Finding(Model):
-    """One thing that limits what can be said of a run."""
-
-    code: str
-    level: Literal["info", "partial", "unjudgeable"]
-    text: str
 
 
 class Trust(Model):

@@ -10,9 +10,9 @@ Units are in the names: `_ns` nanoseconds, `_bytes` bytes, `_share` a fraction o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, computed_field, model_validator
 
 T = TypeVar("T")
 
@@ -57,6 +57,13 @@ class Figures(Model):
             raise ValueError(f"missing figures without a reason: {unexplained}; reasons for figures there: {phantom}")
         return self
 
+    @classmethod
+    def only(cls, why: str, **known: Any) -> Self:
+        """A record in which every figure that is not given is missing, for the one reason `why`."""
+        figures = {name for name, field in cls.model_fields.items() if field.default is ABSENT and name != "missing"}
+        there = {name for name, value in known.items() if value is not None}
+        return cls(**known, missing=dict.fromkeys(sorted(figures - there), why))
+
     if not TYPE_CHECKING:
 
         def __getattribute__(self, name: str) -> Any:
@@ -75,23 +82,50 @@ class Figures(Model):
 class Account(Model):
     """Where the nanoseconds of a window went: exclusive classes, in int64 ns, that sum to the window exactly.
 
-    Each nanosecond belongs to the highest class active then: compute > communication > copy > memset > idle.
+    Each nanosecond belongs to the highest class active then: compute > communication > copy > memset > idle. Exposed
+    communication is split where all ranks of the group are known, idle by what the script's threads did meanwhile.
     """
 
     window_ns: int = Field(description="length of the window")
-    compute_ns: int = Field(description="union of compute, whatever runs beside it")
-    exposed_communication_ns: int = Field(description="communication with no compute beside it")
-    copy_ns: int = Field(description="copies with neither compute nor communication beside them")
-    memset_ns: int = Field(description="memsets with nothing above them beside them")
-    input_idle_ns: int = Field(description="idle while the script waits for its data loader")
-    unexplained_idle_ns: int = Field(description="idle with no cause found")
-    communication_ns: int = Field(description="union of communication: hidden + exposed; not part of the sum")
-    hidden_communication_ns: int = Field(description="communication with compute beside it; not part of the sum")
+    compute_ns: int = Field(0, description="union of compute, whatever runs beside it")
+    exposed_transfer_ns: int = Field(0, description="exposed communication once the last rank had come: data moves")
+    exposed_waiting_ns: int = Field(0, description="exposed communication before the last rank had come")
+    exposed_unsplit_ns: int = Field(0, description="exposed communication of which it is not known")
+    copy_ns: int = Field(0, description="copies with neither compute nor communication beside them")
+    memset_ns: int = Field(0, description="memsets with nothing above them beside them")
+    input_idle_ns: int = Field(0, description="idle while the script waits for its data loader")
+    gc_idle_ns: int = Field(0, description="idle while Python collects garbage")
+    sync_idle_ns: int = Field(
+        0, description="idle while the script is held by a call that waits for the device, or launches anew after it"
+    )
+    launch_idle_ns: int = Field(0, description="idle while the host prepares and launches the next operation")
+    dependency_idle_ns: int = Field(0, description="idle although the next operation was launched before: it waits")
+    host_idle_ns: int = Field(0, description="idle while the script runs no operator: Python, files, sleep")
+    unexplained_idle_ns: int = Field(0, description="idle with no cause found")
+    communication_ns: int = Field(0, description="union of communication: hidden + exposed; not part of the sum")
+    hidden_communication_ns: int = Field(0, description="communication with compute beside it; not part of the sum")
 
+    @computed_field(description="communication with no compute beside it")  # type: ignore[prop-decorator]
+    @property
+    def exposed_communication_ns(self) -> int:
+        """Nanoseconds of communication with no compute beside it."""
+        return self.exposed_transfer_ns + self.exposed_waiting_ns + self.exposed_unsplit_ns
+
+    @computed_field(description="nothing runs, whatever the cause")  # type: ignore[prop-decorator]
     @property
     def idle_ns(self) -> int:
         """Nanoseconds in which the device ran nothing."""
-        return self.input_idle_ns + self.unexplained_idle_ns
+        return sum(getattr(self, name) for name in IDLE)
+
+    @property
+    def exchange_ns(self) -> int:
+        """Exposed communication that is not known to be waiting for a late rank."""
+        return self.exposed_transfer_ns + self.exposed_unsplit_ns
+
+    @property
+    def other_idle_ns(self) -> int:
+        """Idle for any reason but input."""
+        return self.idle_ns - self.input_idle_ns
 
     @property
     def busy_ns(self) -> int:
@@ -113,7 +147,7 @@ class Account(Model):
 
     @model_validator(mode="after")
     def _balances(self) -> Account:
-        parts = self.compute_ns + self.exposed_communication_ns + self.copy_ns + self.memset_ns + self.idle_ns
+        parts = sum(getattr(self, name) for name in CLASSES)
         if parts != self.window_ns:
             raise ValueError(f"account does not balance: parts {parts} ns, window {self.window_ns} ns")
         if self.hidden_communication_ns + self.exposed_communication_ns != self.communication_ns:
@@ -122,6 +156,11 @@ class Account(Model):
 
     def __add__(self, other: Account) -> Account:
         return Account(**{name: getattr(self, name) + getattr(other, name) for name in Account.model_fields})
+
+
+CLASSES = tuple(list(Account.model_fields)[1:-2])  # the fields that sum to the window
+IDLE = tuple(name for name in CLASSES if name.endswith("_idle_ns"))
+IDLE_CAUSES = tuple(name.removesuffix("_idle_ns") for name in IDLE)
 
 
 class StepAccount(Model):
@@ -182,6 +221,12 @@ class CollectiveFigures(Figures):
     median_ns: int = Field(description="median duration of one call on one rank, waiting included")
     shortest_ns: int = Field(description="shortest duration over calls and ranks: the least waiting")
     total_ns: int = Field(description="sum of durations, all ranks")
+    transfer_ns: Figure[int] = Field(
+        ABSENT, description="median over calls of the shortest duration over the ranks: that of the last to come"
+    )
+    waiting_ns: Figure[int] = Field(ABSENT, description="sum over ranks of what they waited for the last to come")
+    algbw_gb_per_s: Figure[float] = Field(ABSENT, description="message / transfer")
+    busbw_gb_per_s: Figure[float] = Field(ABSENT, description="algbw times what each link carries, as nccl-tests does")
 
 
 class CopyFigures(Figures):
@@ -194,6 +239,42 @@ class CopyFigures(Figures):
     total_bytes: Figure[int] = Field(ABSENT, description="sum of the bytes copied, all ranks")
     total_ns: int = Field(description="sum of durations, all ranks")
     exposed_ns: int = Field(description="part of the union with no compute and no communication beside it")
+
+
+class GapFigures(Figures):
+    """One stretch in which a device ran nothing, inside a step."""
+
+    rank: int = Field(description="number of the rank")
+    device: str = Field(description="'cpu', 'cuda:3', ...")
+    step: int = Field(description="N of ProfilerStep#N")
+    start_ns: int = Field(description="start on the trace's own clock")
+    length_ns: int = Field(description="how long it is")
+    causes_ns: dict[str, int] = Field(
+        description="cause of idle -> how much of it, as in the account; sums to the length"
+    )
+    before: Figure[str] = Field(ABSENT, description="the operation that ended last before it")
+    after: Figure[str] = Field(ABSENT, description="the operation that begins at its end")
+    launched_by: Figure[str] = Field(ABSENT, description="the call that launched that operation")
+    launched_ns: Figure[int] = Field(
+        ABSENT, description="from the gap's start to that call; negative where it was before"
+    )
+    meanwhile: Figure[str] = Field(ABSENT, description="what the launching thread was in longest during the gap")
+
+
+class LaunchFigures(Figures):
+    """From the host's call to the device's work, over the operations of the steps whose launch was recorded."""
+
+    operations: int = Field(description="operations launched inside steps, all ranks together")
+    latency_median_ns: Figure[int] = Field(
+        ABSENT, description="start of the call to start of the operation, where the device had nothing to do"
+    )
+    latency_p90_ns: Figure[int] = Field(ABSENT, description="the same, of which a tenth took longer")
+    queue_median: Figure[float] = Field(
+        ABSENT, description="operations launched and not yet begun when one begins, itself not counted: the median"
+    )
+    empty_share: Figure[float] = Field(
+        ABSENT, description="the share of operations that the device was idle for when they were launched"
+    )
 
 
 class InputFigures(Figures):
@@ -222,6 +303,39 @@ class MatmulFigures(Figures):
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
 
 
+class StepLag(Model):
+    """How late one rank came to the collectives of one step."""
+
+    number: int = Field(description="N of ProfilerStep#N")
+    lag_ns: int = Field(description="union of its lateness, each time after the mean of the others")
+
+
+LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "host", "communication", "unexplained"]
+
+
+class ArrivalFigures(Figures):
+    """How a rank comes to symmetric collectives (those that no rank can leave before the last has come)."""
+
+    collectives: int = Field(description="those that it took part in, of which all ranks were read")
+    last_share: float = Field(description="the share of them to which it came last")
+    lag_ns: int = Field(description="median over steps of how late it came")
+    steps: list[StepLag] = Field(description="each step")
+    cause: Figure[LagCause] = Field(ABSENT, description="what it spent more time on than the mean of the others")
+    cause_share: Figure[float] = Field(ABSENT, description="how much of its lag that covers")
+    more_ns: dict[str, int] = Field(
+        default_factory=dict, description="time that it spent more, by class of the account; sums to the lag explained"
+    )
+
+
+class StragglerFigures(Model):
+    """The rank that the others wait for most."""
+
+    rank: int = Field(description="number of the rank")
+    lag_ns: int = Field(description="median over steps of how late it came")
+    steps_share: float = Field(description="the share of steps in which no rank came later: how stable this is")
+    waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
+
+
 class RankFigures(Figures):
     """One rank of the run."""
 
@@ -233,6 +347,11 @@ class RankFigures(Figures):
     events: int = Field(description="length of traceEvents as read")
     unprofiled_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
     loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
+    clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock less that of the first rank")
+    clock_residual_ns: Figure[int] = Field(
+        ABSENT, description="how far its ends of collectives lie from the first rank's after that, the median"
+    )
+    arrival: Figure[ArrivalFigures] = Field(ABSENT, description="how late it comes to collectives, and why")
     devices: list[DeviceFigures] = Field(default_factory=list, description="the devices it computed on")
 
 
@@ -247,6 +366,9 @@ class Measured(Figures):
     account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the lean window")
     ranks: list[RankFigures] = Field(description="the ranks that were read")
     collectives: Figure[list[CollectiveFigures]] = Field(ABSENT, description="collectives in steps, by kind and size")
+    straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
+    gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     input: InputFigures = Field(description="waiting for the data loader")
     accumulation: AccumulationFigures = Field(description="micro-batches per optimizer step")

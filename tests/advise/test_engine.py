@@ -1,11 +1,12 @@
 import pytest
 
 from dptune import __version__
-from dptune.advice import Finding, Report, RunSummary
+from dptune.advice import Report, RunSummary
 from dptune.advise import engine
 from dptune.advise.packs import Survey
 from dptune.config import Settings
 from dptune.errors import UsageError
+from dptune.finding import Finding
 from dptune.measured import Missing
 from dptune.rule import Threshold
 from dptune.runfile.facts import DdpFacts

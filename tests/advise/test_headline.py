@@ -1,7 +1,8 @@
 import pytest
 
-from dptune.advice import Finding, Location, Skipped, Trust
+from dptune.advice import Location, Skipped, Trust
 from dptune.advise.headline import headline
+from dptune.finding import Finding
 
 SOUND = Trust(level="sound", findings=[])
 

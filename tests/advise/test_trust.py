@@ -1,8 +1,8 @@
 import pytest
 
-from dptune.advice import Finding
 from dptune.advise import trust
 from dptune.advise.trust import judge
+from dptune.finding import Finding
 from dptune.measured import StepTime
 from dptune.runfile.facts import Facts, Window
 from dptune.runfile.record import Ending, RunRecord, Schedule

@@ -183,6 +183,7 @@ def table(results: dict[str, Any]) -> str:
     commits = ", ".join(dict.fromkeys(run["commit"] for run in results["runs"]))
     lines = [f"machine: {results['machine']}; commits: {commits}", ""]
     lines += ["  MB  times        dptune s    hta / dptune   json / dptune   dptune / floor   load / reopen"]
+    several = [""]
     memory = ["", "  MB  times        peak memory / text:  dptune     hta    json"]
     for megabytes in SIZES_MB:
         for times in TIMES:
@@ -208,14 +209,12 @@ def table(results: dict[str, Any]) -> str:
             )
             memory.append(f"{megabytes:4d}  {times:10s}                       {shares}")
             if "jobs-2" in seconds:
-                memory += [
-                    "",
-                    f"two ranks of {megabytes} MB: {ratio('jobs-1', 'jobs-2')} times as fast by two processes",
-                ]
+                faster = ratio("jobs-1", "jobs-2")
+                several.append(f"two ranks of {megabytes} MB: {faster} times as fast by two processes as by one")
     for run in of(results, THOUSAND, 2, "offset"):
         text, peak = run["text_bytes"] / 1e9, run["peak_bytes"] / 1e9
-        memory += [f"1,000 ranks, {text:.1f} GB of text: {run['seconds']:.0f} s by two processes, peak {peak:.1f} GB"]
-    return "\n".join([*lines, *memory])
+        several += [f"1,000 ranks, {text:.1f} GB of text: {run['seconds']:.0f} s by two processes, peak {peak:.1f} GB"]
+    return "\n".join([*lines, *memory, *several])
 
 
 def main() -> None:

@@ -5,20 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dptune.advice import (
-    Advice,
-    Change,
-    Finding,
-    Headline,
-    Location,
-    Report,
-    RunSummary,
-    Saving,
-    Severity,
-    Skipped,
-    Trust,
-)
+from dptune.advice import Advice, Change, Headline, Location, Report, RunSummary, Saving, Severity, Skipped, Trust
 from dptune.cli import main
+from dptune.finding import Finding
 from dptune.measured import AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 
 
@@ -42,24 +31,13 @@ def advice(severity: Severity) -> Advice:
 
 def report(*severities: Severity, level: str = "sound") -> Report:
     unknown = "not in the trace"
-    measured = Measured(
-        step=StepTime(
-            basis="unprofiled",
-            median_ns=10_000_000,
-            unprofiled_median_ns=10_000_000,
-            missing=dict.fromkeys(
-                ("unprofiled_q1_ns", "unprofiled_q3_ns", "lean_median_ns", "rich_median_ns"), unknown
-            ),
-        ),
+    measured = Measured.only(
+        unknown,
+        step=StepTime.only(unknown, basis="unprofiled", median_ns=10_000_000, unprofiled_median_ns=10_000_000),
         ranks=[],
-        input=InputFigures(missing=dict.fromkeys(("wait_share", "wait_ns", "computed_share"), unknown)),
-        accumulation=AccumulationFigures(
-            missing=dict.fromkeys(("backwards_per_step", "synchronised_backwards_per_step"), unknown)
-        ),
-        matmul=MatmulFigures(missing=dict.fromkeys(("fp32_share", "tensor_core_share", "tensor_cores"), unknown)),
-        missing=dict.fromkeys(
-            ("world_size", "backend", "device_kind", "samples_per_step", "account", "collectives", "copies"), unknown
-        ),
+        input=InputFigures.only(unknown),
+        accumulation=AccumulationFigures.only(unknown),
+        matmul=MatmulFigures.only(unknown),
     )
     return Report(
         dptune="0.1",

@@ -39,7 +39,7 @@ def test_the_account_of_a_made_trace_reads_as_it_was_made(traces: Path, capsys: 
     said = " ".join(capsys.readouterr().out.split())
     # Three steps of 1 ms and a last one that ends with its work, at 0.8 ms: 2.0 and 1.2 of 3.8 ms.
     assert "# compute 0.53 ms 52.6 %" in said
-    assert "! exposed communication 0.32 ms 31.6 %" in said
+    assert "! exposed transfer 0.32 ms 31.6 %" in said
     assert "A step takes 1.00 ms." in said
 
 

@@ -40,36 +40,20 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return load("exposed_copies", path)
 
 
-def unmeasured(*names: str) -> dict[str, str]:
-    return dict.fromkeys(names, "not in this test")
-
-
 def run(copy_ns: int | None) -> RunView:
     """A run of one 1,000 ns step that copies for `copy_ns` with nothing beside it."""
-    account = copy_ns is not None and Account(
-        window_ns=1000,
-        compute_ns=1000 - copy_ns,
-        copy_ns=copy_ns,
-        **dict.fromkeys(
-            set(Account.model_fields) - {"window_ns", "compute_ns", "copy_ns"},
-            0,
-        ),
-    )
+    account = copy_ns is not None and Account(window_ns=1000, compute_ns=1000 - copy_ns, copy_ns=copy_ns)
 
-    def holes(model: type, *known: str) -> dict[str, dict[str, str]]:
-        fields = model.model_fields.items()  # type: ignore[attr-defined]
-        return {"missing": unmeasured(*(name for name, field in fields if field.default is None and name not in known))}
-
-    known = ("account",) if account else ()
+    why = "the example does not need it"
     return RunView(
-        Measured(
-            step=StepTime(basis="traced", median_ns=1000, **holes(StepTime, "median_ns")),
+        Measured.only(
+            why,
+            step=StepTime.only(why, basis="traced", median_ns=1000),
             account=account or None,
             ranks=[],
-            input=InputFigures(**holes(InputFigures)),
-            accumulation=AccumulationFigures(**holes(AccumulationFigures)),
-            matmul=MatmulFigures(**holes(MatmulFigures)),
-            **holes(Measured, *known),
+            input=InputFigures.only(why),
+            accumulation=AccumulationFigures.only(why),
+            matmul=MatmulFigures.only(why),
         ),
         facts=[],
     )
@@ -90,7 +74,7 @@ def test_the_example_rule_is_quiet_on_a_healthy_run(example: ModuleType) -> None
 
 
 def test_the_example_rule_is_skipped_where_the_account_is_missing(example: ModuleType) -> None:
-    with pytest.raises(Missing, match="not in this test"):
+    with pytest.raises(Missing, match="the example does not need it"):
         advice(example, None)
 
 

@@ -107,10 +107,12 @@ def test_step_accounts(folder):
         assert first.account.compute_ns == 300 * US
         assert first.account.exposed_communication_ns == first.account.communication_ns == 280 * US
         assert first.account.input_idle_ns == 100 * US
-        assert first.account.unexplained_idle_ns == 320 * US
+        assert first.account.sync_idle_ns == 20 * US  # in the c10d call, before gloo runs
+        assert first.account.host_idle_ns == 300 * US
         assert second.account.compute_ns == 350 * US
         assert second.account.communication_ns == 120 * US
-        assert second.account.idle_ns == second.account.unexplained_idle_ns == 530 * US
+        assert second.account.sync_idle_ns == 30 * US
+        assert second.account.host_idle_ns == 500 * US
         assert device.whole.window_ns == 1580 * US
         assert device.whole.busy_ns == (650 + 400) * US
         assert device.whole.input_idle_ns == 80 * US

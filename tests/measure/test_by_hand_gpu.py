@@ -1,11 +1,15 @@
 """Two ranks of a GPU run, small enough to compute every figure by hand. Times in microseconds.
 
 Host     step 3 [0,100)                     step 4 [100,200)                     launched later
-Device   gemm   [50,80)   rank 0, rank 1    gemm   [150,180)                     [300,310)
+Device   gemm   [50,80)   rank 0, rank 1    gemm   [150,180), launched [142,147) [300,310), launched [205,210)
          nccl   [70,110) on 0, [90,110) on 1       [160,190)
          copy   [105,115)   memset [112,120)
 Loader                     [118,140)
 Windows         [50,150)                           [150,190)
+
+Both ranks take part in both all-reduces: the first moves data in [90,110), and rank 0 waits in [70,90) for rank 1.
+Idle in step 3: [120,150): loader to 140, then nothing for 2, launching for 5, then 3 until the kernel begins. On rank 1
+[80,90) too, in which the all-reduce that was launched at 20 does not begin.
 """
 
 import json
@@ -13,7 +17,7 @@ import json
 import pytest
 
 from dptune.measure import measure
-from dptune.measured import Missing
+from dptune.measured import IDLE, Account, Missing
 from dptune.trace import load
 
 US = 1000
@@ -38,7 +42,7 @@ def device(category, name, start, end, correlation, **args):
 
 
 def events(rank):
-    launches = {1: 10, 2: 20, 3: 30, 4: 40, 5: 110, 6: 120, 7: 205}
+    launches = {1: 10, 2: 20, 3: 30, 4: 40, 5: 142, 6: 148, 7: 205}
     return [
         host("user_annotation", "ProfilerStep#3", 0, 100),
         host("user_annotation", "ProfilerStep#4", 100, 200),
@@ -72,9 +76,10 @@ def measured(tmp_path):
 
 
 def account(**classes_us):
-    names = ("window", "compute", "exposed_communication", "copy", "memset", "input_idle", "unexplained_idle")
-    names += ("communication", "hidden_communication")
-    return {f"{name}_ns": classes_us.get(name, 0) * US for name in names}
+    found = {name: classes_us.pop(name.removesuffix("_ns"), 0) * US for name in Account.model_fields}
+    assert not classes_us
+    exposed = sum(found[f"exposed_{part}_ns"] for part in ("transfer", "waiting", "unsplit"))
+    return found | {"exposed_communication_ns": exposed, "idle_ns": sum(found[name] for name in IDLE)}
 
 
 def test_step_accounts(measured):
@@ -83,27 +88,31 @@ def test_step_accounts(measured):
     assert first.steps[0].account.model_dump() == account(
         window=100,
         compute=30,
-        exposed_communication=30,
+        exposed_transfer=20,
+        exposed_waiting=10,
         copy=5,
         memset=5,
         input_idle=20,
-        unexplained_idle=10,
+        launch_idle=8,
+        host_idle=2,
         communication=40,
         hidden_communication=10,
     )
     assert second.steps[0].account.model_dump() == account(
         window=100,
         compute=30,
-        exposed_communication=20,
+        exposed_transfer=20,
         copy=5,
         memset=5,
         input_idle=20,
-        unexplained_idle=20,
+        launch_idle=8,
+        dependency_idle=10,
+        host_idle=2,
         communication=20,
     )
     for rank in (first, second):
         assert rank.steps[1].account.model_dump() == account(
-            window=40, compute=30, exposed_communication=10, communication=30, hidden_communication=20
+            window=40, compute=30, exposed_transfer=10, communication=30, hidden_communication=20
         )
 
 
@@ -113,11 +122,13 @@ def test_whole_account_and_counts(measured):
     assert first.whole.model_dump() == account(
         window=260,
         compute=70,
-        exposed_communication=40,
+        exposed_transfer=30,
+        exposed_waiting=10,
         copy=5,
         memset=5,
         input_idle=20,
-        unexplained_idle=120,
+        launch_idle=8 + 95,
+        host_idle=2 + 15,
         communication=70,
         hidden_communication=30,
     )
@@ -127,11 +138,14 @@ def test_the_run(measured):
     assert measured.account.model_dump() == account(
         window=280,
         compute=120,
-        exposed_communication=70,
+        exposed_transfer=60,
+        exposed_waiting=10,
         copy=10,
         memset=10,
         input_idle=40,
-        unexplained_idle=30,
+        launch_idle=16,
+        dependency_idle=10,
+        host_idle=4,
         communication=120,
         hidden_communication=50,
     )
@@ -155,7 +169,27 @@ def test_collectives(measured):
         "median_ns": 30 * US,
         "shortest_ns": 20 * US,
         "total_ns": 120 * US,
+        "transfer_ns": 25 * US,  # 20 and 30
+        "waiting_ns": 20 * US,
+        "algbw_gb_per_s": 4000 / (25 * US),
+        "busbw_gb_per_s": 4000 / (25 * US),  # 2 (n - 1) / n of two ranks is 1
     }
+
+
+def test_who_comes_late_and_why(measured):
+    """Rank 1 comes 20 us late to the first all-reduce, before which nothing is shared; to the second both at once."""
+    first, second = (rank.arrival for rank in measured.ranks)
+    assert [(step.number, step.lag_ns) for step in second.steps] == [(3, 20 * US), (4, 0)]
+    assert [(step.number, step.lag_ns) for step in first.steps] == [(3, 0), (4, 0)]
+    assert (second.collectives, second.last_share, second.lag_ns) == (2, 0.5, 10 * US)
+    assert second.missing["cause"].startswith("no collective before")
+    assert measured.straggler.model_dump() == {
+        "rank": 1,
+        "lag_ns": 10 * US,
+        "steps_share": 1.0,
+        "waiting_share": 10 / 280,
+    }
+    assert [(rank.clock_ahead_ns, rank.known("clock_residual_ns")) for rank in measured.ranks] == [(0, None), (0, 0)]
 
 
 def test_copies(measured):

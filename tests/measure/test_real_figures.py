@@ -78,35 +78,32 @@ def plain_account(path):
         else:
             continue
         operations.append((e["start"], e["end"], rank, launched.get(e["args"].get("correlation"))))
-    loading = [
-        (e["start"], e["end"], 4, None) for e in events if re.match(r"enumerate\(DataLoader\)#.*__next__$", e["name"])
-    ]
     own = [[op for op in operations if op[3] is not None and start <= op[3] < end] for start, end, _ in steps]
     after = [op[0] for op in operations if op[3] is not None and op[3] >= steps[-1][1]]
     kept = [(number, ops) for (_, _, number), ops in zip(steps, own, strict=True) if ops]
     begins = [min(op[0] for op in ops) for _, ops in kept]
     ends = [*begins[1:], min([max(op[1] for op in kept[-1][1]), *[t for t in after if t >= begins[-1]]])]
     return {
-        number: swept(operations + loading, begin, end)
+        number: swept(operations, begin, end)
         for (number, _), begin, end in zip(kept, begins, ends, strict=True)
         if end > begin
     }
 
 
 def swept(spans, begin, end):
-    """Nanoseconds of [begin, end) by highest class: [compute, communication, copy, memset, input, nothing]."""
+    """Nanoseconds of [begin, end) by highest class: [compute, communication, copy, memset, nothing]."""
     edges = []
     for start, stop, rank, _ in spans:
         low, high = max(start, begin), min(stop, end)
         if low < high:
             edges += [(low, 1, rank), (high, -1, rank)]
     edges.sort(key=lambda edge: edge[0])
-    active, total, at = [0] * 5, [0] * 6, begin
+    active, total, at = [0] * 4, [0] * 5, begin
     for time, change, rank in edges:
-        total[next((r for r in range(5) if active[r]), 5)] += time - at
+        total[next((r for r in range(4) if active[r]), 4)] += time - at
         at = time
         active[rank] += change
-    total[5] += end - at
+    total[4] += end - at
     return total
 
 
@@ -136,8 +133,7 @@ def test_step_accounts_equal_a_second_derivation(real_traces, file):
             step.account.exposed_communication_ns,
             step.account.copy_ns,
             step.account.memset_ns,
-            step.account.input_idle_ns,
-            step.account.unexplained_idle_ns,
+            step.account.idle_ns,
         ]
         for step in device.steps
     }
@@ -152,6 +148,17 @@ def test_the_straggler_is_seen(real_traces):
     (collective,) = measured.collectives
     assert (collective.kind, collective.calls, collective.calls_per_step) == ("all_to_all", 48, 4.0)
     assert collective.missing["message_bytes"]
+    assert measured.straggler.rank == 2
+    assert measured.straggler.steps_share == 1.0
+    late = measured.ranks[2].arrival
+    assert [step.lag_ns / 1e6 for step in late.steps] == pytest.approx([1009.7, 1008.0, 1018.2], abs=0.1)
+    assert (late.cause, late.cause_share) == ("host", pytest.approx(0.988, abs=0.001))
+    idle = measured.ranks[2].devices[0].total
+    assert idle.host_idle_ns > 0.9 * 3 * 1_000_000_000  # nothing launched, no operator, for about a second a step
+    for rank in (0, 1, 3):
+        account = measured.ranks[rank].devices[0].total
+        assert account.exposed_waiting_ns / account.exposed_communication_ns > 0.98
+        assert measured.ranks[rank].arrival.lag_ns == 0
 
 
 def test_collectives_of_eight_ranks(real_traces):
@@ -162,6 +169,16 @@ def test_collectives_of_eight_ranks(real_traces):
     assert sum(figures.calls for figures in measured.collectives) == 8 * 56
     assert measured.matmul.tensor_cores is True
     assert measured.matmul.tensor_core_share > 0.3
+    for rank in measured.ranks:
+        whole = rank.devices[0].total
+        assert whole.exposed_unsplit_ns == 0  # all 56 collectives of each rank were matched
+        assert rank.arrival.collectives == 56
+        assert rank.clock_ahead_ns == pytest.approx(0, abs=3000)  # one host: the clocks agree
+    assert measured.straggler.rank == 1
+    late = measured.ranks[1].arrival
+    assert [step.lag_ns / 1e6 for step in late.steps] == pytest.approx([0, 12.69, 11.50, 8.09], abs=0.01)
+    assert late.cause == "host"
+    assert largest.busbw_gb_per_s == pytest.approx(294, abs=1)  # NVLink 4 carries 450 GB/s each way
 
 
 def test_loader_workers_take_the_wait_away(real_traces):

@@ -2,19 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dptune.advice import (
-    Advice,
-    Change,
-    Evidence,
-    Finding,
-    Headline,
-    Location,
-    Report,
-    RunSummary,
-    Saving,
-    Skipped,
-    Trust,
-)
+from dptune.advice import Advice, Change, Evidence, Headline, Location, Report, RunSummary, Saving, Skipped, Trust
+from dptune.finding import Finding
 from dptune.measured import (
     Account,
     AccumulationFigures,
@@ -37,9 +26,8 @@ def account(compute: int, hidden: int, exposed: int, copy: int, waiting: int, un
     return Account(
         window_ns=compute + exposed + copy + waiting + unexplained,
         compute_ns=compute,
-        exposed_communication_ns=exposed,
+        exposed_unsplit_ns=exposed,
         copy_ns=copy,
-        memset_ns=0,
         input_idle_ns=waiting,
         unexplained_idle_ns=unexplained,
         communication_ns=hidden + exposed,
@@ -55,7 +43,8 @@ STEP = account(
 def rank(number: int) -> RankFigures:
     step = StepAccount(number=3, start_ns=1, account=STEP)
     device = DeviceFigures(device=f"cuda:{number}", steps=[step], whole=STEP, device_operations=90, kernels=80)
-    return RankFigures(
+    return RankFigures.only(
+        "the rank ended before its timed steps",
         rank=number,
         host="node-a",
         device_name="NVIDIA H100 80GB HBM3",
@@ -65,12 +54,12 @@ def rank(number: int) -> RankFigures:
         devices=[device],
         unprofiled_median_ns=140_200_000 if number == 0 else None,
         loader_wait_share=0.12,
-        missing={} if number == 0 else {"unprofiled_median_ns": "the rank ended before its timed steps"},
     )
 
 
 def measured() -> Measured:
-    return Measured(
+    return Measured.only(
+        "no second rank was read",
         world_size=2,
         backend="nccl",
         device_kind="cuda",
@@ -89,7 +78,8 @@ def measured() -> Measured:
         account=STEP,
         ranks=[rank(0), rank(1)],
         collectives=[
-            CollectiveFigures(
+            CollectiveFigures.only(
+                "no second rank was read",
                 kind="all_reduce",
                 group="default_pg",
                 group_size=2,
@@ -101,16 +91,14 @@ def measured() -> Measured:
                 shortest_ns=2_000_000,
                 total_ns=210_000_000,
             ),
-            CollectiveFigures(
+            CollectiveFigures.only(
+                "the kernel carries no arguments",
                 kind=EVIL,
                 calls=3,
                 calls_per_step=0.3,
                 median_ns=400_000,
                 shortest_ns=3_000,
                 total_ns=1_200_000,
-                missing=dict.fromkeys(
-                    ("group", "group_size", "dtype", "message_bytes"), "the kernel carries no arguments"
-                ),
             ),
         ],
         copies=[
@@ -213,40 +201,18 @@ def make_report() -> Report:
 
 def make_foreign() -> Report:
     """A run of which next to nothing is known."""
-    steps = (
-        "median_ns",
-        "unprofiled_median_ns",
-        "unprofiled_q1_ns",
-        "unprofiled_q3_ns",
-        "lean_median_ns",
-        "rich_median_ns",
-    )
     device = DeviceFigures(device="cuda:0", steps=[], whole=STEP, device_operations=9, kernels=9)
-    bare = RankFigures(
-        rank=0,
-        source="t.json",
-        events=12,
-        devices=[device],
-        missing={
-            "host": FOREIGN,
-            "device_name": FOREIGN,
-            "unprofiled_median_ns": FOREIGN,
-            "loader_wait_share": FOREIGN,
-        },
-    )
-    empty = Measured(
-        step=StepTime(basis="traced", missing=dict.fromkeys(steps, "no ProfilerStep in the trace")),
+    bare = RankFigures.only(FOREIGN, rank=0, source="t.json", events=12, devices=[device])
+    no_steps = "no steps were found in the trace"
+    empty = Measured.only(
+        FOREIGN,
+        step=StepTime.only("no ProfilerStep in the trace", basis="traced"),
         ranks=[bare],
-        input=InputFigures(missing=dict.fromkeys(("wait_share", "wait_ns", "computed_share"), FOREIGN)),
-        accumulation=AccumulationFigures(
-            missing=dict.fromkeys(("backwards_per_step", "synchronised_backwards_per_step"), FOREIGN)
-        ),
-        matmul=MatmulFigures(missing=dict.fromkeys(("fp32_share", "tensor_core_share", "tensor_cores"), FOREIGN)),
-        missing={
-            **dict.fromkeys(("world_size", "backend", "device_kind", "samples_per_step"), FOREIGN),
-            **dict.fromkeys(("account", "collectives", "copies"), "no steps were found in the trace"),
-        },
+        input=InputFigures.only(FOREIGN),
+        accumulation=AccumulationFigures.only(FOREIGN),
+        matmul=MatmulFigures.only(FOREIGN),
     )
+    empty.missing.update(dict.fromkeys(("account", "collectives", "copies"), no_steps))
     return make_report().model_copy(
         update={
             "measured": empty,

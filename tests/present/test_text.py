@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from dptune.advice import Finding, Headline, Report, RunSummary, Skipped, Trust
+from dptune.advice import Headline, Report, RunSummary, Skipped, Trust
+from dptune.finding import Finding
 from dptune.present.lines import code
 from dptune.present.text import text
 

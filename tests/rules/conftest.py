@@ -44,11 +44,8 @@ def account(
     return Account(
         window_ns=window_ns,
         compute_ns=window_ns - exposed - waiting,
-        exposed_communication_ns=exposed,
-        copy_ns=0,
-        memset_ns=0,
+        exposed_unsplit_ns=exposed,
         input_idle_ns=waiting,
-        unexplained_idle_ns=0,
         communication_ns=exposed + hidden,
         hidden_communication_ns=hidden,
     )

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dptune import __version__
-from dptune.advice import Advice, Finding, Report, RunSummary, Skipped, Trust
+from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
 from dptune.advise import packs
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
 from dptune.advise.trust import judge, recording
 from dptune.config import Settings
 from dptune.errors import UsageError
+from dptune.finding import Finding
 from dptune.measured import Measured, Missing
 from dptune.rule import RunView
 from dptune.runfile.facts import Facts

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dptune.advice import Advice, Finding, Headline, Skipped, Trust
+from dptune.advice import Advice, Headline, Skipped, Trust
+from dptune.finding import Finding
 from dptune.measured import Measured, Missing
 
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
@@ -38,7 +39,14 @@ _COMMUNICATION = _Limit(
     "Communication-bound",
     "{} of each step waits for communication",
     "exposed communication",
-    "exposed_communication_ns",
+    "exchange_ns",
+    0.05,
+)
+_LATE = _Limit(
+    "Held up by late ranks",
+    "{} of each step is spent in collectives that wait for the last rank to come",
+    "waiting for late ranks",
+    "exposed_waiting_ns",
     0.05,
 )
 _INPUT = _Limit("Input-bound", "{} of each step waits for the data loader", "idle for input", "input_idle_ns", 0.05)
@@ -46,11 +54,11 @@ _COPY = _Limit("Copy-bound", "{} of each step waits for copies between memories"
 _IDLE = _Limit(
     "Idle",
     "the device runs nothing for {} of each step",
-    "idle without a known cause",
-    "unexplained_idle_ns",
+    "idle otherwise",
+    "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
-_LIMITS = (_COMMUNICATION, _INPUT, _COPY, _IDLE)
+_LIMITS = (_COMMUNICATION, _LATE, _INPUT, _COPY, _IDLE)
 
 
 def headline(
@@ -79,7 +87,9 @@ def headline(
     whole = trust.level == "sound" and bool(answered) and not unanswered
     limit = next((one for one in sorted(shares, key=lambda s: -shares[s]) if shares[one] >= one.least_share), None)
     verdict = _limited(limit, shares[limit]) if limit else _unlimited(advice, whole)
-    return Headline(verdict=verdict, why=why, next=_next(advice, limit is not None, whole, recorded))
+    straggler = measured.known("straggler")
+    late = straggler.rank if limit is _LATE and straggler is not None else None
+    return Headline(verdict=verdict, why=why, next=_next(advice, limit is not None, late, whole, recorded))
 
 
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:
@@ -137,11 +147,13 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
     return "Nothing was found, but not everything could be looked at."
 
 
-def _next(advice: Sequence[Advice], limited: bool, whole: bool, recorded: bool) -> str:
+def _next(advice: Sequence[Advice], limited: bool, late: int | None, whole: bool, recorded: bool) -> str:
     if advice:
         return _change(advice[0])
     if not whole and not recorded:
         return "Record the run, so that every rule can look at it: `dptune profile train.py`."
+    if limited and late is not None:
+        return f"Look at rank {late}, which comes last: under Ranks stands what it does meanwhile."
     if limited:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:

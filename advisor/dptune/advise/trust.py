@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dptune.advice import Finding, Trust
+from dptune.advice import Trust
+from dptune.finding import Finding
 from dptune.measured import Measured, RankFigures
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from dptune.measure.balance import account
+import numpy as np
+
+from dptune.measure import idle
+from dptune.measure.timeline import Split, Timeline, timeline
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Account, DeviceFigures, StepAccount
 
 
-def device_figures(view: RankView, device: DeviceView) -> DeviceFigures:
-    """One device: its steps, and the whole recording from its first operation to the end of its last."""
+def device_timeline(view: RankView, device: DeviceView, split: Split) -> Timeline:
+    """The timeline of a device over its whole recording and all its steps."""
     own = device.operations
-    steps = [
-        StepAccount(
-            number=window.number,
-            start_ns=window.start_ns,
-            account=account(window.start_ns, window.end_ns, own.time, view.loading),
-        )
-        for window in device.windows
-    ]
+    return timeline(
+        min([own.span_ns[0], *(window.start_ns for window in device.windows)]),
+        max([own.span_ns[1], *(window.end_ns for window in device.windows)]),
+        own.time,
+        split,
+        lambda gaps: idle.causes(gaps, view.columns, own, view.host),
+    )
+
+
+def device_figures(device: DeviceView, spent: Timeline) -> DeviceFigures:
+    """One device: its steps, and the whole recording from its first operation to the end of its last."""
+    own, windows = device.operations, device.windows
+    accounts = spent.accounts(
+        np.array([window.start_ns for window in windows], dtype=np.int64),
+        np.array([window.end_ns for window in windows], dtype=np.int64),
+    )
     return DeviceFigures(
         device=own.device,
-        steps=steps,
-        whole=account(*own.span_ns, own.time, view.loading),
+        steps=[
+            StepAccount(number=window.number, start_ns=window.start_ns, account=account)
+            for window, account in zip(windows, accounts, strict=True)
+        ],
+        whole=spent.account(*own.span_ns),
         device_operations=len(own.rows),
         kernels=own.kernels,
     )

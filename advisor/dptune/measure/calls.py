@@ -18,7 +18,7 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
-from dptune.trace.schema import integer
+from dptune.trace.schema import NONE, integer
 
 _NCCL = "nccl:"
 _GATHERING = ("all_gather", "gather")
@@ -26,15 +26,21 @@ _GATHERING = ("all_gather", "gather")
 
 @dataclass(frozen=True)
 class Call:
-    """One collective on one rank. `step` is the index of its step; what the trace does not say is None."""
+    """One collective on one rank. `step` is the index of its step; what the trace does not say is None.
+
+    `start_ns` is on the trace's own clock; `members` the ranks of the group as the trace writes them.
+    """
 
     step: int
     kind: str
+    start_ns: int
     dur_ns: int
     group: str | None = None
     group_size: int | None = None
     dtype: str | None = None
     message_bytes: int | None = None
+    members: str | None = None
+    sequence: int | None = None
 
 
 def calls(view: RankView, device: DeviceView) -> list[Call]:
@@ -56,24 +62,27 @@ def calls(view: RankView, device: DeviceView) -> list[Call]:
 
 def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[int, int]) -> Call:
     columns, told = trace.columns, trace.collectives
-    name, dur_ns = columns.name(row), int(columns.dur_ns[row])
+    name, start_ns, dur_ns = columns.name(row), int(columns.ts_ns[row]), int(columns.dur_ns[row])
     at = described.get(row)
     kind = None if at is None else told.word(told.kind, at)
     if at is None or kind is None:
         known = kind_of(title) if title else UNKNOWN
         known = known if known != UNKNOWN else kind_of(name)
-        return Call(step, known, dur_ns, *_only_group(trace), dtype=dtype_of(kernel_dtype(name)))
+        return Call(step, known, start_ns, dur_ns, *_only_group(trace), dtype=dtype_of(kernel_dtype(name)))
     dtype = dtype_of(told.word(told.dtype, at))
     elements = max(int(told.in_elements[at]), int(told.out_elements[at]))
     size = int(told.group_size[at])
     return Call(
         step,
         kind_of(kind),
+        start_ns,
         dur_ns,
         group=told.word(told.group, at),
         group_size=size if size > 0 else None,
         dtype=dtype,
         message_bytes=elements * bytes_of(dtype) if dtype and elements >= 0 else None,
+        members=told.word(told.group_ranks, at),
+        sequence=int(told.sequence[at]) if told.sequence[at] != NONE else None,
     )
 
 
@@ -85,7 +94,7 @@ def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str], describ
     dtype, total_bytes = (None, None) if at is None else _tensors(told.word(told.dims, at), told.word(told.types, at))
     if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
         total_bytes = total_bytes * group_size if group_size else None
-    return Call(step, kind, int(columns.dur_ns[row]), group, group_size, dtype, total_bytes)
+    return Call(step, kind, int(columns.ts_ns[row]), int(columns.dur_ns[row]), group, group_size, dtype, total_bytes)
 
 
 def _only_group(trace: Trace) -> tuple[str | None, int | None]:

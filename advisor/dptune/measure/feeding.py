@@ -28,9 +28,9 @@ def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, boo
         return share, share * median(window.durations_ns), True
     if view is None or not view.steps:
         return view.no_steps if view is not None and view.no_steps else "no steps were recorded"
-    if not len(view.loading):
+    if not len(view.host.loading):
         return _NO_RANGES
-    waited = sum(view.loading.within(step.start_ns, step.end_ns).total_ns for step in view.steps)
+    waited = sum(view.host.loading.within(step.start_ns, step.end_ns).total_ns for step in view.steps)
     share = waited / sum(step.length_ns for step in view.steps)
     return share, share * median(step.length_ns for step in view.steps), False
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from dptune.measure import accounts, accumulation, collectives, copies, feeding, matmul, platform, steptime
+from dptune.measure import (
+    accounts,
+    accumulation,
+    arrivals,
+    collectives,
+    copies,
+    feeding,
+    gaps,
+    launching,
+    matmul,
+    platform,
+    steptime,
+)
+from dptune.measure.across import Across, across, host_of
 from dptune.measure.views import RankView, view
-from dptune.measured import DeviceFigures, Measured, RankFigures
+from dptune.measured import Measured, RankFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -14,10 +27,9 @@ def measure(run: Run) -> Measured:
     facts = list(run.facts.values())
     views = [_view(rank, run.facts.get(rank.rank)) for rank in run.ranks]
     stepped = [own for own in views if not own.no_steps]
-    traces = {rank.rank: rank for rank in run.ranks}
-    devices = {own.rank: [accounts.device_figures(own, device) for device in own.devices] for own in views}
+    together = across(run, views)
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
-    account = accounts.total([device for rank in devices.values() for device in rank])
+    account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
@@ -29,8 +41,14 @@ def measure(run: Run) -> Measured:
         "samples_per_step": (samples, no_samples),
         "account": (account, no_steps),
         "collectives": (
-            collectives.collectives(stepped, lambda rank: traces[rank].rich, run.facts) if stepped else None,
+            collectives.collectives(together.calls, together.exchanges, stepped) if stepped else None,
             no_steps,
+        ),
+        "straggler": (arrivals.straggler(together.arrivals, account), no_steps if account is None else arrivals.ALONE),
+        "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
+        "launching": (
+            launching.launching((own, device) for own, device, _ in together.spent),
+            "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
         ),
         "copies": (copies.copies(stepped) if stepped else None, no_steps),
     }
@@ -38,7 +56,7 @@ def measure(run: Run) -> Measured:
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
         step=steptime.step_time(facts, views),
-        ranks=[_rank(rank, run, traces.get(rank), devices.get(rank, []), waits[rank]) for rank in _ranks(run)],
+        ranks=[_rank(rank, run, together, waits[rank]) for rank in _ranks(run)],
         input=feeding.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
         matmul=matmul.matmul(views, next((own.device for own in facts if own.device), None)),
@@ -58,23 +76,30 @@ def _view(rank: RankTrace, facts: Facts | None) -> RankView:
     return view(rank.rank, rank.lean, window.first_step if window else None)
 
 
-def _rank(
-    rank: int, run: Run, trace: RankTrace | None, devices: list[DeviceFigures], waits: tuple[float, float, bool] | str
-) -> RankFigures:
+def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool] | str) -> RankFigures:
     facts = run.facts.get(rank)
-    host = (facts.host if facts else "") or (trace.lean.host if trace else "")
+    trace = next((one for one in run.ranks if one.rank == rank), None)
+    devices = together.devices.get(rank, [])
     listed = trace.lean.devices if trace else ()
     index = int(devices[0].device.split(":")[1]) if devices and ":" in devices[0].device else None
     own = next((device.name for device in listed if device.index == index), "")
     name = (facts.device.name if facts and facts.device else None) or own
+    clock = together.clocks.get(rank)
+    unclocked = "it shares no collective with the first rank, and no host that is known"
     figures = {
-        "host": (host or None, "the recording does not name the host"),
+        "host": (host_of(run, rank), "the recording does not name the host"),
         "device_name": (name or None, "the recording does not name the device"),
         "unprofiled_median_ns": (
             steptime.median(steptime.durations(facts.window("unprofiled") if facts else None)),
             "no unprofiled step was recorded",
         ),
         "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits[0], ""),
+        "clock_ahead_ns": (clock.ahead_ns if clock else None, unclocked),
+        "clock_residual_ns": (
+            clock.residual_ns if clock else None,
+            "no collective was read on this rank and the first" if clock else unclocked,
+        ),
+        "arrival": (together.arrivals.get(rank), arrivals.ALONE),
     }
     return RankFigures(
         rank=rank,

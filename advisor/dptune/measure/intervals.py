@@ -64,6 +64,25 @@ class Intervals:
             return NOTHING
         return Intervals(np.maximum(self.start_ns[first:last], start_ns), np.minimum(self.end_ns[first:last], end_ns))
 
+    def before(self, times_ns: Ints) -> Ints:
+        """How much of the set lies before each time, int64 nanoseconds."""
+        if not len(self):
+            return np.zeros(len(times_ns), dtype=np.int64)
+        lengths = self.end_ns - self.start_ns
+        whole = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths)))
+        at = np.searchsorted(self.start_ns, times_ns, side="right")
+        last = np.maximum(at - 1, 0)
+        beyond = np.where(at > 0, np.maximum(self.end_ns[last] - times_ns, 0), 0)
+        return np.asarray(whole[at] - beyond, dtype=np.int64)
+
+    def lengths(self, start_ns: Ints, end_ns: Ints) -> Ints:
+        """How much of the set lies in each of the intervals [start, end), int64 nanoseconds."""
+        return self.before(end_ns) - self.before(start_ns)
+
+    def earlier(self, by_ns: int) -> Intervals:
+        """The set moved to earlier times."""
+        return Intervals(self.start_ns - by_ns, self.end_ns - by_ns)
+
     def _cuts(self, other: Intervals) -> Ints:
         return np.unique(np.concatenate((self.start_ns, self.end_ns, other.start_ns, other.end_ns)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dptune.measure.intervals import Ints
+from dptune.measure.intervals import Intervals, Ints
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES
 from dptune.trace.schema import NONE
@@ -25,3 +25,19 @@ def launch_rows(columns: Columns, rows: Ints) -> Ints:
     wanted = columns.correlation[rows]
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, calls[first[at]], UNLAUNCHED).astype(np.int64)
+
+
+def ending(gaps: Intervals, columns: Columns, rows: Ints) -> tuple[Ints, Ints]:
+    """For each gap the row of the operation that begins at its end, and of what launched it: of several the earliest.
+
+    UNLAUNCHED where there is none.
+    """
+    if not len(rows):
+        none = np.full(len(gaps), UNLAUNCHED, dtype=np.int64)
+        return none, none
+    starts, launch = columns.ts_ns[rows], launch_rows(columns, rows)
+    order = np.lexsort((np.where(launch == UNLAUNCHED, np.iinfo(np.int64).max, columns.ts_ns[launch]), starts))
+    starts, launch, rows = starts[order], launch[order], rows[order]
+    at = np.minimum(np.searchsorted(starts, gaps.end_ns), len(starts) - 1)
+    begins = starts[at] == gaps.end_ns
+    return np.where(begins, rows[at], UNLAUNCHED), np.where(begins, launch[at], UNLAUNCHED)

@@ -33,11 +33,11 @@ from dptune.trace.kernels import (
 from dptune.trace.schema import NONE, integer
 
 # Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.
-_COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
+COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
 # Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too.
-_ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
+ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
 # What only threads of the script do, or autograd's for it.
-_SCRIPT = re.compile(rf"{_ENCLOSING.pattern}|{_COLLECTIVE_CALL.pattern}|^autograd::engine::")
+_SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
 
 
@@ -115,8 +115,8 @@ def _cpu(columns: Columns) -> list[Operations]:
     gloo = columns.named(lambda name: name.startswith(HOST_COLLECTIVE_PREFIXES))
     thread = columns.thread
     operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(thread, _gloo_workers(columns, gloo, thread))
-    operator &= ~columns.named(_ENCLOSING.match)
-    call = operator & columns.named(_COLLECTIVE_CALL.match)
+    operator &= ~columns.named(ENCLOSING.match)
+    call = operator & columns.named(COLLECTIVE_CALL.match)
     loading = columns.of_category(RANGE_CATEGORIES) & columns.named(LOADER_NAME.match)
     starts, ends = [], []
     computing, other = _by_thread(thread, operator & ~call), _by_thread(thread, call | loading | gloo)

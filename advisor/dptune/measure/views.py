@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.operations import Operations, loader_ranges, operations
+from dptune.measure.host import Host, host
+from dptune.measure.intervals import Ints
+from dptune.measure.operations import Operations, operations
 from dptune.measure.steps import OUTSIDE, Step, host_steps, launching_steps, windows
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -32,7 +33,7 @@ class RankView:
     rank: int
     trace: Trace
     steps: list[Step]
-    loading: Intervals
+    host: Host
     devices: list[DeviceView]
     no_steps: str = ""
 
@@ -56,7 +57,8 @@ def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
     if first_step is not None:
         steps = [Step(first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
     devices = []
-    for own in operations(trace):
+    ran = operations(trace)
+    for own in ran:
         launched_in = launching_steps(trace.columns, own, steps)
         found = windows(trace.columns, own, steps, launched_in)
         numbers = {window.number for window in found}
@@ -67,4 +69,4 @@ def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
         why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
-    return RankView(rank, trace, steps, loader_ranges(trace), devices, why)
+    return RankView(rank, trace, steps, host(trace, ran), devices, why)

@@ -26,12 +26,21 @@ class Class(NamedTuple):
 
 CLASSES = (
     Class("compute_ns", "#", "compute", "the device calculates", "good"),
-    Class("exposed_communication_ns", "!", "exposed communication", "exchanging, nothing calculated", "error"),
+    Class("exposed_transfer_ns", "!", "exposed transfer", "exchanging, nothing calculated", "error"),
+    Class("exposed_waiting_ns", "%", "waiting for ranks", "a collective waits for a late rank", "error"),
+    Class("exposed_unsplit_ns", "!", "exposed communication", "exchanging or waiting for ranks", "error"),
     Class("copy_ns", "=", "copies", "moving data, nothing else runs", "warning"),
     Class("memset_ns", "-", "memory set", "filling memory, nothing else", "warning"),
     Class("input_idle_ns", "~", "waiting for input", "idle: next batch is not there", "warning"),
+    Class("gc_idle_ns", "g", "garbage collection", "idle: Python collects garbage", "warning"),
+    Class("sync_idle_ns", "s", "blocking call", "idle: the script waits in a call", "warning"),
+    Class("launch_idle_ns", "l", "launching", "idle: next operation is prepared", "warning"),
+    Class("dependency_idle_ns", "q", "queued", "idle: launched, yet not begun", "warning"),
+    Class("host_idle_ns", "h", "host", "idle: Python, files, sleep", "warning"),
     Class("unexplained_idle_ns", ".", "idle, cause unknown", "nothing runs, cause not found", "dim"),
 )
+_LEAST_SHARE = 0.0005  # a row of less would read 0.0 %
+_ALWAYS = ("compute_ns", "input_idle_ns", "unexplained_idle_ns")  # shown even where there is none of it
 
 
 def basis(measured: Measured) -> str:
@@ -56,7 +65,8 @@ def account(report: Report, width: int) -> Iterator[Line]:
         return
     yield from bar(shares, width)
     for kind, share in shares:
-        yield from _row(measured, kind, share, width)
+        if share >= _LEAST_SHARE or kind.field in _ALWAYS:
+            yield from _row(measured, kind, share, width)
     step = shown(lambda: measured.step.median_ns, lambda ns: milliseconds(ns / 1e6))
     yield from wrapped(
         f"A step takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"

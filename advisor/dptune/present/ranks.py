@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dptune.advice import Report
-from dptune.measured import Account, DeviceFigures, Missing, RankFigures
+from dptune.measured import Account, DeviceFigures, LagCause, Measured, Missing, RankFigures
 from dptune.present.amounts import ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
@@ -21,12 +21,24 @@ COLUMNS = (
     Column("copies"),
     Column("idle"),
     Column("loader"),
+    Column("late ms"),
 )
 WORDS = (
     "Step ms is without the profiler. Compute, exposed (communication beside which nothing is calculated), copies and "
-    "idle are shares of the traced steps; loader is the share of the step in which the script waits for its next batch."
+    "idle are shares of the traced steps; loader is the share of the step in which the script waits for its next "
+    "batch; late ms is how long after the others it comes to the collectives of a step (traced, the median step)."
 )
 _AT_MOST = 16
+LAG_CAUSES: dict[LagCause, str] = {
+    "input": "it waits for its data loader",
+    "copies": "it copies",
+    "slower compute": "it computes the same, but slower",
+    "more compute": "it computes more than the others",
+    "gc": "Python collects garbage",
+    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
+    "communication": "it takes part in other collectives",
+    "unexplained": "its device is idle, and why is not known",
+}
 
 
 def ranks(report: Report, width: int) -> Iterator[Line]:
@@ -43,6 +55,7 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
     names = sorted({str(rank.known("device_name")) for rank in report.measured.ranks if rank.known("device_name")})
     if names:
         yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
+    yield from wrapped(straggler(report.measured), width, "  ")
     for told in rank_remarks(report):
         yield from wrapped(told, width, "  ", "    ", role="warning")
 
@@ -75,6 +88,23 @@ def rank_remarks(report: Report) -> Iterator[str]:
         yield f"No steps were found on {which}{more}: the shares are of the whole recording."
 
 
+def straggler(measured: Measured) -> str:
+    """The rank that the others wait for, and why; "" where there is only one rank."""
+    worst = measured.known("straggler")
+    if worst is None:
+        return "" if len(measured.ranks) < 2 else f"Who comes late is not known: {measured.missing['straggler']}."
+    arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
+    said = (
+        f"Rank {worst.rank} is waited for most: it comes {ns_as_ms(worst.lag_ns)} ms late in the median step, and "
+        f"later than any other in {percent(worst.steps_share)} of the steps. All ranks together wait "
+        f"{percent(worst.waiting_share)} of their time for the last to come."
+    )
+    cause = arrival.known("cause")
+    if cause is None:
+        return f"{said} Why is not known: {arrival.missing['cause']}."
+    return f"{said} What it does meanwhile: {LAG_CAUSES[cause]} ({percent(arrival.cause_share)} of its lag)."
+
+
 def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list[Cell]:
     def part(name: str) -> Cell:
         return shown(lambda: account().share(name), percent)
@@ -89,6 +119,7 @@ def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list
         part("copy_ns"),
         part("idle_ns"),
         shown(lambda: rank.loader_wait_share, percent),
+        shown(lambda: rank.arrival.lag_ns, ns_as_ms),
     ]
 
 

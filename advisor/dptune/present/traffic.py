@@ -6,19 +6,20 @@ from collections.abc import Iterator
 
 from dptune.advice import Report
 from dptune.measured import CollectiveFigures, CopyFigures, Missing
-from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown, times
+from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
 _COLLECTIVES = (
-    Column("kind", right=False, least=16),
-    Column("group", right=False, least=6),
+    Column("kind", right=False, least=14),
+    Column("group", right=False, least=5),
     Column("ranks"),
     Column("type", right=False, least=8),
     Column("message"),
-    Column("per step"),
-    Column("median ms"),
-    Column("least ms"),
+    Column("calls"),
+    Column("ms"),
+    Column("moving"),
+    Column("GB/s"),
 )
 _COPIES = (
     Column("direction", right=False),
@@ -55,7 +56,9 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
         more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
     words = (
-        "A call lasts until its last rank has arrived: the median holds waiting, the least time holds the least of it."
+        "Calls are per step and rank. Ms is the median call: it lasts until its last rank has come, so it holds "
+        "waiting. Moving is the ms in which data moved, the shortest over the ranks; GB/s is what each link carried in "
+        "it (busbw of nccl-tests)."
     )
     yield from wrapped(words, width, "  ", role="dim")
 
@@ -103,7 +106,8 @@ def _collective(one: CollectiveFigures) -> list[Cell]:
         shown(lambda: one.message_bytes, data),
         times(one.calls_per_step),
         ns_as_ms(one.median_ns),
-        ns_as_ms(one.shortest_ns),
+        shown(lambda: one.transfer_ns, ns_as_ms),
+        shown(lambda: one.busbw_gb_per_s, number),
     ]
 
 

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import platformdirs
 
-from dptune.advice import Finding
+from dptune.finding import Finding
 from dptune.trace import source
 from dptune.trace.columns import Collectives, Columns, Counters, Memory
 from dptune.trace.events import Blocks, Device, Distributed, Trace
@@ -134,7 +134,7 @@ def _write(entry: Path, trace: Trace) -> None:
         "base_ns": trace.base_ns,
         "host": trace.host,
         "thread_names": [(*key, value) for key, value in trace.thread_names.items()],
-        "findings": [finding.model_dump(mode="json") for finding in trace.findings],
+        "findings": trace.findings,
     }
     arrays["told"] = np.frombuffer(msgspec.json.encode(told), dtype=np.uint8)
     temporary = entry.with_name(f"writing-{uuid.uuid4().hex}.tmp")
@@ -173,7 +173,7 @@ def _read(entry: Path, name: str) -> Trace:
         base_ns=told["base_ns"],
         host=told["host"],
         thread_names={(pid, tid): label for pid, tid, label in told["thread_names"]},
-        findings=tuple(Finding.model_validate(finding) for finding in told["findings"]),
+        findings=msgspec.convert(told["findings"], tuple[Finding, ...]),
         **tables,
     )
 

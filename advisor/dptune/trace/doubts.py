@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptune.advice import Finding
+from dptune.finding import Finding
 from dptune.trace.builder import Builder
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import (

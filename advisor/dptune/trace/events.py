@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dptune.advice import Finding
+from dptune.finding import Finding
 from dptune.trace.columns import Collectives, Columns, Counters, Ints, Memory
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from dptune.advice import Finding
 from dptune.errors import RunError
+from dptune.finding import Finding
 from dptune.runfile import paths as names
 from dptune.trace.failure import RemoteError
 from dptune.trace.remote import Remote

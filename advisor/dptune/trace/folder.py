@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.advice import Finding
+from dptune.finding import Finding
 from dptune.runfile import form
 from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from dptune.advice import Finding
 from dptune.errors import DptuneError, RunError
+from dptune.finding import Finding
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find

@@ -84,6 +84,8 @@ COLLECTIVE_PREFIXES = (*HOST_COLLECTIVE_PREFIXES, "c10d::", "_c10d_functional::"
 
 STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
 LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
+# Python collecting garbage: as `dptune profile` marks it, and gc.collect() as torch records Python's calls.
+COLLECTION_NAME = re.compile(r"^Python garbage collection#\d+$|^<built-in (function|method) collect\b")
 LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")
 # Calls in which the host waits for the device: CUDA runtime and driver API, HIP. cudaMemcpy returns when it has copied.
 WAIT_NAME = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|WithStream)?$")

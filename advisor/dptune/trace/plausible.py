@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dptune.advice import Finding
+from dptune.finding import Finding
 from dptune.runfile.facts import Facts, Window
 from dptune.trace.clock import LIMIT_NS
 from dptune.trace.run import MOST_RANKS
@@ -14,6 +14,7 @@ _PER_STEP = (
     "device_durations_ns",
     "loader_wait_ns",
     "loader_cpu_ns",
+    "gc_ns",
     "loader_batches",
     "loader_samples",
     "backwards",

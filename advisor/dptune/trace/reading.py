@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing.context import BaseContext
+from typing import Any
 
 from dptune.errors import DptuneError, RunError
 from dptune.trace import source
 from dptune.trace.cache import Entry
 from dptune.trace.decode import decode
 from dptune.trace.events import Trace
+from dptune.trace.parcel import Parcel, folder, parcel
 from dptune.trace.run import Progress, shown
 from dptune.trace.text import Tick
 
@@ -49,8 +51,8 @@ def read_all(
         return _at_once(names, sizes, executor, cached, progress)
     if min(jobs, len(names)) < 2 or sum(sizes) < LEAST_BYTES:
         return _one_by_one(names, sizes, cached, progress)
-    with _processes(min(jobs, len(names))) as pool:
-        return _at_once(names, sizes, pool, cached, progress)
+    with folder() as shared, _processes(min(jobs, len(names))) as pool:
+        return _at_once(names, sizes, pool, cached, progress, shared)
 
 
 def _processes(jobs: int) -> ProcessPoolExecutor:
@@ -65,10 +67,17 @@ def _processes(jobs: int) -> ProcessPoolExecutor:
 
 
 def _at_once(
-    names: Sequence[str], sizes: Sequence[int], executor: Executor, cached: bool, progress: Progress
+    names: Sequence[str],
+    sizes: Sequence[int],
+    executor: Executor,
+    cached: bool,
+    progress: Progress,
+    shared: str | None = None,
 ) -> dict[str, Trace | DptuneError]:
-    waiting: dict[Future[Trace | DptuneError], int] = {
-        executor.submit(_outcome, name, cached): at for at, name in enumerate(names)
+    """By calls of the executor; where it runs on this machine, results are handed over in a shared folder."""
+    read_one = _outcome if shared is None else partial(_parcel, shared)
+    waiting: dict[Future[Trace | DptuneError | Parcel], int] = {
+        executor.submit(read_one, name, cached): at for at, name in enumerate(names)
     }
     found: dict[int, Trace | DptuneError] = {}
     done, total = 0, sum(sizes)
@@ -76,7 +85,8 @@ def _at_once(
     try:
         for future in as_completed(list(waiting)):
             at = waiting.pop(future)
-            found[at] = future.result()
+            outcome = future.result()
+            found[at] = outcome.open() if isinstance(outcome, Parcel) else outcome
             done += sizes[at]
             progress(f"{len(found)} of {len(names)} traces: {shown(names[at])}", done, total)
     except BrokenExecutor:
@@ -104,6 +114,10 @@ def _one_by_one(
 
 def _tell(progress: Progress, what: str, before: int, total: int, read_bytes: int) -> None:
     progress(what, before + read_bytes, total)
+
+
+def _parcel(shared: str, name: str, cached: bool) -> Any:
+    return parcel(_outcome(name, cached), shared)
 
 
 def _outcome(name: str, cached: bool, tick: Tick | None = None) -> Trace | DptuneError:

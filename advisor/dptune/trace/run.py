@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from dptune.advice import Finding
+from dptune.finding import Finding
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 from dptune.trace.events import Trace

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 
 
 @dataclass(frozen=True)
 class Observers:
-    """The places where things were made, and the meters of what happens between two steps."""
+    """The places where things were made, and what measures what happens between two steps."""
 
     places: Places
     meters: Meters
+    garbage: Garbage
 
 
 @functools.cache
@@ -24,4 +26,6 @@ def observers() -> Observers:
     places.install()
     meters = Meters(places)
     meters.install()
-    return Observers(places, meters)
+    garbage = Garbage()
+    garbage.install()
+    return Observers(places, meters, garbage)

@@ -1,0 +1,15 @@
+"""What limits what can be said of a run: found while it is read and measured, told in every report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that limits what can be said of a run. `text` is a sentence without its full stop."""
+
+    code: str
+    level: Literal["info", "partial", "unjudgeable"]
+    text: str

@@ -1,0 +1,81 @@
+"""The ranks side by side: their collectives matched, their clocks compared, and with that the accounts of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dptune.measure.accounts import device_figures, device_timeline
+from dptune.measure.arrivals import arrivals
+from dptune.measure.clocks import Clock, clocks
+from dptune.measure.collectives import heard
+from dptune.measure.lag import Track, lateness
+from dptune.measure.matching import Exchange, RankCalls, match
+from dptune.measure.steps import OUTSIDE
+from dptune.measure.timeline import Split, Timeline
+from dptune.measure.views import DeviceView, RankView
+from dptune.measure.waiting import splits
+from dptune.measured import ArrivalFigures, DeviceFigures
+from dptune.trace.kernels import Work
+from dptune.trace.run import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Across:
+    """What takes all ranks to know; dictionaries are by rank."""
+
+    calls: list[RankCalls]
+    exchanges: list[Exchange]
+    clocks: dict[int, Clock]
+    spent: list[tuple[RankView, DeviceView, Timeline]]
+    devices: dict[int, list[DeviceFigures]]
+    arrivals: dict[int, ArrivalFigures]
+
+
+def across(run: Run, views: list[RankView]) -> Across:
+    """Match the collectives of all ranks, then account for every device."""
+    traces = {rank.rank: rank for rank in run.ranks}
+    calls = [
+        each
+        for own in views
+        if not own.no_steps
+        for each in heard(own, lambda rank: traces[rank].rich, run.facts.get(own.rank))
+    ]
+    exchanges = match(calls, run.world_size)
+    found = clocks(exchanges, {own.rank: host_of(run, own.rank) for own in views})
+    split = splits(exchanges)
+    tracks: dict[tuple[int, str], Track] = {}
+    timelines: list[tuple[RankView, DeviceView, Timeline]] = []
+    devices: dict[int, list[DeviceFigures]] = {}
+    for own in views:
+        base_ns = own.trace.base_ns
+        for device in own.devices:
+            name = device.operations.device
+            spent = device_timeline(own, device, split.get((own.rank, name), Split()).since(base_ns))
+            timelines.append((own, device, spent))
+            tracks[own.rank, name] = Track(base_ns, spent)
+            devices.setdefault(own.rank, []).append(device_figures(device, spent))
+    late = lateness(exchanges, found, tracks)
+    return Across(
+        calls,
+        exchanges,
+        found,
+        timelines,
+        devices,
+        arrivals(exchanges, late, {own.rank: _operations(own) for own in views}),
+    )
+
+
+def host_of(run: Run, rank: int) -> str | None:
+    """The machine that a rank ran on, by its facts or its trace."""
+    facts = run.facts.get(rank)
+    trace = next((one.lean for one in run.ranks if one.rank == rank), None)
+    return (facts.host if facts else "") or (trace.host if trace else "") or None
+
+
+def _operations(own: RankView) -> float:
+    """How many operations of compute a step holds, the mean."""
+    counts = [
+        int(((device.operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)).sum())
+        for device in own.devices
+    ]
+    return sum(counts) / max(own.windows, 1)
