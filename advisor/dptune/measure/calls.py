@@ -12,7 +12,7 @@ import numpy as np
 from dptune.measure.dtypes import bytes_of, dtype_of
 from dptune.measure.intervals import Ints
 from dptune.measure.kinds import UNKNOWN, kernel_dtype, kind_of
-from dptune.measure.launches import UNLAUNCHED, launch_rows
+from dptune.measure.launches import UNLAUNCHED
 from dptune.measure.steps import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.columns import Columns
@@ -53,7 +53,7 @@ def calls(view: RankView, device: DeviceView) -> list[Call]:
         kinds = _gloo_kinds(columns)
         order = np.argsort(columns.ts_ns[rows], kind="stable").tolist()
         return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds, described) for at in order]
-    launch = launch_rows(columns, rows)
+    launch = own.launch[chosen]
     titles = _titles(columns, launch)
     when = np.where(launch == UNLAUNCHED, columns.ts_ns[rows], columns.ts_ns[launch])
     order = np.argsort(when, kind="stable").tolist()

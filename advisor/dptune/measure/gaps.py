@@ -52,7 +52,7 @@ def _figures(
     ends = columns.ends(own.rows)
     before = own.rows[ends <= start_ns]
     gap = Intervals(np.array([start_ns]), np.array([end_ns]))
-    (after,), (launch,) = (rows.tolist() for rows in ending(gap, columns, own.rows))
+    (after,), (launch,) = (rows.tolist() for rows in ending(gap, columns, own.rows, own.launch))
     figures = {
         "before": (
             columns.name(int(before[columns.ends(before).argmax()])) if len(before) else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.intervals import Intervals, Ints, Mask
-from dptune.measure.launches import UNLAUNCHED, launch_rows
+from dptune.measure.launches import UNLAUNCHED
 from dptune.measure.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -37,9 +37,7 @@ def host(trace: Trace, devices: list[Operations]) -> Host:
     columns = trace.columns
     marks = columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match)
     thread = columns.thread
-    threads = np.unique(
-        np.concatenate([thread[marks], *(thread[_launches(columns, own)] for own in devices if not own.on_cpu)])
-    )
+    threads = np.unique(np.concatenate([thread[marks], *(thread[_launches(own)] for own in devices if not own.on_cpu)]))
     script = np.isin(thread, threads)
     on_cpu = any(own.on_cpu for own in devices)
     operator = columns.of_category(OPERATOR_CATEGORIES)
@@ -55,8 +53,8 @@ def host(trace: Trace, devices: list[Operations]) -> Host:
     )
 
 
-def _launches(columns: Columns, own: Operations) -> Ints:
-    launch = launch_rows(columns, own.rows[own.work <= Work.COMMUNICATION])
+def _launches(own: Operations) -> Ints:
+    launch = own.launch[own.work <= Work.COMMUNICATION]
     return np.asarray(launch[launch != UNLAUNCHED], dtype=np.int64)
 
 

@@ -50,7 +50,7 @@ def causes(idle: Intervals, columns: Columns, own: Operations, host: Host) -> di
 def _launches(idle: Intervals, columns: Columns, own: Operations) -> tuple[Intervals, Intervals, Intervals]:
     """Of each gap the part in which its next operation was queued: before the gap, and in it; and the gaps known."""
     begin, end = idle.start_ns, idle.end_ns
-    _, launch = ending(idle, columns, own.rows)
+    _, launch = ending(idle, columns, own.rows, own.launch)
     known = launch != UNLAUNCHED
     call_end = columns.ends(launch)
     since = np.clip(call_end, begin, end)

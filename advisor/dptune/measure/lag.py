@@ -14,13 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptune.measure.clocks import Clock
-from dptune.measure.intervals import Intervals
+from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.matching import Exchange
 from dptune.measure.timeline import Timeline
 from dptune.measured import CLASSES
 
+Floats = NDArray[np.float64]
 _FARTHEST = 16  # how many collectives back the last shared end is looked for
 
 
@@ -56,22 +58,21 @@ def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks:
     found = []
     for same in _by_members(exchanges, clocks):
         ahead = np.array([clocks[rank].ahead_ns for rank in same[0].ranks.tolist()], dtype=np.int64)
-        for at, exchange in enumerate(same):
-            arrivals = exchange.start_ns - ahead
-            last = int(arrivals.argmax())
-            others = np.delete(arrivals, last)
-            late_ns = float((arrivals[last] - others).mean())
-            if late_ns <= 0:
-                continue
-            before = next((one for one in same[max(at - _FARTHEST, 0) : at][::-1] if _left(one, exchange)), None)
+        arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
+        last = arrivals.argmax(axis=1)
+        late = _less_others(arrivals[..., np.newaxis], last)[:, 0]
+        before = [_before(same, at) for at in range(len(same))]
+        more = _less_others(_spent(same, before, tracks), last)
+        for at in np.flatnonzero(late > 0).tolist():
+            exchange, rank = same[at], int(last[at])
             found.append(
                 Lateness(
                     step=exchange.step,
-                    rank=int(exchange.ranks[last]),
-                    device=exchange.devices[last],
-                    arrival_ns=int(exchange.start_ns[last]),
-                    late_ns=late_ns,
-                    more_ns={} if before is None else _more(before, exchange, last, tracks),
+                    rank=int(exchange.ranks[rank]),
+                    device=exchange.devices[rank],
+                    arrival_ns=int(exchange.start_ns[rank]),
+                    late_ns=float(late[at]),
+                    more_ns={} if before[at] is None else dict(zip(CLASSES, more[at].tolist(), strict=True)),
                 )
             )
     return found
@@ -95,15 +96,27 @@ def _by_members(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> l
     return [sorted(group, key=lambda one: int(one.start_ns.max())) for group in groups.values()]
 
 
-def _left(before: Exchange, exchange: Exchange) -> bool:
-    return bool((before.end_ns <= exchange.start_ns).all())
+def _before(same: Sequence[Exchange], at: int) -> Exchange | None:
+    """The last collective that all ranks had left before any came to this one."""
+    starts = same[at].start_ns
+    return next((one for one in same[max(at - _FARTHEST, 0) : at][::-1] if (one.end_ns <= starts).all()), None)
 
 
-def _more(before: Exchange, exchange: Exchange, last: int, tracks: Tracks) -> dict[str, float]:
-    spent = []
-    for at, (rank, device) in enumerate(zip(exchange.ranks.tolist(), exchange.devices, strict=True)):
+def _spent(same: Sequence[Exchange], before: Sequence[Exchange | None], tracks: Tracks) -> Ints:
+    """Nanoseconds between the collective before and this one: exchanges x ranks x classes; 0 where there is none."""
+    ends = np.array([one.start_ns for one in same], dtype=np.int64)
+    starts = np.array([one.start_ns if last is None else last.end_ns for one, last in zip(same, before, strict=True)])
+    spent = np.zeros((*ends.shape, len(CLASSES)), dtype=np.int64)
+    for at, (rank, device) in enumerate(zip(same[0].ranks.tolist(), same[0].devices, strict=True)):
         own = tracks[rank, device]
-        window = own.timeline.account(int(before.end_ns[at]) - own.base_ns, int(exchange.start_ns[at]) - own.base_ns)
-        spent.append([getattr(window, name) for name in CLASSES])
-    others = np.delete(np.array(spent, dtype=np.int64), last, axis=0).mean(axis=0)
-    return dict(zip(CLASSES, (np.array(spent[last], dtype=np.int64) - others).tolist(), strict=True))
+        for each, name in enumerate(CLASSES):
+            lengths = own.timeline.classes[name].lengths(starts[:, at] - own.base_ns, ends[:, at] - own.base_ns)
+            spent[:, at, each] = lengths
+    return spent
+
+
+def _less_others(values: Ints, last: Ints) -> Floats:
+    """Of values by exchange, rank and anything, those of the last rank less the mean of the others."""
+    chosen = np.take_along_axis(values, last[:, np.newaxis, np.newaxis], axis=1)[:, 0]
+    others = (values - values[:, :1]).sum(axis=1) - (chosen - values[:, 0])  # small numbers: exact in a float64
+    return np.asarray(chosen - values[:, 0] - others / (values.shape[1] - 1), dtype=np.float64)

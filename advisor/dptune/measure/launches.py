@@ -27,15 +27,19 @@ def launch_rows(columns: Columns, rows: Ints) -> Ints:
     return np.where(keys[at] == wanted, calls[first[at]], UNLAUNCHED).astype(np.int64)
 
 
-def ending(gaps: Intervals, columns: Columns, rows: Ints) -> tuple[Ints, Ints]:
+def ending(gaps: Intervals, columns: Columns, rows: Ints, launch: Ints) -> tuple[Ints, Ints]:
     """For each gap the row of the operation that begins at its end, and of what launched it: of several the earliest.
 
-    UNLAUNCHED where there is none.
+    `rows` are operations and `launch` what launched each; UNLAUNCHED where there is none.
     """
     if not len(rows):
         none = np.full(len(gaps), UNLAUNCHED, dtype=np.int64)
         return none, none
-    starts, launch = columns.ts_ns[rows], launch_rows(columns, rows)
+    starts = columns.ts_ns[rows]
+    first = np.isin(starts, gaps.end_ns)
+    starts, launch, rows = starts[first], launch[first], rows[first]
+    if not len(rows):
+        return ending(gaps, columns, rows, launch)
     order = np.lexsort((np.where(launch == UNLAUNCHED, np.iinfo(np.int64).max, columns.ts_ns[launch]), starts))
     starts, launch, rows = starts[order], launch[order], rows[order]
     at = np.minimum(np.searchsorted(starts, gaps.end_ns), len(starts) - 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dptune.measure.intervals import Ints, Mask
-from dptune.measure.launches import UNLAUNCHED, launch_rows
+from dptune.measure.launches import UNLAUNCHED
 from dptune.measure.steps import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import LaunchFigures
@@ -43,8 +43,7 @@ def launching(devices: Iterable[tuple[RankView, DeviceView]]) -> LaunchFigures |
 
 def _device(view: RankView, device: DeviceView) -> tuple[Ints, Ints] | None:
     """Latencies of the operations launched while the device was idle with an empty queue, and queue lengths of all."""
-    columns, rows = view.columns, device.operations.rows
-    launch = launch_rows(columns, rows)
+    columns, rows, launch = view.columns, device.operations.rows, device.operations.launch
     launched = launch != UNLAUNCHED
     rows, launch, inside = rows[launched], launch[launched], device.launched_in[launched] != OUTSIDE
     if not inside.any():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
+from dptune.measure.launches import UNLAUNCHED, launch_rows
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -45,12 +46,15 @@ _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
 class Operations:
     """The operations of one device. `rows` index the trace's columns and `work` is the class of each (int64).
 
+    `launch` is the row of the call that launched each, UNLAUNCHED where there is none, as on a CPU.
+
     `time` is the union of each class; `span_ns` the first start and the last end. `kernels` is 0 on a CPU.
     """
 
     device: str
     rows: Ints
     work: Ints
+    launch: Ints
     time: dict[Work, Intervals]
     span_ns: tuple[int, int]
     kernels: int
@@ -101,7 +105,7 @@ def _gpu(columns: Columns, rows: Ints, index: int) -> Operations:
     kernels = int(columns.of_category(KERNEL_CATEGORIES)[rows].sum())
     maker = "mtia" if columns.categories[columns.category_id[rows[0]]] in MTIA_CATEGORIES else "cuda"
     time = {kind: _union(columns, rows[work == kind]) for kind in Work}
-    return Operations(f"{maker}:{index}", rows, work, time, _span(columns, rows), kernels)
+    return Operations(f"{maker}:{index}", rows, work, launch_rows(columns, rows), time, _span(columns, rows), kernels)
 
 
 def _device_index(columns: Columns, rows: Ints) -> Ints:
@@ -132,7 +136,8 @@ def _cpu(columns: Columns) -> list[Operations]:
         return []
     work = np.where(gloo[rows], int(Work.COMMUNICATION), int(Work.COMPUTE)).astype(np.int64)
     time = {Work.COMPUTE: compute, Work.COMMUNICATION: _union(columns, gloo), Work.COPY: NOTHING, Work.MEMSET: NOTHING}
-    return [Operations("cpu", rows, work, time, _span(columns, rows), 0)]
+    launch = np.full(len(rows), UNLAUNCHED, dtype=np.int64)
+    return [Operations("cpu", rows, work, launch, time, _span(columns, rows), 0)]
 
 
 def _by_thread(thread: Ints, wanted: Mask) -> dict[int, Ints]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.intervals import Ints, Mask
-from dptune.measure.launches import UNLAUNCHED, launch_rows
+from dptune.measure.launches import UNLAUNCHED
 from dptune.measure.operations import Operations
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -52,7 +52,7 @@ def launching_steps(columns: Columns, operations: Operations, steps: list[Step])
     if operations.on_cpu:
         when = columns.ts_ns[operations.rows]
     else:
-        launch = launch_rows(columns, operations.rows)
+        launch = operations.launch
         when = np.where(launch == UNLAUNCHED, np.iinfo(np.int64).min, columns.ts_ns[launch])
     if not steps:
         return np.full(len(when), OUTSIDE, dtype=np.int64)
@@ -82,5 +82,5 @@ def windows(columns: Columns, operations: Operations, steps: list[Step], launche
 
 
 def _launched_after(columns: Columns, operations: Operations, time_ns: int) -> Mask:
-    launch = launch_rows(columns, operations.rows)
+    launch = operations.launch
     return np.asarray((launch != UNLAUNCHED) & (columns.ts_ns[launch] >= time_ns), dtype=np.bool_)
