@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +50,8 @@ def test_whole_account_equals_the_manifest(real_traces, manifest_entry):
         assert value_ns / 1e3 == pytest.approx(figures[name], abs=tolerance), name
 
 
-def plain_account(path):
-    """Step accounts by a sweep over boundaries, in integers, on plain dictionaries."""
+def plain_steps(path):
+    """Windows of the steps, all operations as (start, end, class, launch), and those launched in each step."""
     raw = path.read_bytes()
     text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     document = json.loads(text, parse_float=Decimal)
@@ -83,15 +84,39 @@ def plain_account(path):
     kept = [(number, ops) for (_, _, number), ops in zip(steps, own, strict=True) if ops]
     begins = [min(op[0] for op in ops) for _, ops in kept]
     ends = [*begins[1:], min([max(op[1] for op in kept[-1][1]), *[t for t in after if t >= begins[-1]]])]
-    return {
-        number: swept(operations, begin, end)
-        for (number, _), begin, end in zip(kept, begins, ends, strict=True)
-        if end > begin
-    }
+    windows = {number: (begin, end) for (number, _), begin, end in zip(kept, begins, ends, strict=True) if end > begin}
+    return windows, operations, dict(kept)
+
+
+def plain_account(path):
+    """Step accounts by a sweep over boundaries, in integers, on plain dictionaries."""
+    windows, operations, _ = plain_steps(path)
+    return {number: swept(operations, *window) for number, window in windows.items()}
+
+
+def plain_split(paths):
+    """By rank and step: exposed [transfer, waiting, unsplit], from call n of each step being the same on all ranks."""
+    ranks = [plain_steps(path) for path in paths]
+    found = []
+    for windows, operations, launched in ranks:
+        spans = [(start, end, 0, None) for start, end, kind, _ in operations if kind == 0]
+        matched = set()
+        for number in launched:
+            calls = [sorted((op for op in own[number] if op[2] == 1), key=lambda op: op[3]) for _, _, own in ranks]
+            assert len({len(each) for each in calls}) == 1
+            for op, *same in zip(
+                sorted((op for op in launched[number] if op[2] == 1), key=lambda op: op[3]), *calls, strict=True
+            ):
+                moving = min(end - start for start, end, _, _ in same)
+                spans += [(op[1] - moving, op[1], 1, None), (op[0], op[1] - moving, 2, None)]
+                matched.add(op)
+        spans += [(op[0], op[1], 3, None) for op in operations if op[2] == 1 and op not in matched]
+        found.append({number: swept(spans, *window)[1:4] for number, window in windows.items()})
+    return found
 
 
 def swept(spans, begin, end):
-    """Nanoseconds of [begin, end) by highest class: [compute, communication, copy, memset, nothing]."""
+    """Nanoseconds of [begin, end) by the lowest class active, of four, and at last those of none."""
     edges = []
     for start, stop, rank, _ in spans:
         low, high = max(start, begin), min(stop, end)
@@ -138,6 +163,22 @@ def test_step_accounts_equal_a_second_derivation(real_traces, file):
         for step in device.steps
     }
     assert found == expected
+
+
+@pytest.mark.parametrize("folder", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "torchrec_resnet18_2xv100"])
+def test_transfer_and_waiting_equal_a_second_derivation(real_traces, folder):
+    run = load([real_traces / folder])
+    expected = plain_split([Path(rank.source) for rank in run.ranks])
+    for rank, own in zip(measure(run).ranks, expected, strict=True):
+        (device,) = rank.devices
+        assert own == {
+            step.number: [
+                step.account.exposed_transfer_ns,
+                step.account.exposed_waiting_ns,
+                step.account.exposed_unsplit_ns,
+            ]
+            for step in device.steps
+        }
 
 
 def test_the_straggler_is_seen(real_traces):

@@ -8,7 +8,7 @@ from dptune.measure.accounts import device_figures, device_timeline
 from dptune.measure.arrivals import arrivals
 from dptune.measure.clocks import Clock, clocks
 from dptune.measure.collectives import heard
-from dptune.measure.lag import Track, lateness
+from dptune.measure.lag import Track, comparable, lateness
 from dptune.measure.matching import Exchange, RankCalls, match
 from dptune.measure.steps import OUTSIDE
 from dptune.measure.timeline import Split, Timeline
@@ -54,14 +54,15 @@ def across(run: Run, views: list[RankView]) -> Across:
             timelines.append((own, device, spent))
             tracks[own.rank, name] = Track(base_ns, spent)
             devices.setdefault(own.rank, []).append(device_figures(device, spent))
-    late = lateness(exchanges, found, tracks)
+    compared = comparable(exchanges, found)
+    late = lateness(compared, found, tracks)
     return Across(
         calls,
         exchanges,
         found,
         timelines,
         devices,
-        arrivals(exchanges, late, {own.rank: _operations(own) for own in views}),
+        arrivals(compared, late, {own.rank: _operations(own) for own in views}),
     )
 
 

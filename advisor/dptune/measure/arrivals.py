@@ -11,6 +11,7 @@ from dptune.measure.matching import Exchange
 from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, StragglerFigures
 
 ALONE = "it takes the traces of at least two ranks, and all of those of a collective, to tell who came late"
+NEVER = "no rank came later to a collective than the others"
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _CAUSES: dict[str, LagCause] = {
@@ -32,7 +33,7 @@ _CAUSES: dict[str, LagCause] = {
 def arrivals(
     exchanges: Sequence[Exchange], late: Sequence[Lateness], operations: Mapping[int, float]
 ) -> dict[int, ArrivalFigures]:
-    """By rank; empty where no collective was read on all its ranks.
+    """By rank, from comparable collectives; empty where there is none.
 
     `operations` is how many operations of compute each rank runs per step: a rank that computes longer either has more
     of them, or takes longer for each.
@@ -40,10 +41,9 @@ def arrivals(
     took_part: Counter[int] = Counter()
     steps: dict[int, set[int]] = defaultdict(set)
     for exchange in exchanges:
-        if exchange.splits:
-            took_part.update(exchange.ranks.tolist())
-            for rank in exchange.ranks.tolist():
-                steps[rank].add(exchange.step)
+        took_part.update(exchange.ranks.tolist())
+        for rank in exchange.ranks.tolist():
+            steps[rank].add(exchange.step)
     by_rank: dict[int, list[Lateness]] = defaultdict(list)
     for one in late:
         by_rank[one.rank].append(one)
@@ -56,15 +56,16 @@ def arrivals(
             _compute(rank, operations),
         )
         for rank in sorted(steps)
-        if late
     }
 
 
 def straggler(ranks: Mapping[int, ArrivalFigures], account: Account | None) -> StragglerFigures | None:
-    """The rank with the greatest lag over all steps; None where no lag is known."""
+    """The rank with the greatest lag over all steps; None where no lag is known, or no rank came late."""
     if not ranks or account is None or not account.window_ns:
         return None
     worst = max(ranks, key=lambda rank: sum(step.lag_ns for step in ranks[rank].steps))
+    if not any(step.lag_ns for step in ranks[worst].steps):
+        return None
     latest: dict[int, int] = defaultdict(int)
     for figures in ranks.values():
         for step in figures.steps:

@@ -31,6 +31,7 @@ def measure(run: Run) -> Measured:
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
+    alone = arrivals.NEVER if together.arrivals else arrivals.ALONE
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
@@ -44,7 +45,7 @@ def measure(run: Run) -> Measured:
             collectives.collectives(together.calls, together.exchanges, stepped) if stepped else None,
             no_steps,
         ),
-        "straggler": (arrivals.straggler(together.arrivals, account), no_steps if account is None else arrivals.ALONE),
+        "straggler": (arrivals.straggler(together.arrivals, account), no_steps if account is None else alone),
         "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
         "launching": (
             launching.launching((own, device) for own, device, _ in together.spent),

@@ -53,10 +53,15 @@ class Track:
 Tracks = Mapping[tuple[int, str], Track]  # by rank and device
 
 
+def comparable(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> list[Exchange]:
+    """The symmetric collectives that were read on all their ranks, whose clocks are known."""
+    return [one for one in exchanges if one.splits and all(rank in clocks for rank in one.ranks.tolist())]
+
+
 def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
-    """The last to come to each symmetric collective that was read on all its ranks, where they do not come at once."""
+    """The last to come to each comparable collective, where they do not come at once."""
     found = []
-    for same in _by_members(exchanges, clocks):
+    for same in _by_members(exchanges):
         ahead = np.array([clocks[rank].ahead_ns for rank in same[0].ranks.tolist()], dtype=np.int64)
         arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
         last = arrivals.argmax(axis=1)
@@ -86,13 +91,11 @@ def lags(late: Sequence[Lateness]) -> dict[tuple[int, int], int]:
     return {key: Intervals.union(*np.array(times, dtype=np.int64).T).total_ns for key, times in spans.items()}
 
 
-def _by_members(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> list[list[Exchange]]:
-    """The symmetric, complete collectives of each set of ranks whose clocks are known, in order of time."""
+def _by_members(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
+    """The collectives of each set of ranks, in order of time."""
     groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
-        ranks = tuple(exchange.ranks.tolist())
-        if exchange.splits and all(rank in clocks for rank in ranks):
-            groups[ranks, exchange.devices].append(exchange)
+        groups[tuple(exchange.ranks.tolist()), exchange.devices].append(exchange)
     return [sorted(group, key=lambda one: int(one.start_ns.max())) for group in groups.values()]
 
 

@@ -154,14 +154,18 @@ def _by_shift(
 
 
 def _shift(codes: Ints, model: Ints, ends: Ints, model_ends: Ints) -> int:
-    """How many calls the head lacks (negative: has too many)."""
+    """How many calls the head lacks (negative: has too many).
 
-    def fit(shift: int) -> tuple[float, float, int]:
+    Of shifts at which as many kinds and sizes agree, that at which the ends are equally far apart; of those (calls at
+    an even pace), that at which they are nearest.
+    """
+
+    def fit(shift: int) -> tuple[int, float, float]:
         low, high = max(shift, 0), min(shift + len(codes), len(model))
         agree = codes[low - shift : high - shift] == model[low:high]
         between = (ends[low - shift : high - shift] - model_ends[low:high])[agree]
-        spread = float(np.abs(between - np.median(between)).mean()) if len(between) else 0.0
-        return -int(agree.sum()), spread, abs(shift)
+        apart = float(np.median(between)) if len(between) else 0.0
+        return -int(agree.sum()), float(np.abs(between - apart).sum()), abs(apart)
 
     farthest = min(len(model), _FARTHEST)
     return min(range(-min(len(codes), _FARTHEST) + 1, farthest), key=fit)

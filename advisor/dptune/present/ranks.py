@@ -92,7 +92,7 @@ def straggler(measured: Measured) -> str:
     """The rank that the others wait for, and why; "" where there is only one rank."""
     worst = measured.known("straggler")
     if worst is None:
-        return "" if len(measured.ranks) < 2 else f"Who comes late is not known: {measured.missing['straggler']}."
+        return "" if len(measured.ranks) < 2 else f"Who comes late: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
     said = (
         f"Rank {worst.rank} is waited for most: it comes {ns_as_ms(worst.lag_ns)} ms late in the median step, and "

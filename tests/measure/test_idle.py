@@ -1,0 +1,214 @@
+"""Why a device was idle, by hand: one gap for each cause, in a step of 2,080 us. Times in microseconds.
+
+Device  k1 [20,100) k2 [200,300) k3 [400,500) k4 [600,700) k5 [800,900) k6 [1000,1100) k7 [1200,1300) k8 [1400,1500)
+        next step: k9 [2100,2150)
+A  100-200    the loader until 180, launched [190,195)            input 80, host 10, launch 10
+B  300-400    held by a synchronise until 350, then an operator   sync 50 + 35, host 5, launch 10
+              from 355 on that launches [380,390)
+C  500-600    garbage until 570, launched [585,590)               gc 70, host 15, launch 15
+D  700-800    nothing, launched [790,795)                         host 90, launch 10
+E  900-1000   launched [850,855), before the gap                  dependency 100
+F  1100-1200  an operator, launched [1180,1190)                   launch 100
+G  1300-1400  no launch recorded                                  unexplained 100
+H  1500-2100  nothing, launched [2010,2015)                       host 510, launch 90
+"""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptune.measure import measure
+from dptune.measured import IDLE
+from dptune.trace import load
+
+US = 1000
+LAUNCHES = {1: (10, 15), 2: (190, 195), 3: (380, 390), 4: (585, 590), 5: (790, 795), 6: (850, 855), 7: (1180, 1190)}
+KERNELS = {n: (200 * n - 200, 200 * n - 100) for n in range(2, 9)} | {1: (20, 100), 9: (2100, 2150)}
+
+
+def host(category, name, start, end, tid=9, **args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 9,
+        "tid": tid,
+        "ts": start,
+        "dur": end - start,
+        "args": args,
+    }
+
+
+def kernel(number, start, end, name=None):
+    args = {"device": 0, "stream": 7, "correlation": number}
+    name = name or f"k{number}"
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": end - start, "args": args}
+
+
+def launch(number, start, end):
+    return host("cuda_runtime", "cudaLaunchKernel", start, end, correlation=number)
+
+
+EVENTS = [
+    host("user_annotation", "ProfilerStep#3", 0, 2000),
+    host("user_annotation", "ProfilerStep#4", 2000, 2200),
+    *(kernel(number, *times) for number, times in KERNELS.items()),
+    *(launch(number, *times) for number, times in (LAUNCHES | {9: (2010, 2015)}).items()),
+    host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 90, 180),
+    host("cuda_runtime", "cudaStreamSynchronize", 210, 350),
+    host("cpu_op", "aten::add", 355, 395),
+    host("user_annotation", "Python garbage collection#2", 500, 570),
+    host("cpu_op", "aten::conv2d", 1090, 1195),
+    # Other threads neither wait for the device nor prepare its work.
+    host("cuda_runtime", "cudaDeviceSynchronize", 700, 760, tid=77),
+    host("cpu_op", "aten::stack", 700, 780, tid=77),
+]
+
+
+def read(tmp_path, events):
+    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return measure(load([tmp_path / "t.json"]))
+
+
+@pytest.fixture
+def measured(tmp_path):
+    return read(tmp_path, EVENTS)
+
+
+def test_each_cause(measured):
+    (device,) = measured.ranks[0].devices
+    account = device.steps[0].account
+    assert account.window_ns == 2080 * US
+    assert account.compute_ns == 780 * US
+    found = {name.removesuffix("_idle_ns"): getattr(account, name) / US for name in IDLE}
+    assert found == {
+        "input": 80,
+        "gc": 70,
+        "sync": 50 + 35,
+        "launch": 10 + 10 + 15 + 10 + 100 + 90,
+        "dependency": 100,
+        "host": 10 + 5 + 15 + 90 + 510,
+        "unexplained": 100,
+    }
+
+
+def test_the_longest_gaps(measured):
+    longest, second = measured.gaps[:2]
+    assert longest.model_dump() == {
+        "missing": {},
+        "rank": 0,
+        "device": "cuda:0",
+        "step": 3,
+        "start_ns": 1500 * US,
+        "length_ns": 600 * US,
+        "causes_ns": {"launch": 90 * US, "host": 510 * US},
+        "before": "k8",
+        "after": "k9",
+        "launched_by": "cudaLaunchKernel",
+        "launched_ns": 510 * US,
+        "meanwhile": "cudaLaunchKernel",
+    }
+    assert len(measured.gaps) == 8
+    assert second.length_ns == 100 * US
+    by_start = {gap.start_ns // US: gap for gap in measured.gaps}
+    assert by_start[100].meanwhile.startswith("enumerate(DataLoader)")
+    assert by_start[300].meanwhile == "cudaStreamSynchronize"
+    assert by_start[900].launched_ns == -50 * US
+    assert by_start[1300].missing["launched_by"] == "its launch was not recorded"
+    for gap in measured.gaps:
+        assert sum(gap.causes_ns.values()) == gap.length_ns
+
+
+def test_launching(measured):
+    """k6 is launched while k5 runs; the others find the device idle, after 10, 10, 20, 15, 10, 20 and 90 us."""
+    launching = measured.launching
+    assert (launching.operations, launching.empty_share, launching.queue_median) == (8, 7 / 8, 0)
+    assert launching.latency_median_ns == 15 * US
+    assert launching.latency_p90_ns == 48 * US  # 0.4 of the way from 20 to 90
+
+
+def test_a_queue(tmp_path):
+    """Four launches at once: when the first begins three wait, then two, one, none."""
+    events = [host("user_annotation", "ProfilerStep#1", 0, 100)]
+    events += [launch(n, n, n + 1) for n in range(4)] + [kernel(n, 10 + 10 * n, 20 + 10 * n) for n in range(4)]
+    launching = read(tmp_path, events).launching
+    assert (launching.queue_median, launching.empty_share, launching.latency_median_ns) == (1.5, 0.25, 10 * US)
+
+
+def test_the_kernels_of_a_graph_have_one_latency(tmp_path):
+    events = [
+        host("user_annotation", "ProfilerStep#1", 0, 100),
+        host("cuda_runtime", "cudaGraphLaunch", 5, 8, correlation=1),
+    ]
+    events += [kernel(1, 10 + 10 * n, 19 + 10 * n) for n in range(4)]
+    measured = read(tmp_path, events)
+    assert (measured.launching.operations, measured.launching.empty_share) == (4, 0.25)
+    assert measured.launching.latency_median_ns == 5 * US
+    assert measured.account.dependency_idle_ns == 3 * US  # between them: the graph was launched before
+
+
+TIMES = st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(TIMES, TIMES, st.booleans()), min_size=1, max_size=12), st.lists(TIMES, max_size=6), st.data()
+)
+def test_idle_time_has_one_cause_and_sums_to_the_step(tmp_path_factory, kernels, ranges, data):
+    """Whatever lies where: every nanosecond against a plain walk over microseconds."""
+    names = ["enumerate(DataLoader)#x.__next__", "Python garbage collection#2", "cudaEventSynchronize", "aten::mm"]
+    categories = ["user_annotation", "user_annotation", "cuda_runtime", "cpu_op"]
+    kinds = [data.draw(st.integers(0, 3)) for _ in ranges]
+    events = [host("user_annotation", "ProfilerStep#1", 0, 400)]
+    events += [kernel(n, *own) for n, (own, _, _) in enumerate(kernels)]
+    events += [launch(n, *called) for n, (_, called, known) in enumerate(kernels) if known]
+    events += [host(categories[kind], names[kind], *times) for kind, times in zip(kinds, ranges, strict=True)]
+    measured = read(tmp_path_factory.mktemp("t"), events)
+    (device,) = measured.ranks[0].devices
+    found = {name.removesuffix("_idle_ns"): getattr(device.whole, name) // US for name in IDLE}
+    assert found == plain(kernels, ranges, kinds)
+
+
+def plain(kernels, ranges, kinds):
+    """The causes of each idle microsecond, one by one."""
+    begin, end = min(own[0] for own, _, _ in kernels), max(own[1] for own, _, _ in kernels)
+    busy = np.zeros(500, dtype=bool)
+    for (start, stop), _, _ in kernels:
+        busy[start:stop] = True
+    doing = [np.zeros(500, dtype=bool) for _ in range(4)]
+    for kind, (start, stop) in zip(kinds, ranges, strict=True):
+        doing[kind][start:stop] = True
+    for _, (start, stop), known in kernels:
+        if known:
+            doing[3][start:stop] = True
+    loading, garbage, held, working = doing
+    counted = dict.fromkeys(("input", "gc", "sync", "launch", "dependency", "host", "unexplained"), 0)
+    at = begin
+    while at < end:
+        if busy[at]:
+            at += 1
+            continue
+        stop = at
+        while not busy[stop]:
+            stop += 1
+        calls = [called for own, called, known in kernels if own[0] == stop and known]
+        call = min(calls, default=None)
+        freed = [t for t in range(at + 1, stop + 1) if held[t - 1] and not held[t]]
+        for t in range(at, stop):
+            if call is not None and t >= call[1]:
+                counted["dependency" if call[1] <= at else "launch"] += 1
+            elif loading[t]:
+                counted["input"] += 1
+            elif garbage[t]:
+                counted["gc"] += 1
+            elif held[t]:
+                counted["sync"] += 1
+            elif working[t]:
+                counted["sync" if freed and t >= freed[-1] else "launch"] += 1
+            else:
+                counted["host" if call is not None else "unexplained"] += 1
+        at = stop
+    return counted
