@@ -51,7 +51,7 @@ SCRIPT = """
             planted["gc"] = timed(gc.collect)
             planted["host"] = timed(busy)
             loss = model(batch).sum()
-            planted["late"] = timed(lambda: time.sleep(0.040)) if rank == 1 else 0.0
+            planted["late"] = timed(lambda: time.sleep(0.100)) if rank == 1 else 0.0
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -96,7 +96,7 @@ def test_planted_gaps_are_found_where_they_were_planted(planted):
     arrival = measured.ranks[1].arrival
     assert arrival.cause == "host"
     assert arrival.cause_share >= 0.8
-    assert arrival.lag_ns / 1e9 == pytest.approx(late / 4, rel=0.25)
+    assert arrival.lag_ns / 1e9 == pytest.approx(late / 4, rel=0.2)
 
 
 def test_collections_of_garbage_are_timed_in_every_window(planted):

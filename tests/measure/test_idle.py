@@ -60,7 +60,7 @@ EVENTS = [
     host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 90, 180),
     host("cuda_runtime", "cudaStreamSynchronize", 210, 350),
     host("cpu_op", "aten::add", 355, 395),
-    host("user_annotation", "Python garbage collection#2", 500, 570),
+    host("python_function", "<built-in function collect>", 500, 570),
     host("cpu_op", "aten::conv2d", 1090, 1195),
     # Other threads neither wait for the device nor prepare its work.
     host("cuda_runtime", "cudaDeviceSynchronize", 700, 760, tid=77),
@@ -159,8 +159,8 @@ TIMES = st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pai
 )
 def test_idle_time_has_one_cause_and_sums_to_the_step(tmp_path_factory, kernels, ranges, data):
     """Whatever lies where: every nanosecond against a plain walk over microseconds."""
-    names = ["enumerate(DataLoader)#x.__next__", "Python garbage collection#2", "cudaEventSynchronize", "aten::mm"]
-    categories = ["user_annotation", "user_annotation", "cuda_runtime", "cpu_op"]
+    names = ["enumerate(DataLoader)#x.__next__", "<built-in function collect>", "cudaEventSynchronize", "aten::mm"]
+    categories = ["user_annotation", "python_function", "cuda_runtime", "cpu_op"]
     kinds = [data.draw(st.integers(0, 3)) for _ in ranges]
     events = [host("user_annotation", "ProfilerStep#1", 0, 400)]
     events += [kernel(n, *own) for n, (own, _, _) in enumerate(kernels)]

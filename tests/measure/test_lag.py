@@ -43,7 +43,7 @@ def work(planted, number, at):
             events.append(host("user_annotation", "enumerate(DataLoader)#x.__next__", at + 150, 348))
             events += kernel(first + 2, at + 500, 100, launched=at + 498)
         case "gc":
-            events.append(host("user_annotation", "Python garbage collection#2", at + 150, 348))
+            events.append(host("python_function", "<built-in function collect>", at + 150, 348))
             events += kernel(first + 2, at + 500, 100, launched=at + 498)
         case "host":
             events += kernel(first + 2, at + 500, 100, launched=at + 498)

@@ -73,8 +73,7 @@ def _of(views: list[RankView], rank: int) -> RankView | None:
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:
-    window = facts.window("lean") if facts else None
-    return view(rank.rank, rank.lean, window.first_step if window else None)
+    return view(rank.rank, rank.lean, facts.window("lean") if facts else None)
 
 
 def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool] | str) -> RankFigures:

@@ -9,6 +9,7 @@ import numpy as np
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.launches import UNLAUNCHED
 from dptune.measure.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
+from dptune.runfile.facts import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -32,8 +33,11 @@ class Host:
     working: Intervals
 
 
-def host(trace: Trace, devices: list[Operations]) -> Host:
-    """The script's threads are those that mark its steps, and those that launch kernels."""
+def host(trace: Trace, devices: list[Operations], recorded: Window | None = None) -> Host:
+    """The script's threads are those that mark its steps, and those that launch kernels.
+
+    `recorded` is what the recording says of the window that the trace is of: full collections of garbage among it.
+    """
     columns = trace.columns
     marks = columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match)
     thread = columns.thread
@@ -44,10 +48,13 @@ def host(trace: Trace, devices: list[Operations]) -> Host:
     held = operator & columns.named(COLLECTIVE_CALL.match) if on_cpu else script & _waiting(columns)
     calls = columns.of_category(LAUNCH_CATEGORIES)
     working = script & (calls | (operator & ~columns.named(ENCLOSING.match))) & ~held
-    collecting = columns.named(COLLECTION_NAME.match)
+    collecting = _union(columns, columns.named(COLLECTION_NAME.match))
+    if recorded is not None and recorded.collections_ns:
+        start, end = np.array(recorded.collections_ns, dtype=np.int64).T - trace.base_ns
+        collecting |= Intervals.union(start, end)
     return Host(
         loading=loader_ranges(trace),
-        collecting=_union(columns, collecting),
+        collecting=collecting,
         held=_union(columns, held),
         working=_union(columns, working),
     )

@@ -10,6 +10,7 @@ from dptune.measure.host import Host, host
 from dptune.measure.intervals import Ints
 from dptune.measure.operations import Operations, operations
 from dptune.measure.steps import OUTSIDE, Step, host_steps, launching_steps, windows
+from dptune.runfile.facts import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 
@@ -48,14 +49,14 @@ class RankView:
         return len({window.number for device in self.devices for window in device.windows})
 
 
-def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
-    """The steps and devices of a trace. `first_step` numbers the steps anew, from what the recording counted.
+def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
+    """The steps and devices of a trace. The recorded window that it is of numbers the steps anew, from its own count.
 
     A trace that breaks off has no steady steps: its events are not in order of time, so any may lack some.
     """
     steps = [] if trace.partial else host_steps(trace)
-    if first_step is not None:
-        steps = [Step(first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
+    if recorded is not None:
+        steps = [Step(recorded.first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
     devices = []
     ran = operations(trace)
     for own in ran:
@@ -69,4 +70,4 @@ def view(rank: int, trace: Trace, first_step: int | None = None) -> RankView:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
         why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
-    return RankView(rank, trace, steps, host(trace, ran), devices, why)
+    return RankView(rank, trace, steps, host(trace, ran, recorded), devices, why)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.account import account
 from dptune.present.advice import advice
+from dptune.present.gaps import gaps
 from dptune.present.headline import headline, source, trust, which
 from dptune.present.ink import paint
 from dptune.present.lines import Line
@@ -21,6 +22,7 @@ _PAGE = (
     trust,
     advice,
     account,
+    gaps,
     steps,
     ranks,
     collectives,

@@ -17,7 +17,8 @@ class Window:
     `durations_ns` is host wall time from the end of one optimizer step to the end of the next;
     `device_durations_ns` the same between events on the device, where it is a GPU.
     `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
-    part of it in which that thread computed, `gc_ns` the time that thread collected garbage, `loader_samples` the batch
+    part of it in which that thread computed, `gc_ns` the time that thread collected garbage, `collections_ns` its full
+    collections (not by step: start and end of each, since the epoch), `loader_samples` the batch
     size of the loaders times the batches drawn, `backwards` the calls of backward, and `unsynced_backwards` those of
     them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None where the
     optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the
@@ -32,6 +33,7 @@ class Window:
     loader_wait_ns: list[int] = field(default_factory=list)
     loader_cpu_ns: list[int] = field(default_factory=list)
     gc_ns: list[int] = field(default_factory=list)
+    collections_ns: list[list[int]] = field(default_factory=list)
     loader_batches: list[int] = field(default_factory=list)
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)

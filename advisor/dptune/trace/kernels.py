@@ -83,9 +83,15 @@ HOST_COLLECTIVE_PREFIXES = ("gloo:", "mpi:", "ucc:")
 COLLECTIVE_PREFIXES = (*HOST_COLLECTIVE_PREFIXES, "c10d::", "_c10d_functional::", "nccl:", "record_param")
 
 STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
+OPTIMIZER_STEP_NAME = re.compile(r"^Optimizer\.step#")
+# A pass of autograd on the host: its engine's ranges, and the nodes that torch wrote as operators before 1.9.
+BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
+# Kernels by which a training step can be told where nothing marks it: they need not be all of its kind.
+BACKWARD_KERNEL_NAME = re.compile(r"(?i)backward|_bwd|bwd_|dgrad|wgrad|grad_(input|weight)")
+OPTIMIZER_KERNEL_NAME = re.compile(r"(?i)multi_tensor_apply|foreach|^triton_for_|adam|sgd|lamb|rmsprop|addcdiv")
 LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
-# Python collecting garbage: as `dptune profile` marks it, and gc.collect() as torch records Python's calls.
-COLLECTION_NAME = re.compile(r"^Python garbage collection#\d+$|^<built-in (function|method) collect\b")
+# gc.collect() as torch records Python's calls.
+COLLECTION_NAME = re.compile(r"^<built-in (function|method) collect\b")
 LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")
 # Calls in which the host waits for the device: CUDA runtime and driver API, HIP. cudaMemcpy returns when it has copied.
 WAIT_NAME = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|WithStream)?$")

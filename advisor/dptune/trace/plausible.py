@@ -62,6 +62,8 @@ def _impossible(window: Window) -> Iterator[str]:
         for value in values:
             if not 0 <= value <= LIMIT_NS:
                 yield f"{name} holds {_shown(value)}"
+    if any(len(each) != 2 or not 0 <= each[0] <= each[1] <= LIMIT_NS for each in window.collections_ns):
+        yield "it collected garbage at impossible times"
     for waited, duration in zip(window.loader_wait_ns, window.durations_ns, strict=False):
         if waited > duration:
             yield f"a step of {duration:,} ns waited {waited:,} ns for its loader"

@@ -1,47 +1,46 @@
-"""Times Python's collections of garbage, and marks the full ones in the trace that is being recorded."""
+"""Times Python's collections of garbage.
+
+Python calls back before and after each, wherever it happens to be: inside the profiler too. So nothing of torch is
+called there. The times of full collections are kept by the clock that traces are written in, to be laid over one.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
 import time
 from collections import defaultdict
-from typing import Any
 
-import torch
-
-FULL = 2  # the generation whose collections take long; the younger ones are timed, not marked
+FULL = 2  # the generation whose collections take long
+MOST = 10_000  # full collections that are kept between two steps
 
 
 class Garbage:
-    """Nanoseconds of collecting by thread. `marking`: whether a trace is being recorded."""
+    """What each thread spent collecting, in nanoseconds, and its full collections, in nanoseconds since the epoch."""
 
     def __init__(self) -> None:
         self._spent_ns: defaultdict[int, int] = defaultdict(int)
+        self._full: defaultdict[int, list[list[int]]] = defaultdict(list)
         self._begun_ns = 0
-        self._mark: Any = None
-        self.marking = False
 
     def install(self) -> None:
         """Be called before and after each collection."""
         gc.callbacks.append(self._heard)
 
-    def take(self) -> int:
-        """Nanoseconds that the calling thread has spent collecting since it last asked."""
-        return self._spent_ns.pop(threading.get_ident(), 0)
+    def take(self) -> tuple[int, list[list[int]]]:
+        """What the calling thread has spent since it last asked, and its full collections: [start, end] of each."""
+        thread = threading.get_ident()
+        return self._spent_ns.pop(thread, 0), self._full.pop(thread, [])
 
     def _heard(self, phase: str, info: dict[str, int]) -> None:
         """Python collects in one thread at a time, and not while this runs."""
+        now_ns = time.time_ns()
         if phase == "start":
-            if self.marking and info.get("generation", FULL) == FULL:
-                with contextlib.suppress(Exception):
-                    self._mark = torch.profiler.record_function(f"Python garbage collection#{FULL}")
-                    self._mark.__enter__()
-            self._begun_ns = time.perf_counter_ns()
+            self._begun_ns = now_ns
         elif self._begun_ns:
-            self._spent_ns[threading.get_ident()] += time.perf_counter_ns() - self._begun_ns
-            self._begun_ns, mark, self._mark = 0, self._mark, None
-            if mark is not None:
-                with contextlib.suppress(Exception):
-                    mark.__exit__(None, None, None)
+            thread, begun_ns = threading.get_ident(), self._begun_ns
+            self._begun_ns = 0
+            if now_ns > begun_ns:  # the clock may have been set
+                self._spent_ns[thread] += now_ns - begun_ns
+                if info.get("generation", FULL) == FULL and len(self._full[thread]) < MOST:
+                    self._full[thread].append([begun_ns, now_ns])

@@ -94,7 +94,6 @@ class Take:
         if self._tracing is not None:
             self._tracing.begin()
             self._tracing.begin_step(first_step)
-            self._observers.garbage.marking = True
         self._observers.garbage.take()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
 
@@ -108,7 +107,9 @@ class Take:
         stopwatch.mark()
         window.loader_wait_ns.append(tally.loader_wait_ns)
         window.loader_cpu_ns.append(tally.loader_cpu_ns)
-        window.gc_ns.append(self._observers.garbage.take())
+        spent_ns, collections = self._observers.garbage.take()
+        window.gc_ns.append(spent_ns)
+        window.collections_ns += collections
         window.loader_batches.append(tally.loader_batches)
         window.loader_samples.append(tally.loader_samples)
         window.backwards.append(tally.backwards)
@@ -123,7 +124,6 @@ class Take:
         """End the open window and put it on disk."""
         window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
         self._window = self._stopwatch = self._tracing = None
-        self._observers.garbage.marking = False
         if tracing is not None:
             tracing.end()
         if window is None or stopwatch is None:
@@ -148,7 +148,6 @@ class Take:
 
     def drop(self) -> None:
         """Stop the profiler without a file: something else needs it, or it failed."""
-        self._observers.garbage.marking = False
         tracing, self._tracing = self._tracing, None
         if tracing is not None:
             with contextlib.suppress(Exception):

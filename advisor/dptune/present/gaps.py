@@ -1,0 +1,60 @@
+"""The longest stretches in which a device ran nothing, and how far the host runs ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import GapFigures, LaunchFigures, Missing
+from dptune.present.account import CLASSES
+from dptune.present.amounts import Hole, number, percent, shown
+from dptune.present.lines import Line, heading, wrapped
+
+_AT_MOST = 5
+_LONGEST_NAME = 60
+_NAMES = {kind.field.removesuffix("_idle_ns"): kind.name for kind in CLASSES}
+
+
+def gaps(report: Report, width: int) -> Iterator[Line]:
+    """Each gap with its causes, what lies before and after it, and what the host was in."""
+    measured = report.measured
+    yield from heading("Longest gaps (traced times)", width)
+    try:
+        found = measured.gaps
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    if not found:
+        yield from wrapped("None: the devices were never idle inside a step.", width, "  ")
+    for gap in found[:_AT_MOST]:
+        yield from wrapped(_where(gap), width, "  ", "    ")
+        yield from wrapped(_between(gap), width, "    ", role="dim")
+    launching = measured.known("launching")
+    if launching is not None:
+        yield from wrapped(_ahead(launching), width, "  ")
+
+
+def _where(gap: GapFigures) -> str:
+    causes = sorted(gap.causes_ns, key=lambda cause: -gap.causes_ns[cause])
+    said = ", ".join(f"{_NAMES[cause]} {percent(gap.causes_ns[cause] / gap.length_ns)}" for cause in causes)
+    return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {said}"
+
+
+def _between(gap: GapFigures) -> str:
+    before, after, meanwhile = (gap.known(name) for name in ("before", "after", "meanwhile"))
+    said = f"after {_short(before) if before else 'nothing'}"
+    said += f", before {_short(after)}" if after else ", at the end of the step"
+    return f"{said}; longest on the host: {_short(meanwhile)}" if meanwhile else said
+
+
+def _ahead(launching: LaunchFigures) -> str:
+    latency = shown(lambda: launching.latency_median_ns, lambda ns: f"{number(ns / 1e3)} us")
+    took = "" if isinstance(latency, Hole) else f"; from such a launch to its start it takes {latency} (median)"
+    return (
+        f"The host runs ahead of the device by {number(launching.queue_median)} operations (median); "
+        f"{percent(launching.empty_share)} of them were launched when the device had nothing to do{took}."
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
