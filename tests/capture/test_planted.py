@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import median
 
 import pytest
 
@@ -60,48 +61,98 @@ SCRIPT = """
 """
 
 
-@pytest.fixture
-def planted(profile, tmp_path):
-    options = ("--nproc-per-node", "2", "--warmup", "2", "--unprofiled", "4", "--lean", "4", "--rich", "1")
-    done = profile(SCRIPT, *options)
+OPTIONS = ("--nproc-per-node", "2", "--warmup", "2", "--unprofiled", "4", "--lean", "4", "--rich", "1")
+
+
+def recorded(profile, script, folder):
+    """The figures of a run, what each rank logged by step number, and the recording."""
+    done = profile(script, *OPTIONS)
     assert done.status == 0, done.err
-    logged = [
-        {
-            line["number"]: line
-            for line in map(json.loads, (tmp_path / f"planted-{rank}.jsonl").read_text().splitlines())
-        }
-        for rank in range(2)
-    ]
-    return measure(load([done.folder])), logged, done
+    logs = [(folder / f"planted-{rank}.jsonl").read_text().splitlines() for rank in range(2)]
+    return measure(load([done.folder])), [{line["number"]: line for line in map(json.loads, log)} for log in logs], done
 
 
-def test_planted_gaps_are_found_where_they_were_planted(planted):
-    measured, logged, _ = planted
+def test_planted_gaps_are_found_where_they_were_planted(profile, tmp_path):
+    measured, logged, done = recorded(profile, SCRIPT, tmp_path)
     for rank, truth in zip(measured.ranks, logged, strict=True):
         (device,) = rank.devices
-        assert len(device.steps) == 4
         steps = [truth[step.number] for step in device.steps]
-        total = device.total
+        assert len(steps) == 4
         for cause in ("input", "gc"):
-            assert getattr(total, f"{cause}_idle_ns") / 1e9 == pytest.approx(sum(s[cause] for s in steps), rel=0.1)
+            found = getattr(device.total, f"{cause}_idle_ns") / 1e9
+            assert found == pytest.approx(sum(step[cause] for step in steps), rel=0.1)
         # A busy loop and a sleep of the script are both the host's; the first is planted on both ranks.
-        own = sum(step["host"] + step["late"] for step in steps)
-        assert 0.9 * own <= total.host_idle_ns / 1e9
-        assert total.unexplained_idle_ns == 0
-    late = sum(logged[1][step.number]["late"] for step in measured.ranks[1].devices[0].steps)
+        assert device.total.host_idle_ns / 1e9 >= 0.9 * sum(step["host"] + step["late"] for step in steps)
+        assert device.total.unexplained_idle_ns == 0
+
+    # What rank 1 did longer than rank 0, by its own clock: the sleep, and what a busy machine adds to the rest.
+    numbers = [step.number for step in measured.ranks[1].devices[0].steps]
+    longer = {
+        cause: {number: logged[1][number][cause] - logged[0][number][cause] for number in numbers}
+        for cause in ("input", "gc", "host", "late")
+    }
+    later = {number: sum(longer[cause][number] for cause in longer) for number in numbers}
     waited = measured.ranks[0].devices[0].total.exposed_waiting_ns / 1e9
-    assert 0.9 * late <= waited
+    assert waited >= 0.9 * sum(max(0, late) for late in later.values()) - 0.02
     assert measured.straggler.rank == 1
-    assert measured.straggler.steps_share == 1.0
     arrival = measured.ranks[1].arrival
-    assert arrival.cause == "host"
-    assert arrival.cause_share >= 0.8
-    assert arrival.lag_ns / 1e9 == pytest.approx(late / 4, rel=0.2)
+    for step in arrival.steps:
+        assert step.lag_ns / 1e9 == pytest.approx(max(0, later[step.number]), abs=0.03)
+    # Before the first step's all-reduce there is none to compare from; on a busy machine rank 0 may be last to others.
+    compared = [step.number for step in arrival.steps[1:] if step.lag_ns]
+    assert len(compared) >= 2
+    off = 0.15 * sum(later[number] for number in compared)
+    for cause, planted in (("input", ["input"]), ("gc", ["gc"]), ("host", ["host", "late"])):
+        more = arrival.more_ns.get(f"{cause}_idle_ns", 0) / 1e9
+        assert more == pytest.approx(sum(longer[one][number] for one in planted for number in compared), abs=off)
 
-
-def test_collections_of_garbage_are_timed_in_every_window(planted):
-    _, logged, done = planted
     for rank, truth in enumerate(logged):
         for window in done.facts(rank).windows:
             for number, gc_ns in enumerate(window.gc_ns, window.first_step):
                 assert gc_ns / 1e9 == pytest.approx(truth[number]["gc"], rel=0.2, abs=2e-3)
+
+
+LATE_BACKWARD = """
+    import json, time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
+    matrix, spent = torch.randn(256, 256), [0.0]
+
+    def more(gradient):
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 0.08:
+            torch.mm(matrix, matrix)
+        spent[0] += time.perf_counter() - begun
+        return gradient
+
+    if rank == 1:
+        model[0].weight.register_hook(more)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with open(f"planted-{rank}.jsonl", "w") as log:
+        for number in range(1, 400):
+            model(torch.randn(16, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            log.write(json.dumps({"number": number, "backward": spent[0]}) + "\\n")
+            log.flush()
+            spent[0] = 0.0
+"""
+
+
+def test_a_late_backward_that_equal_step_times_hide(profile, tmp_path):
+    measured, logged, done = recorded(profile, LATE_BACKWARD, tmp_path)
+    steps = [median(done.facts(rank).window("unprofiled").durations_ns) for rank in range(2)]
+    assert steps[0] == pytest.approx(steps[1], rel=0.1)  # each step takes both ranks as long
+    assert (measured.straggler.rank, measured.straggler.steps_share) == (1, 1.0)
+    arrival = measured.ranks[1].arrival
+    for step in arrival.steps:
+        assert step.lag_ns / 1e9 == pytest.approx(logged[1][step.number]["backward"], abs=0.03)
+    assert arrival.cause == "more compute"
+    assert arrival.cause_share >= 0.8
