@@ -17,6 +17,7 @@ MAY_LOAD = {
     ("--help",): set(),
     ("report", "--help"): set(),
     ("check", "--help"): set(),
+    ("compare", "--help"): set(),
     ("rules", "--help"): set(),
     ("profile", "--help"): set(),
     ("demo", "--help"): set(),
@@ -27,6 +28,7 @@ MAY_LOAD = {
     ("report", "{trace}", "--format", "text"): {"pydantic", "numpy", "msgspec"},
     ("report", "{trace}", "--format", "json"): {"pydantic", "numpy", "msgspec"},
     ("check", "{trace}"): {"pydantic", "numpy", "msgspec"},
+    ("compare", "{trace}", "{trace}"): {"pydantic", "numpy", "msgspec"},
 }
 _PROGRAM = """
 import json, sys

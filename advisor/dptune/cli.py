@@ -22,6 +22,8 @@ VERBS = {
     "profile": ("dptune.commands.profile", "Record a few steps of an unmodified training script."),
     "report": ("dptune.commands.report", "Say where the step's time goes and what to change."),
     "check": ("dptune.commands.check", "Fail when a run has advice of a given severity: for CI."),
+    "compare": ("dptune.commands.compare", "Say what changed between two runs, or two sets of runs, and why."),
+    "links": ("dptune.commands.links", "Measure latency and bandwidth of the links between ranks."),
     "rules": ("dptune.commands.rules", "List the rules, or explain one."),
     "demo": ("dptune.commands.demo", "Show the report of a small run that comes with dptune, or record it anew."),
 }

@@ -3,7 +3,7 @@ import pytest
 from dptune.advise import trust
 from dptune.advise.trust import judge
 from dptune.finding import Finding
-from dptune.measured import StepTime
+from dptune.measured import SetAsideStep, StepsFigures, StepTime
 from dptune.runfile.facts import Facts, Window
 from dptune.runfile.record import Ending, RunRecord, Schedule
 
@@ -226,3 +226,24 @@ def test_traced_steps_that_were_quicker_say_that_the_machine_changed(make_measur
     times = step(hand_made, unprofiled_median_ns=10_000_000, lean_median_ns=8_000_000)
     told = text_of(judge(make_measured(step=times), []), "profiler-cost")
     assert told.startswith("traced steps were quicker than those without the profiler (8 ms, 10 ms)")
+
+
+@pytest.mark.parametrize(
+    ("basis", "said"),
+    [("optimizer", "from the end of one optimizer step to the end of the next"), ("repeating", "what repeats")],
+)
+def test_steps_that_nothing_marks_say_what_tells_them_and_how_alike_they_are(make_measured, basis, said):
+    found = StepsFigures(basis=basis, similarity=0.974, by_rank={0: 5})
+    told = judge(make_measured().model_copy(update={"steps": found}), [])
+    assert told.level == "sound"
+    assert said in text_of(told, "steps-unmarked")
+    assert "97 % alike" in text_of(told, "steps-unmarked")
+    marked = StepsFigures(basis="profiler_step", by_rank={0: 5}, missing={"similarity": "marked"})
+    assert "steps-unmarked" not in codes(judge(make_measured().model_copy(update={"steps": marked}), []))
+
+
+def test_steps_that_are_set_aside_are_counted(make_measured):
+    long = [SetAsideStep(number=n, length_ns=9, of_usual=n, warm_up=n < 5) for n in (4, 7)]
+    steps = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 8, 1: 7}, set_aside=long)
+    told = text_of(judge(make_measured().model_copy(update={"steps": steps}), []), "steps-set-aside")
+    assert told == "2 of 10 traced steps took up to 7.0 times as long as the others, and are part of no figure"

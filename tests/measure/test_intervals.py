@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure.intervals import NOTHING, Intervals
+from dptune.measure.intervals import NOTHING, Intervals, first_begun
 from dptune.measure.timeline import Split, timeline
 from dptune.measured import IDLE, Account
 from dptune.trace.kernels import Work
@@ -96,3 +96,14 @@ def test_the_account_gives_each_nanosecond_to_the_highest_class(sets, start, len
     assert {name: getattr(found, name) for name in Account.model_fields} == counted
     assert found.exposed_communication_ns == sum(counted[f"exposed_{p}_ns"] for p in ("transfer", "waiting", "unsplit"))
     assert found.idle_ns == counted["input_idle_ns"] + counted["host_idle_ns"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=15))
+def test_of_those_in_flight_the_first_begun_has_the_moment(found):
+    starts = np.array([start for start, _ in found], dtype=np.int64)
+    ends = np.array([start + length for start, length in found], dtype=np.int64)
+    since, until = first_begun(starts, ends)
+    for moment in range(60):
+        active = [at for at, (start, length) in enumerate(found) if start <= moment < start + length]
+        has = [at for at in range(len(found)) if since[at] <= moment < until[at]]
+        assert has == sorted(active, key=lambda at: (found[at][0], at))[:1]

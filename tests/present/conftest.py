@@ -72,6 +72,8 @@ def measured() -> Measured:
             unprofiled_q3_ns=145_000_000,
             unprofiled_steps=20,
             lean_median_ns=158_000_000,
+            lean_q1_ns=157_000_000,
+            lean_q3_ns=160_000_000,
             lean_steps=5,
             missing={"rich_median_ns": "the rich window holds no whole step"},
         ),
@@ -102,14 +104,14 @@ def measured() -> Measured:
             ),
         ],
         copies=[
-            CopyFigures(
+            CopyFigures.only(
+                "the trace does not say",
                 direction="h2d",
                 calls=20,
                 calls_per_step=2,
                 total_bytes=104_857_600,
                 total_ns=31_000_000,
                 exposed_ns=20_000_000,
-                missing={"pinned": "the trace does not say"},
             )
         ],
         input=InputFigures(wait_share=0.12, wait_ns=16_800_000, computed_share=0.9, basis="unprofiled"),

@@ -103,6 +103,8 @@ def measured_run(
             unprofiled_q3_ns=int(1.01 * STEP_NS),
             unprofiled_steps=20,
             lean_median_ns=int(1.2 * STEP_NS),
+            lean_q1_ns=int(1.1 * STEP_NS),
+            lean_q3_ns=int(1.3 * STEP_NS),
             lean_steps=steps,
             rich_median_ns=2 * STEP_NS,
             rich_steps=3,

@@ -150,10 +150,10 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
 def _next(advice: Sequence[Advice], limited: bool, late: int | None, whole: bool, recorded: bool) -> str:
     if advice:
         return _change(advice[0])
-    if not whole and not recorded:
-        return "Record the run, so that every rule can look at it: `dptune profile train.py`."
     if limited and late is not None:
         return f"Look at rank {late}, which comes last: under Ranks stands what it does meanwhile."
+    if not whole and not recorded:
+        return "Record the run, so that every rule can look at it: `dptune profile train.py`."
     if limited:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
@@ -181,4 +181,6 @@ def _percent(share: float) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    first = text.split(" ", 1)[0]
+    begun = text if any(sign in first for sign in "._/") else f"{text[:1].upper()}{text[1:]}"  # a file keeps its name
+    return f"{begun}{'' if text.endswith('.') else '.'}"

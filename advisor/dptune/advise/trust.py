@@ -17,6 +17,14 @@ from dptune.runfile.record import RunRecord
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
+_UNMARKED = {
+    "optimizer": ("each runs from the end of one optimizer step to the end of the next", ""),
+    "repeating": (
+        "they are what repeats in the order of operations",
+        ". Where the script's own step begins is not sure: call profiler.step(), or record with `dptune profile`",
+    ),
+}
+
 _SWITCHES = (
     ("CUDA_LAUNCH_BLOCKING", lambda value: value not in ("", "0"), "every kernel is waited for, so nothing overlaps"),
     ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "every collective is checked across ranks"),
@@ -29,7 +37,10 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
     codes = {finding.code for finding in findings}
     if "ranks-sampled" in codes:
         codes.add("ranks-missing")  # the others are not missed
-    of_figures = (*_account(measured), *_ranks(measured), *_times(measured), *_windows(facts), *_switches(facts))
+    of_figures = (
+        *(*_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
+        *(*_windows(facts), *_switches(facts)),
+    )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
     levels = {finding.level for finding in findings}
     return Trust(
@@ -87,7 +98,8 @@ def _account(measured: Measured) -> Iterator[Finding]:
     ):
         yield _unjudgeable("gpu-events-missing", "the run used GPUs, but the traces hold no GPU kernel")
     elif most == 0:
-        yield _unjudgeable("steps-missing", "no steps were found in the traces, so nothing can be said per step")
+        why = f": {measured.missing['steps']}" if measured.known("steps") is None else ""
+        yield _unjudgeable("steps-missing", f"no steps were found, so nothing can be said per step{why}")
     elif most < LEAST_STEPS:
         text = (
             f"only {most} steady {'step was' if most == 1 else 'steps were'} recorded; it takes {LEAST_STEPS} to judge"
@@ -101,6 +113,25 @@ def _account(measured: Measured) -> Iterator[Finding]:
     if short and most >= LEAST_STEPS:
         text = f"fewer than {LEAST_STEPS} steady steps on rank {', '.join(short)}; other ranks recorded up to {most}"
         yield Finding(code="steps-few-on-ranks", level="partial", text=text)
+
+
+def _steps(measured: Measured) -> Iterator[Finding]:
+    steps = measured.known("steps")
+    if steps is None:
+        return
+    if steps.basis != "profiler_step":
+        told, doubt = _UNMARKED[steps.basis]
+        alike = f"{100 * steps.similarity:.0f} % alike"
+        text = f"no ProfilerStep marks the steps: {told}; their operations are {alike}{doubt}"
+        yield Finding(code="steps-unmarked", level="info", text=text)
+    if steps.set_aside:
+        total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
+        longest = max(step.of_usual for step in steps.set_aside)
+        text = (
+            f"{len(steps.set_aside)} of {total} traced steps took up to {longest:.1f} times as long as the others, and "
+            "are part of no figure"
+        )
+        yield Finding(code="steps-set-aside", level="info", text=text)
 
 
 def _ranks(measured: Measured) -> Iterator[Finding]:

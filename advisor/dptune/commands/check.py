@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dptune.commands.reading import reading_options, report_of
+from dptune.commands.sweeps import links_option
 from dptune.present import terminal
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
+    links_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
     from dptune.advice import SEVERITIES
 
-    report = report_of(args.paths, args.jobs, cached=not args.no_cache)
+    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     least = SEVERITIES.index(args.fail_on)
     tripped = [one for one in report.advice if SEVERITIES.index(one.severity) >= least]
     outcome = "unjudgeable" if report.trust.level == "unjudgeable" else "failed" if tripped else "passed"

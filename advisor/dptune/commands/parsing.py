@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from dptune.errors import UsageError
 
 _WIDEST = 100
+BETWEEN = "\0"  # what `--` becomes where it is kept: no path can be called that
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
@@ -37,7 +38,12 @@ class _Paragraphs(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that raises `UsageError` with the nearest thing it knows."""
+    """An `ArgumentParser` that raises `UsageError` with the nearest thing it knows.
+
+    `keeps_between`: a `--` separates arguments, which may be options still, and is among them as `BETWEEN`.
+    """
+
+    keeps_between = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Paragraphs, **settings})
@@ -55,6 +61,8 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """As argparse's, but an option that is not there names the nearest one."""
+        if self.keeps_between and args is not None:
+            args = [BETWEEN if word == "--" else word for word in args]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             word = unknown[0]

@@ -25,11 +25,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import count, nodes, ranks_per_node, seconds, seconds_or_none
+from dptune.commands.amounts import count, seconds, seconds_or_none
+from dptune.commands.launching import torchrun_arguments, torchrun_of
 from dptune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)"
     )
     where.add_argument("--ranks", metavar="LIST", help="record these ranks only, like 0,7,64-71 (default: all)")
-    _torchrun_arguments(parser)
+    torchrun_arguments(parser)
     steps = parser.add_argument_group("how much is recorded, in optimizer steps")
     for name, default, text in (
         ("warmup", 5, "steps let pass first"),
@@ -71,26 +71,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     script = "the script, with -m the module, or the command of a launcher"
     parser.add_argument("script", nargs="?", metavar="train.py", help=script)
     parser.add_argument("script_arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
-
-
-def _torchrun_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("start the ranks through torchrun, whose options these are")
-    options = (
-        ("nproc-per-node", ranks_per_node, "N|gpu|cpu|auto", "ranks on this node (default: 1)"),
-        ("nnodes", nodes, "N|MIN:MAX", "nodes; run dptune on each"),
-        ("node-rank", count, "I", "this node's number"),
-        ("master-addr", str, "HOST", "address of node 0"),
-        ("master-port", count, "PORT", "port there"),
-        ("rdzv-backend", str, "NAME", "rendezvous, where no node is the master"),
-        ("rdzv-endpoint", str, "HOST:PORT", "where the nodes meet"),
-        ("rdzv-id", str, "ID", "name of the job; names the run folder too"),
-        ("rdzv-conf", str, "K=V,...", "more for the rendezvous"),
-    )
-    for name, kind, metavar, text in options:
-        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
-        if "-" in name:  # torchrun takes both
-            hidden = argparse.SUPPRESS
-            group.add_argument(f"--{name.replace('-', '_')}", type=kind, default=hidden, help=hidden)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,7 +115,7 @@ def _launch(args: argparse.Namespace) -> Launch:
     if args.script is None:
         raise UsageError("there is nothing to record", "dptune profile [options] train.py [its arguments]")
     script = launch.Script(args.script, tuple(args.script_arguments), args.module)
-    torchrun = _torchrun(args)
+    torchrun = torchrun_of(args)
     program = script.program
     if program is not None:
         _refuse_for_command(args, torchrun)
@@ -158,8 +138,8 @@ def _export(args: argparse.Namespace, options: Options) -> int:
     from dptune.capture import exports, interpreter, launch, outline
     from dptune.errors import CaptureError
 
-    if args.script is not None or _torchrun(args).asked:
-        given = args.script or _torchrun(args).asked[0]
+    if args.script is not None or torchrun_of(args).asked:
+        given = args.script or torchrun_of(args).asked[0]
         raise UsageError(
             f"--env takes no script and no launcher's options: '{given}'",
             'eval "$(dptune profile --env)", and then start the script as ever',
@@ -178,9 +158,3 @@ def _export(args: argparse.Namespace, options: Options) -> int:
     told = f"what this shell starts with torch is recorded in {folder.path}, until `unset DPTUNE_CAPTURE`"
     print(f"dptune: {told}", file=sys.stderr)
     return 0
-
-
-def _torchrun(args: argparse.Namespace) -> Torchrun:
-    from dptune.capture.torchrun import Torchrun
-
-    return Torchrun(**{one.name: getattr(args, one.name) for one in fields(Torchrun)})

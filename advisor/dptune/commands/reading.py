@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.sweeps import check_fit, sweep_of
 from dptune.errors import RunError
 from dptune.runfile.paths import LATEST, RUNS
 
 if TYPE_CHECKING:
     from dptune.advice import Report
+    from dptune.measure.sides import ReadRun
+    from dptune.trace import Run
+
+_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
 
 
 def reading_options(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +38,28 @@ def _count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"must be a number from 1 to 9999, not '{text:.20}'")
 
 
-def report_of(paths: Sequence[str], jobs: int | None = None, *, cached: bool = True) -> Report:
+def report_of(
+    paths: Sequence[str], jobs: int | None = None, *, cached: bool = True, links: Path | None = None
+) -> Report:
     """Read the traces, measure them, ask the rules; the latest recording where no path is given.
 
-    `jobs` traces are read at once (None: one for each core); `cached` as in `dptune.trace.load`.
+    `jobs` traces are read at once (None: one for each core); `cached` as in `dptune.trace.load`. `links` is a sweep by
+    `dptune links`; without it the one that lies in the run folder or beside it.
     """
+    return _read(paths, jobs, cached, links)[1]
+
+
+def read_run(name: str, jobs: int | None = None, *, cached: bool = True) -> ReadRun:
+    """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
+    from dptune.measure.sides import ReadRun
+
+    if _is_report(Path(name)):
+        return ReadRun(name, _report(Path(name)), {})
+    run, report = _read([name], jobs, cached)
+    return ReadRun(name, report, run.facts)
+
+
+def _read(paths: Sequence[str], jobs: int | None, cached: bool, links: Path | None = None) -> tuple[Run, Report]:
     from dptune import config
     from dptune.advise.engine import build_report
     from dptune.measure import measure
@@ -45,9 +68,37 @@ def report_of(paths: Sequence[str], jobs: int | None = None, *, cached: bool = T
 
     settings = config.load()
     chosen: Sequence[str | Path] = paths or [latest(RUNS)]
+    sweep = sweep_of(chosen, links)
     with progress() as show:
         run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
-        return build_report(run, measure(run), settings)
+        measured = measure(run, sweep)
+    check_fit(sweep, measured)
+    return run, build_report(run, measured, settings)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file begins as a report of dptune does; a trace may be called .json too."""
+    try:
+        with path.open("rb") as file:
+            return _REPORT.match(file.read(200)) is not None
+    except (OSError, ValueError):  # what cannot be opened is told where traces are read
+        return False
+
+
+def _report(path: Path) -> Report:
+    from pydantic import ValidationError
+
+    from dptune.advice import Report
+
+    try:
+        return Report.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(
+            f"{path} is not a report that this dptune can read: {where + ': ' if where else ''}{first['msg']}",
+            "write it again with `dptune report --format json`",
+        ) from None
 
 
 def usable_cores() -> int:

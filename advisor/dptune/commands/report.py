@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.reading import reading_options, report_of
+from dptune.commands.sweeps import links_option
 from dptune.errors import UsageError
 from dptune.present import terminal
 
@@ -36,13 +37,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
     )
     reading_options(parser)
+    links_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the report in the chosen format; 0 also where only a part could be read."""
     chosen = _format(args)
     _check_output(args.output)
-    report = report_of(args.paths, args.jobs, cached=not args.no_cache)
+    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     if chosen == "tui":
         from dptune.present.tui import show
 

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from dptune.measure.dtypes import bytes_of, dtype_of
-from dptune.measure.intervals import Ints
+from dptune.measure.enclosing import NOWHERE, Ranges
+from dptune.measure.intervals import Ints, Mask
 from dptune.measure.kinds import UNKNOWN, kernel_dtype, kind_of
 from dptune.measure.launches import UNLAUNCHED
 from dptune.measure.steps import OUTSIDE
@@ -28,7 +29,8 @@ _GATHERING = ("all_gather", "gather")
 class Call:
     """One collective on one rank. `step` is the index of its step; what the trace does not say is None.
 
-    `start_ns` is on the trace's own clock; `members` the ranks of the group as the trace writes them.
+    `start_ns` is on the trace's own clock; `members` the ranks of the group as the trace writes them; `row` is that of
+    its event in the columns.
     """
 
     step: int
@@ -41,12 +43,20 @@ class Call:
     message_bytes: int | None = None
     members: str | None = None
     sequence: int | None = None
+    row: int = NONE
 
 
 def calls(view: RankView, device: DeviceView) -> list[Call]:
     """The collectives launched (on a CPU: begun) inside steps, in the order of launching."""
+    return described(view, device, (device.operations.work == Work.COMMUNICATION) & (device.launched_in != OUTSIDE))
+
+
+def described(view: RankView, device: DeviceView, chosen: Mask) -> list[Call]:
+    """Those operations of a device that are chosen, all of them collectives, in the order of launching.
+
+    A collective that no step launched has the step OUTSIDE.
+    """
     own, columns = device.operations, view.columns
-    chosen = (own.work == Work.COMMUNICATION) & (device.launched_in != OUTSIDE)
     rows, steps = own.rows[chosen], device.launched_in[chosen]
     described = {row: at for at, row in enumerate(view.trace.collectives.row.tolist())}
     if own.on_cpu:
@@ -68,7 +78,8 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
     if at is None or kind is None:
         known = kind_of(title) if title else UNKNOWN
         known = known if known != UNKNOWN else kind_of(name)
-        return Call(step, known, start_ns, dur_ns, *_only_group(trace), dtype=dtype_of(kernel_dtype(name)))
+        dtype = dtype_of(kernel_dtype(name))
+        return Call(step, known, start_ns, dur_ns, *_only_group(trace), dtype=dtype, row=row)
     dtype = dtype_of(told.word(told.dtype, at))
     elements = max(int(told.in_elements[at]), int(told.out_elements[at]))
     size = int(told.group_size[at])
@@ -83,6 +94,7 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
         message_bytes=elements * bytes_of(dtype) if dtype and elements >= 0 else None,
         members=told.word(told.group_ranks, at),
         sequence=int(told.sequence[at]) if told.sequence[at] != NONE else None,
+        row=row,
     )
 
 
@@ -94,7 +106,8 @@ def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str], describ
     dtype, total_bytes = (None, None) if at is None else _tensors(told.word(told.dims, at), told.word(told.types, at))
     if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
         total_bytes = total_bytes * group_size if group_size else None
-    return Call(step, kind, int(columns.ts_ns[row]), int(columns.dur_ns[row]), group, group_size, dtype, total_bytes)
+    start_ns, dur_ns = int(columns.ts_ns[row]), int(columns.dur_ns[row])
+    return Call(step, kind, start_ns, dur_ns, group, group_size, dtype, total_bytes, row=row)
 
 
 def _only_group(trace: Trace) -> tuple[str | None, int | None]:
@@ -132,39 +145,31 @@ def _titles(columns: Columns, launch: Ints) -> list[str]:
     ranges = np.flatnonzero(
         columns.named(lambda name: name.startswith(_NCCL)) & ~columns.of_category({"gpu_user_annotation"})
     )
-    ranges = ranges[np.lexsort((columns.ts_ns[ranges], columns.tid_id[ranges]))]
-    threads, first = np.unique(columns.tid_id[ranges], return_index=True)
-    of_thread = dict(zip(threads.tolist(), np.split(ranges, first[1:]), strict=True)) if len(ranges) else {}
-    starts = {thread: columns.ts_ns[own] for thread, own in of_thread.items()}
-    ends = {thread: columns.ends(own) for thread, own in of_thread.items()}
-    found = []
-    for row in launch.tolist():
-        title = ""
-        thread = int(columns.tid_id[row])
-        if row != UNLAUNCHED and thread in of_thread:
-            own = of_thread[thread]
-            at = int(np.searchsorted(starts[thread], columns.ts_ns[row], side="right")) - 1
-            if at >= 0 and ends[thread][at] >= columns.ts_ns[row] + columns.dur_ns[row]:
-                title = columns.name(int(own[at]))
-        found.append(title)
-    return found
+    around = Ranges.of_rows(columns, ranges).around(columns.thread[launch], columns.ts_ns[launch], columns.ends(launch))
+    known = (launch != UNLAUNCHED) & (around != NOWHERE)
+    return [columns.name(int(ranges[at])) if found else "" for at, found in zip(around, known.tolist(), strict=True)]
 
 
 def _gloo_kinds(columns: Columns) -> dict[int, str]:
-    """Kinds of gloo's events by the `c10d::` operators that asked for them, where the two match one to one.
+    """Kinds of gloo's events by the operators that asked for them: it runs FSDP's reduce_scatter as an all_reduce."""
+    return {event: kind_of(columns.name(operator)) for event, operator in asked(columns).items()}
 
-    Gloo runs FSDP's reduce_scatter as an all_reduce; only the operator says what it was. Workers take calls in the
-    order they were made, so both in order of time are the same sequence unless some were not recorded.
+
+def asked(columns: Columns) -> dict[int, int]:
+    """The rows of the `c10d::` operators that asked for gloo's events, by the rows of those; {} where they do not fit.
+
+    Workers take calls in the order they were made, so both in order of time are the same sequence unless some were not
+    recorded.
     """
     events = np.flatnonzero(columns.named(lambda name: name.startswith("gloo:")))
-    asked = np.flatnonzero(
+    operators = np.flatnonzero(
         columns.named(lambda name: name.startswith("c10d::") and kind_of(name) != UNKNOWN)
         & ~columns.of_category(LAUNCH_CATEGORIES)
     )
-    if len(events) != len(asked):
+    if len(events) != len(operators):
         return {}
     events = events[np.argsort(columns.ts_ns[events], kind="stable")]
-    asked = asked[np.argsort(columns.ts_ns[asked], kind="stable")]
-    if (columns.ts_ns[asked] > columns.ts_ns[events]).any():
+    operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
+    if (columns.ts_ns[operators] > columns.ts_ns[events]).any():
         return {}
-    return {int(event): kind_of(columns.name(int(op))) for event, op in zip(events, asked, strict=True)}
+    return dict(zip(events.tolist(), operators.tolist(), strict=True))

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dptune.errors import TraceError
 from dptune.measure import (
     accounts,
     accumulation,
     arrivals,
+    attribution,
     collectives,
     copies,
     feeding,
     gaps,
+    kernels,
     launching,
+    links,
     matmul,
+    memory,
+    overlap,
+    phases,
     platform,
+    steady,
     steptime,
 )
 from dptune.measure.across import Across, across, host_of
@@ -22,10 +30,13 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
 
-def measure(run: Run) -> Measured:
-    """All figures of a run; one that could not be measured says why under `missing`."""
+def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
+    """All figures of a run; one that could not be measured says why under `missing`.
+
+    `sweep` is what `dptune links` measured; it is left out where it does not fit the run.
+    """
     facts = list(run.facts.values())
-    views = [_view(rank, run.facts.get(rank.rank)) for rank in run.ranks]
+    views, aside = steady.steady([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks])
     stepped = [own for own in views if not own.no_steps]
     together = across(run, views)
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
@@ -35,15 +46,25 @@ def measure(run: Run) -> Measured:
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
+    ranks = [_rank(rank, run, together, waits[rank]) for rank in _ranks(run)]
+    detail = _rich(run)
+    windowed = [each for each in together.spent if each[1].windows]
+    told = phases.phased(windowed)
+    fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (run.world_size, "neither the recording nor the traces say how many ranks the run had"),
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
         "samples_per_step": (samples, no_samples),
+        "steps": (steady.figures(views, aside), no_steps),
         "account": (account, no_steps),
         "collectives": (
             collectives.collectives(together.calls, together.exchanges, stepped) if stepped else None,
             no_steps,
+        ),
+        "links": (
+            links.links(together.exchanges, together.calls, ranks, fitting),
+            links.NO_EXCHANGE if stepped else no_steps,
         ),
         "straggler": (arrivals.straggler(together.arrivals, account), no_steps if account is None else alone),
         "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
@@ -51,13 +72,33 @@ def measure(run: Run) -> Measured:
             launching.launching((own, device) for own, device, _ in together.spent),
             "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
         ),
-        "copies": (copies.copies(stepped) if stepped else None, no_steps),
+        "phases": (
+            phases.phases(windowed, told) if windowed and not isinstance(told, str) else None,
+            told if windowed and isinstance(told, str) else no_steps,
+        ),
+        "overlap": (
+            None if account is None else overlap.overlap(windowed, told, account),
+            no_steps if account is None else overlap.NO_COMMUNICATION,
+        ),
+        "attribution": (
+            attribution.attribution(detail, next(iter(stepped), None)),
+            attribution.NOTHING_TOLD if stepped else no_steps,
+        ),
+        "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
+        "kernels": (
+            kernels.kernels(((own, device) for own in stepped for device in own.devices), account),
+            no_steps if account is None else "no kernel and no operator runs in the steps",
+        ),
+        "memory": (
+            memory.memory(run.facts, views, detail) or None,
+            "neither the recording nor the trace names a device",
+        ),
     }
     return Measured(
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
         step=steptime.step_time(facts, views),
-        ranks=[_rank(rank, run, together, waits[rank]) for rank in _ranks(run)],
+        ranks=ranks,
         input=feeding.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
         matmul=matmul.matmul(views, next((own.device for own in facts if own.device), None)),
@@ -74,6 +115,20 @@ def _of(views: list[RankView], rank: int) -> RankView | None:
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:
     return view(rank.rank, rank.lean, facts.window("lean") if facts else None)
+
+
+def _rich(run: Run) -> RankView | None:
+    """The rich window of the first rank that has one with steps: they are large, and one tells of all."""
+    for rank in run.ranks:
+        if rank.rich_source is None:
+            continue
+        try:
+            trace = rank.rich
+        except TraceError:  # what it would have told is told without it, or missing
+            return None
+        own = None if trace is None else view(rank.rank, trace)
+        return None if own is None or own.no_steps else own
+    return None
 
 
 def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool] | str) -> RankFigures:

@@ -111,5 +111,16 @@ def interval(start_ns: int, end_ns: int) -> Intervals:
     return Intervals.union(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
 
 
+def first_begun(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Start and end of any intervals, each without the time in which one that began before it lasts; in their order.
+
+    What is left is disjoint and has the same union. Of those that begin at once the first given is the first begun.
+    """
+    order = np.argsort(start_ns, kind="stable")
+    since = start_ns.copy()
+    since[order[1:]] = np.maximum(start_ns[order[1:]], np.maximum.accumulate(end_ns[order])[:-1])
+    return since, np.maximum(end_ns, since)
+
+
 def _pieces(cuts: Ints, wanted: Mask) -> Intervals:
     return Intervals.union(cuts[:-1][wanted], cuts[1:][wanted]) if wanted.any() else NOTHING

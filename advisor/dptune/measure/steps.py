@@ -3,7 +3,8 @@
 Work launched inside a step on the host often runs after it. A step's window on a device therefore runs from the first
 operation that the step launched to the first that the next one launched. The last step has no next one: its window ends
 with its own last operation, or earlier where something launched after it begins, so its tail of idle is not counted.
-On a CPU the window is the ProfilerStep itself.
+Such a window is `open_ended`: its account stands (the idle it lacks is no more than other steps have), but it is too
+short to say how long a step takes. On a CPU the window is the step of the host itself.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ OUTSIDE = -1  # launched in no step, or by nothing that was recorded
 
 @dataclass(frozen=True)
 class Step:
-    """One step: N of ProfilerStep#N and an interval in nanoseconds on the trace's clock."""
+    """One step: its number (N of ProfilerStep#N) and an interval in nanoseconds on the trace's clock.
+
+    `open_ended`: it ends with the last operation that was launched in it, since no next step is known.
+    """
 
     number: int
     start_ns: int
     end_ns: int
+    open_ended: bool = False
 
     @property
     def length_ns(self) -> int:
@@ -77,7 +82,7 @@ def windows(columns: Columns, operations: Operations, steps: list[Step], launche
     later = start[_launched_after(columns, operations, steps[last].end_ns)]
     close = min([int(end[launched_in == last].max()), *later[later >= begins[last]].tolist()])
     ends = [begins[at] for at in order[1:]] + [close]
-    found = [Step(steps[at].number, begins[at], stop) for at, stop in zip(order, ends, strict=True)]
+    found = [Step(steps[at].number, begins[at], stop, at == last) for at, stop in zip(order, ends, strict=True)]
     return [window for window in found if window.length_ns > 0]
 
 

@@ -6,18 +6,21 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dptune.measure.views import RankView
+from dptune.measure.outliers import outliers
+from dptune.measure.views import RankView, busiest
 from dptune.measured import StepTime
 from dptune.runfile.facts import Facts, Window
 
 _FOREIGN = "only dptune records unprofiled steps: this run was not recorded by `dptune profile`"
+_LEAST_WHOLE = 3  # windows: with fewer the last one is needed too
 
 
 def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
     """Step times as the median over ranks of each rank's median, the quartiles likewise.
 
     A window with device durations is taken from those, else from host durations. Where the facts have no lean window,
-    its time is that of the trace's steps: on a GPU the device's windows, on a CPU the ProfilerSteps.
+    its time is that of the trace's steps: on a GPU the device's windows, on a CPU the host's steps. The last window of
+    a GPU lacks its tail of idle, and is left out where there are at least three others. Facts keep all their steps.
     """
     unprofiled, lean, rich = (_durations(facts, name) for name in ("unprofiled", "lean", "rich"))
     if not lean:
@@ -27,6 +30,8 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
         "unprofiled_q1_ns": _over_ranks(unprofiled, 25),
         "unprofiled_q3_ns": _over_ranks(unprofiled, 75),
         "lean_median_ns": _over_ranks(lean, 50),
+        "lean_q1_ns": _over_ranks(lean, 25),
+        "lean_q3_ns": _over_ranks(lean, 75),
         "rich_median_ns": _over_ranks(rich, 50),
     }
     figures["median_ns"] = figures["unprofiled_median_ns"] if unprofiled else figures["lean_median_ns"]
@@ -37,6 +42,8 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
         "unprofiled_q1_ns": no_unprofiled,
         "unprofiled_q3_ns": no_unprofiled,
         "lean_median_ns": no_lean,
+        "lean_q1_ns": no_lean,
+        "lean_q3_ns": no_lean,
         "rich_median_ns": "no window with shapes and stacks was recorded",
         "median_ns": no_lean,
     }
@@ -44,6 +51,7 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
         basis="unprofiled" if unprofiled else "traced",
         **figures,
         unprofiled_steps=max(map(len, unprofiled), default=0),
+        unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
         lean_steps=max(map(len, lean), default=0),
         rich_steps=max(map(len, rich), default=0),
         missing={name: reasons[name] for name, value in figures.items() if value is None},
@@ -68,10 +76,10 @@ def _durations(facts: Sequence[Facts], name: str) -> list[list[int]]:
 
 
 def _traced(view: RankView) -> list[int]:
-    """The steps of one trace: the windows of its busiest device, else the host's own marks."""
-    by_device = [device.windows for device in view.devices if device.windows]
-    steps = max(by_device, key=len) if by_device else view.steps
-    return [step.length_ns for step in steps]
+    """The steps of one trace: the windows of its busiest device, else the host's own."""
+    steps = busiest(view) or view.steps
+    whole = [step for step in steps if not step.open_ended]
+    return [step.length_ns for step in (whole if len(whole) >= _LEAST_WHOLE else steps)]
 
 
 def _over_ranks(ranks: list[list[int]], percentile: int) -> int | None:

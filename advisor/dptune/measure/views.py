@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dptune.measure.host import Host, host
 from dptune.measure.intervals import Ints
 from dptune.measure.operations import Operations, operations
-from dptune.measure.steps import OUTSIDE, Step, host_steps, launching_steps, windows
+from dptune.measure.stepping import Stepping, stepping
+from dptune.measure.steps import OUTSIDE, Step, launching_steps, windows
+from dptune.measured import StepBasis
 from dptune.runfile.facts import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 
-NO_STEPS = "the trace marks no steps (no ProfilerStep: the script does not call profiler.step())"
 BROKEN = "the trace breaks off, so what its steps lack is not known"
 
 
@@ -29,7 +31,10 @@ class DeviceView:
 
 @dataclass(frozen=True, eq=False)
 class RankView:
-    """One window of one rank. Without steps, `no_steps` says why."""
+    """One window of one rank. Without steps, `no_steps` says why.
+
+    `basis` is what tells the steps, `similarity` how alike they are (None where they are marked).
+    """
 
     rank: int
     trace: Trace
@@ -37,6 +42,8 @@ class RankView:
     host: Host
     devices: list[DeviceView]
     no_steps: str = ""
+    basis: StepBasis = "profiler_step"
+    similarity: float | None = None
 
     @property
     def columns(self) -> Columns:
@@ -54,20 +61,58 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
 
     A trace that breaks off has no steady steps: its events are not in order of time, so any may lack some.
     """
-    steps = [] if trace.partial else host_steps(trace)
+    ran = operations(trace)
+    told = Stepping([], why=BROKEN) if trace.partial else stepping(trace, ran)
+    steps = told.steps
     if recorded is not None:
         steps = [Step(recorded.first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
     devices = []
-    ran = operations(trace)
     for own in ran:
         launched_in = launching_steps(trace.columns, own, steps)
         found = windows(trace.columns, own, steps, launched_in)
         numbers = {window.number for window in found}
         lost = [at for at, step in enumerate(steps) if step.number not in numbers]
         devices.append(DeviceView(own, found, np.where(np.isin(launched_in, lost), OUTSIDE, launched_in)))
-    why = BROKEN if trace.partial else NO_STEPS if not steps else ""
+    why = told.why
     if not why and not devices:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
         why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
-    return RankView(rank, trace, steps, host(trace, ran, recorded), devices, why)
+    return RankView(rank, trace, steps, host(trace, ran, recorded), devices, why, told.basis, told.similarity)
+
+
+def busiest(view: RankView) -> list[Step]:
+    """The windows of the device that has most of them; none where no device has any."""
+    return max((device.windows for device in view.devices), key=len, default=[])
+
+
+def without(view: RankView, numbers: AbstractSet[int]) -> RankView:
+    """The rank without the steps of these numbers: what they launched lies outside all steps."""
+    kept = [at for at, step in enumerate(view.steps) if step.number not in numbers]
+    places = np.full(len(view.steps) + 1, OUTSIDE, dtype=np.int64)  # the last is that of OUTSIDE
+    places[kept] = np.arange(len(kept))
+    return replace(
+        view,
+        steps=[view.steps[at] for at in kept],
+        devices=[
+            replace(
+                device,
+                windows=[window for window in device.windows if window.number not in numbers],
+                launched_in=places[device.launched_in],
+            )
+            for device in view.devices
+        ],
+    )
+
+
+def renumbered(view: RankView, first: int) -> RankView:
+    """The rank with its steps numbered anew, from `first` on."""
+    by = first - view.steps[0].number
+    return replace(
+        view,
+        steps=[replace(step, number=step.number + by) for step in view.steps],
+        devices=[
+            replace(device, windows=[replace(window, number=window.number + by) for window in device.windows])
+            for device in view.devices
+        ],
+    )

@@ -28,7 +28,7 @@ CLASSES = (
     Class("compute_ns", "#", "compute", "the device calculates", "good"),
     Class("exposed_transfer_ns", "!", "exposed transfer", "exchanging, nothing calculated", "error"),
     Class("exposed_waiting_ns", "%", "waiting for ranks", "a collective waits for a late rank", "error"),
-    Class("exposed_unsplit_ns", "!", "exposed communication", "exchanging or waiting for ranks", "error"),
+    Class("exposed_unsplit_ns", "?", "exposed communication", "exchanging or waiting for ranks", "error"),
     Class("copy_ns", "=", "copies", "moving data, nothing else runs", "warning"),
     Class("memset_ns", "-", "memory set", "filling memory, nothing else", "warning"),
     Class("input_idle_ns", "~", "waiting for input", "idle: next batch is not there", "warning"),
@@ -71,6 +71,8 @@ def account(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(
         f"A step takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
     )
+    if len(measured.ranks) > 1:
+        yield from wrapped(f"The rows are the mean over {len(measured.ranks)} ranks.", width, "  ", role="dim")
     yield from wrapped(_hidden(measured), width, "  ")
     yield from wrapped(f"{basis(measured)}.", width, "  ", role="dim")
 

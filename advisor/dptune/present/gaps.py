@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.measured import GapFigures, LaunchFigures, Missing
 from dptune.present.account import CLASSES
-from dptune.present.amounts import Hole, number, percent, shown
+from dptune.present.amounts import Hole, number, percent, shown, times
 from dptune.present.lines import Line, heading, wrapped
 
 _AT_MOST = 5
@@ -51,7 +51,7 @@ def _ahead(launching: LaunchFigures) -> str:
     latency = shown(lambda: launching.latency_median_ns, lambda ns: f"{number(ns / 1e3)} us")
     took = "" if isinstance(latency, Hole) else f"; from such a launch to its start it takes {latency} (median)"
     return (
-        f"The host runs ahead of the device by {number(launching.queue_median)} operations (median); "
+        f"The host runs ahead of the device by {times(launching.queue_median)} operations (median); "
         f"{percent(launching.empty_share)} of them were launched when the device had nothing to do{took}."
     )
 

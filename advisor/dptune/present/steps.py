@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import StepTime
-from dptune.present.amounts import Hole, milliseconds, number, several, shown
-from dptune.present.lines import Line, heading, labelled
+from dptune.measured import Measured, StepBasis, StepTime
+from dptune.present.amounts import Hole, milliseconds, number, percent, several, shown
+from dptune.present.lines import Line, heading, labelled, wrapped
 
 _WINDOWS = (
     ("unprofiled", "without the profiler", "unprofiled_median_ns", "unprofiled_steps"),
     ("lean", "traced lightly", "lean_median_ns", "lean_steps"),
     ("rich", "traced in detail", "rich_median_ns", "rich_steps"),
 )
+_SPREAD = ("unprofiled_median_ns", "lean_median_ns")
+_BASES: dict[StepBasis, str] = {
+    "profiler_step": "as the profiler marks them",
+    "optimizer": "from the end of one optimizer step to the end of the next",
+    "repeating": "what repeats in the order of operations, since nothing marks them",
+}
 
 
 def steps(report: Report, width: int) -> Iterator[Line]:
@@ -26,15 +32,44 @@ def steps(report: Report, width: int) -> Iterator[Line]:
         if speaks and not text.startswith("not measured"):
             text += " (the step time of this report)"
         yield from labelled(name, text, width, column=22, indent="  ")
+    for told in _told(report.measured):
+        yield from wrapped(told, width, "  ", role="dim")
+
+
+def _told(measured: Measured) -> Iterator[str]:
+    """What the traced steps are, how many, and which of them no figure is of."""
+    steps = measured.known("steps")
+    if steps is None:
+        return
+    counts = set(steps.by_rank.values())
+    many = several(max(counts), "traced step") if len(counts) == 1 else f"{min(counts)} to {max(counts)} traced steps"
+    known = steps.known("similarity")
+    sure = "" if known is None else f" Their operations are {percent(known)} alike."
+    where = " on each rank" if len(steps.by_rank) > 1 else ""
+    yield f"The shares of this report are of {many}{where}: {_BASES[steps.basis]}.{sure}"
+    for step in steps.set_aside:
+        yield (
+            f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}, "
+            f"{number(step.of_usual)} times as long as the others{' (warm-up)' if step.warm_up else ''}."
+        )
+    if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
+        yield "The last step is not timed: it ends with its last operation, for when the next begins is not known."
+    if measured.step.unprofiled_outliers:
+        many = several(measured.step.unprofiled_outliers, "step")
+        yield f"Of the steps without the profiler, {many} took much longer than the others; the median holds them too."
 
 
 def _window(step: StepTime, median: str, count: int) -> str:
     time = shown(lambda: int(getattr(step, median)), lambda ns: milliseconds(ns / 1e6))
     if isinstance(time, Hole):
         return str(time)
-    middle = shown(lambda: (step.unprofiled_q1_ns, step.unprofiled_q3_ns)) if median.startswith("unprofiled") else None
-    half = ""
-    if isinstance(middle, str):
-        low, high = number(step.unprofiled_q1_ns / 1e6), number(step.unprofiled_q3_ns / 1e6)
-        half = f", half of them between {low} and {high} ms"
-    return f"{time}, {several(count, 'step')}{half}"
+    return f"{time}, {several(count, 'step')}{_half(step, median)}"
+
+
+def _half(step: StepTime, median: str) -> str:
+    if median not in _SPREAD:
+        return ""
+    low, high = (step.known(median.replace("median", quartile)) for quartile in ("q1", "q3"))
+    if low is None or high is None:
+        return ""
+    return f", half of them between {number(low / 1e6)} and {number(high / 1e6)} ms"

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.account import account
 from dptune.present.advice import advice
+from dptune.present.attribution import attribution
 from dptune.present.gaps import gaps
 from dptune.present.headline import headline, source, trust, which
 from dptune.present.ink import paint
+from dptune.present.kernels import kernels
 from dptune.present.lines import Line
+from dptune.present.links import links
+from dptune.present.memory import memory
+from dptune.present.phases import phases
 from dptune.present.ranks import ranks
 from dptune.present.skipped import next_command, skipped
 from dptune.present.steps import steps
@@ -22,11 +27,16 @@ _PAGE = (
     trust,
     advice,
     account,
+    phases,
     gaps,
     steps,
     ranks,
     collectives,
+    links,
     copies,
+    kernels,
+    attribution,
+    memory,
     feeding,
     skipped,
     source,

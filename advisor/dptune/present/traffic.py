@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import CollectiveFigures, CopyFigures, Missing
+from dptune.measured import CollectiveFigures, CopyFigures, CopySite, Missing
 from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
@@ -26,8 +26,10 @@ _COPIES = (
     Column("memory", right=False),
     Column("per step"),
     Column("moved"),
-    Column("total ms"),
-    Column("exposed ms"),
+    Column("ms"),
+    Column("exposed"),
+    Column("GB/s"),
+    Column("blocking"),
 )
 _DIRECTIONS = {
     "h2d": "host to device",
@@ -38,6 +40,7 @@ _DIRECTIONS = {
     "unknown": "unknown",
 }
 _AT_MOST = 12
+_SITES = 3  # places that are told of each kind of copy
 
 
 def collectives(report: Report, width: int) -> Iterator[Line]:
@@ -64,7 +67,7 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
 
 
 def copies(report: Report, width: int) -> Iterator[Line]:
-    """Copies by direction; exposed ms is copying beside which nothing was calculated or exchanged."""
+    """Copies by direction: how many, how fast, whether they hold the script, and where they are asked for."""
     yield from heading("Copies (traced times, over all ranks and steps)", width)
     try:
         found = report.measured.copies
@@ -75,8 +78,19 @@ def copies(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped("None inside the steps.", width, "  ")
         return
     yield from table(_COPIES, [_copy(one) for one in found[:_AT_MOST]], width)
-    words = "Exposed is copying while nothing is calculated or exchanged. Pinned memory can be copied beside compute."
+    words = (
+        "Per step is per rank. Ms is the sum of their durations; exposed is the ms in which nothing is calculated or "
+        "exchanged beside them. GB/s is the median of the large ones, 1 MiB or more (8 MiB on the device), or with ~ "
+        "that of all, in which start-up weighs. Blocking are those per step that hold the script until the data is "
+        "copied or staged: copies of pinned memory with non_blocking=True do not."
+    )
     yield from wrapped(words, width, "  ", role="dim")
+    told = [(one, site) for one in found[:_AT_MOST] for site in (one.known("sites") or [])[:_SITES]]
+    if told:
+        asked = f"Where they are asked for (on rank {told[0][1].rank}), most time first:"
+        yield from wrapped(asked, width, "  ")
+    for one, site in told:
+        yield from wrapped(_site(one, site), width, "  ", "    ")
 
 
 def feeding(report: Report, width: int) -> Iterator[Line]:
@@ -119,4 +133,29 @@ def _copy(one: CopyFigures) -> list[Cell]:
         shown(lambda: one.total_bytes, data),
         ns_as_ms(one.total_ns),
         ns_as_ms(one.exposed_ns),
+        _rate(one),
+        shown(lambda: times(one.blocking_calls / one.calls * one.calls_per_step)),
     ]
+
+
+def _rate(one: CopyFigures) -> Cell:
+    if one.known("large_gb_per_s") is not None:
+        return number(one.large_gb_per_s)
+    return shown(lambda: one.gb_per_s, lambda rate: f"~{number(rate)}")
+
+
+def _site(one: CopyFigures, site: CopySite) -> str:
+    size = shown(lambda: site.copy_bytes, data)
+    where = [
+        str(shown(lambda: site.operator)) if site.known("operator") else "no operator",
+        *(f"in {module}" for module in [site.known("module")] if module),
+        *(f"by {function}" for function in [site.known("function")] if function),
+    ]
+    each = ", in every step" if site.every_step else ""
+    held = f", {several(site.blocking_calls, 'call')} blocking" if site.blocking_calls else ""
+    memory = shown(lambda: one.pinned, lambda pinned: " pinned" if pinned else " pageable")
+    return (
+        f"{_DIRECTIONS[one.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
+        f"{times(site.calls_per_step)} per step of {size if isinstance(size, str) else 'unknown size'}"
+        f"{each} ({ns_as_ms(site.total_ns)} ms{held})"
+    )

@@ -13,7 +13,7 @@ from textual.widgets import DataTable
 from dptune.advice import Report
 from dptune.present.amounts import Hole
 from dptune.present.lines import Line, labelled, line, wrapped
-from dptune.present.ranks import COLUMNS, WORDS, rank_of_row, rank_remarks, rank_rows
+from dptune.present.ranks import COLUMNS, WORDS, rank_of_row, rank_remarks, rank_rows, straggler
 from dptune.present.table import absent_throughout
 from dptune.present.tui.pane import Layout, Pane
 from dptune.present.visible import visible
@@ -72,6 +72,7 @@ class RankTable(Container):
                     yield from labelled(column.heading, str(cell), width)
         if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
             yield from wrapped("? was not measured: go to its row to read why.", width, role="dim")
+        yield from wrapped(straggler(self._report.measured), width)
         for told in rank_remarks(self._report):
             yield from wrapped(told, width, role="warning")
         yield from wrapped(WORDS, width, role="dim")

@@ -1,0 +1,114 @@
+"""Say what changed between two runs, or two sets of runs, and why.
+
+A and B are each a run folder of `dptune profile`, a trace, a folder or a quoted glob of the traces of one run, or a
+report that `dptune report --format json` wrote. A is what was before, B what came after: a positive difference means
+that B takes more.
+
+Two runs of the same script differ by chance, on a busy machine by 5 % and more. So two runs alone are never called
+better or worse: their difference is shown, and the verdict is inconclusive. Name several runs of each side, with -- in
+between, for a verdict: at least four of each. Record them in turn and shuffled, not all of A first. The test compares
+one time per run (exact Wilcoxon-Mann-Whitney, two-sided, wrong in at most 5 % of cases in which nothing changed).
+
+Runs on another device, number of ranks, version of torch, or batch are not comparable, which is an error; --anyway
+shows their difference without a verdict.
+
+The exit status is 0 whatever the verdict, and 2 where the runs are not comparable or cannot be read.
+
+examples:
+  dptune compare before after
+  dptune compare a1 a2 a3 a4 -- b1 b2 b3 b4
+  dptune compare baseline.json dptune-runs/2026-11-20T23-31-08-train --format json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from dptune.commands.parsing import BETWEEN, Parser
+from dptune.commands.reading import reading_options
+from dptune.errors import RunError, UsageError
+from dptune.present import terminal
+
+if TYPE_CHECKING:
+    from dptune.compared import Comparison, Condition
+    from dptune.knobs import Value
+
+
+def arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.keeps_between = True
+    parser.usage = f"{parser.prog} [options] A B\n       {parser.prog} [options] A1 A2 ... -- B1 B2 ..."
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder, traces of one run, or JSON report")
+    parser.add_argument("--anyway", action="store_true", help="show the difference of runs that are not comparable")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    reading_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison."""
+    from dptune.advise.difference import build_comparison
+    from dptune.commands.reading import read_run
+    from dptune.measure.sides import Sides
+
+    a, b = sides(args.runs)
+    read = {name: read_run(name, args.jobs, cached=not args.no_cache) for name in dict.fromkeys([*a, *b])}
+    found = Sides([read[name] for name in a], [read[name] for name in b])
+    comparison = build_comparison(found)
+    if not args.anyway:
+        _refuse(comparison)
+    sys.stdout.write(_text(comparison) if args.format == "text" else _json(comparison))
+    return 0
+
+
+def sides(names: list[str]) -> tuple[list[str], list[str]]:
+    """The names of the runs of A and of B. Raises UsageError where it does not show which is which."""
+    if names.count(BETWEEN) > 1:
+        raise UsageError("there are more than two sides: -- stands more than once", "compare two sides at a time")
+    if BETWEEN in names:
+        at = names.index(BETWEEN)
+        a, b = names[:at], names[at + 1 :]
+        if not a or not b:
+            raise UsageError(
+                f"there is no run {'before' if not a else 'after'} the --", "name runs on both sides of it"
+            )
+    elif len(names) == 2:
+        a, b = names[:1], names[1:]
+    else:
+        raise UsageError(
+            f"it takes two runs, or two sides with -- between them; {len(names)} given",
+            "dptune compare A B, or: dptune compare A1 A2 ... -- B1 B2 ...",
+        )
+    for side in (a, b):
+        twice = next((name for name in side if side.count(name) > 1), None)
+        if twice:
+            raise UsageError(f"{twice} is named twice on one side", "name each run of a side once")
+    return a, b
+
+
+def _refuse(comparison: Comparison) -> None:
+    apart = [condition for condition in comparison.compared.conditions if condition.differs]
+    if apart:
+        what = "; ".join(map(_apart, apart))
+        raise RunError(f"the runs are not comparable: {what}", "--anyway shows the difference without a verdict")
+
+
+def _apart(condition: Condition) -> str:
+    def told(values: list[Value]) -> str:
+        return " and ".join(map(str, values)) or "not known"
+
+    return f"{condition.name} {told(condition.a)} in A, {told(condition.b)} in B"
+
+
+def _json(comparison: Comparison) -> str:
+    from dptune.present import json
+
+    return json.text(comparison)
+
+
+def _text(comparison: Comparison) -> str:
+    from dptune.present.comparison import page
+    from dptune.present.ink import paint
+
+    return paint(page(comparison, terminal.width(sys.stdout)), terminal.colours(sys.stdout))

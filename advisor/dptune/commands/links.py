@@ -1,0 +1,166 @@
+"""Measure latency and bandwidth of the links between ranks.
+
+Times all-reduce, all-gather, reduce-scatter and p2p over message sizes from 4 KiB to 256 MiB, as far as the time bound
+lets, and fits time = alpha + bytes / beta to each: alpha is the latency, beta the bandwidth. Run it with the backend,
+the ranks and the nodes that training uses, while nothing else uses the links. The result goes to
+dptune-runs/links.json, where `dptune report` finds it for the runs that lie beside it, of the same backend and number
+of ranks.
+
+A call is timed in trains of several, all ranks together and without waiting for a late one; a p2p call is half of a
+ping-pong between the first rank and the last. GB/s is beta as what each link carries (busbw of nccl-tests). Ctrl-C ends
+the sweep and keeps what was measured.
+
+examples:
+  dptune links --nproc-per-node 2
+  dptune links --nproc-per-node 8 --kinds all_reduce --max-size 1g
+  dptune links --nproc-per-node 2 --sizes 64k,1m,16m --seconds 20 --format json
+
+on several nodes, on each with its own i; node 0 has the result:
+  dptune links --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node 8
+
+with a launcher of your own, which starts dptune once per rank:
+  srun dptune links
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.amounts import positive, seconds
+from dptune.commands.launching import torchrun_arguments, torchrun_of
+from dptune.errors import UsageError
+from dptune.runfile.links import LINKS_JSON
+from dptune.runfile.paths import RUNS
+
+if TYPE_CHECKING:
+    from dptune.capture.launch import Launch
+    from dptune.capture.links import Asked
+    from dptune.runfile.links import LinkRecord, SizeTimes
+
+_KIB = 1024
+_SIZES = tuple(4 * _KIB * 4**step for step in range(9))  # 4 KiB to 256 MiB
+_UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
+_LARGEST = 64 * _KIB**3
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--kinds", type=_kinds, metavar="LIST", help="of all_reduce, all_gather, reduce_scatter, p2p (default: all)"
+    )
+    sizes = what.add_mutually_exclusive_group()
+    sizes.add_argument(
+        "--sizes", type=_sizes, metavar="LIST", help="message sizes, like 4k,1m,64m (default: 4k to 256m)"
+    )
+    sizes.add_argument("--max-size", type=_size, metavar="SIZE", help="no larger message than that")
+    what.add_argument(
+        "--backend",
+        default="",
+        metavar="NAME",
+        help="of torch.distributed (default: nccl where there are GPUs, else gloo)",
+    )
+    what.add_argument("--repeats", type=positive, default=7, metavar="N", help="trains of calls per size (default: 7)")
+    what.add_argument("--seconds", type=seconds, default=60.0, metavar="S", help="bound for all of it (default: 60)")
+    late = "give up when the ranks do not meet, or a call does not end, within S seconds (default: 60)"
+    what.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help=late)
+    what.add_argument("--python", metavar="PATH", help="a Python that has torch (default: the active environment's)")
+    torchrun_arguments(parser)
+    shown = parser.add_argument_group("what is shown and kept")
+    default = RUNS / LINKS_JSON
+    shown.add_argument(
+        "-o", "--output", type=Path, default=default, metavar="FILE", help=f"where it is kept (default: {default})"
+    )
+    shown.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    shown.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, keep it, print it; 130 where it was interrupted, 2 where it failed, also with a part of the result."""
+    from dptune.capture import links
+    from dptune.measure.links import fitted
+    from dptune.runfile import form
+
+    sizes = args.sizes or [size for size in _SIZES if size <= (args.max_size or _SIZES[-1])] or [args.max_size]
+    asked = links.Asked(args.kinds or links.KINDS, sizes, args.backend, args.repeats, args.seconds, args.timeout)
+    _check(args.output)
+    started = _launch(args, asked)
+    record = links.sweep(started, asked, (lambda *_: None) if args.quiet else _show)
+    if record is None:
+        if started.job is None and not args.quiet:
+            print("dptune: the node of rank 0 has the result", file=sys.stderr)
+        return 0
+    record = fitted(record)
+    sys.stdout.write(form.text(record) if args.format == "json" else _text(record, args.output))
+    form.write(args.output, record)
+    print(f"dptune: wrote {args.output}", file=sys.stderr)
+    if record.note:
+        print(f"dptune: {record.ended}: {record.note}", file=sys.stderr)
+    return {"interrupted": 130, "failed": 2, "timed-out": 2}.get(record.ended, 0)
+
+
+def _launch(args: argparse.Namespace, asked: Asked) -> Launch:
+    """By whom the ranks are started: torchrun, or whoever started dptune."""
+    from dptune.capture import interpreter, job, launch
+
+    torchrun = torchrun_of(args)
+    around = None if torchrun.asked else job.surrounding()
+    world = around.world_size if around else torchrun.world_size
+    if world == 1:
+        raise UsageError("one rank has no links", "dptune links --nproc-per-node N, or start it once per rank")
+    chosen = interpreter.choose(args.python)
+    if around is not None:
+        return launch.as_rank(asked.script, chosen, around)
+    return launch.under_torchrun(asked.script, chosen, torchrun)
+
+
+def _check(output: Path) -> None:
+    """Fail before the minutes of measuring, not after."""
+    if output.is_dir():
+        raise UsageError(f"cannot write to {output}: it is a folder", "name a file in it")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {output.parent}: {error.strerror}", "name another with -o") from None
+
+
+def _show(kind: str, size: SizeTimes) -> None:
+    from dptune.present.amounts import data, number
+
+    print(f"dptune: {kind}, {data(size.message_bytes)}: {number(size.median_s * 1e3)} ms", file=sys.stderr)
+
+
+def _text(record: LinkRecord, output: Path) -> str:
+    from dptune.measure.links import Sweep, from_sweep
+    from dptune.present import links, terminal
+    from dptune.present.ink import paint
+
+    lines = links.swept(from_sweep(Sweep(record, str(output))), record, terminal.width(sys.stdout))
+    return paint(lines, terminal.colours(sys.stdout))
+
+
+def _kinds(text: str) -> list[str]:
+    from dptune.capture.links import KINDS
+
+    words = [word.replace("-", "_") for word in text.split(",")]
+    unknown = [word for word in words if word not in KINDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no kind '{unknown[0]:.20}': {', '.join(KINDS)}")
+    return list(dict.fromkeys(words))
+
+
+def _sizes(text: str) -> list[int]:
+    return sorted({_size(word) for word in text.split(",")})
+
+
+def _size(text: str) -> int:
+    """Bytes, from 65536 or 64k, 1m, 1g."""
+    number = text.lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    digits = number.removesuffix(unit)
+    if not digits.isdecimal() or len(digits) > 12 or not 4 <= int(digits) * _UNITS[unit] <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"'{text:.20}' is not a size from 4 bytes to 64g: like 65536, 64k or 1m")
+    return int(digits) * _UNITS[unit]

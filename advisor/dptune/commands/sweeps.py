@@ -1,0 +1,58 @@
+"""The sweep of `dptune links` that a run is reported with."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.errors import UsageError
+from dptune.runfile.links import LINKS_JSON
+
+if TYPE_CHECKING:
+    from dptune.measure.links import Sweep
+    from dptune.measured import Measured
+
+
+def links_option(parser: argparse.ArgumentParser) -> None:
+    """Declare it."""
+    parser.add_argument(
+        "--links",
+        type=Path,
+        metavar="FILE",
+        help="what `dptune links` measured (default: links.json in the run folder or beside it, where it fits the run)",
+    )
+
+
+def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
+    """The sweep to report with: `links`, else links.json in a run folder, else the one beside it; None without any.
+
+    Raises UsageError where `links` cannot be read; any other that cannot be is passed over.
+    """
+    from dptune.measure.links import Sweep
+    from dptune.runfile import form
+    from dptune.runfile.links import LinkRecord
+    from dptune.runfile.paths import is_run_folder
+
+    if links is not None:
+        try:
+            return Sweep(form.read(links, LinkRecord), str(links), asked=True)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--links: {links} cannot be read: {error}", "make one with `dptune links`") from None
+    folders = [Path(path) for path in paths if "://" not in str(path)]
+    own = [folder for folder in folders if folder.is_dir() and is_run_folder(folder)]
+    for place in [*own, *(folder.resolve().parent for folder in own)]:
+        with contextlib.suppress(OSError, ValueError):
+            return Sweep(form.read(place / LINKS_JSON, LinkRecord), str(place / LINKS_JSON))
+    return None
+
+
+def check_fit(sweep: Sweep | None, measured: Measured) -> None:
+    """Raise UsageError where a sweep that was asked for is not of the links of the run."""
+    backend, ranks = measured.known("backend"), measured.known("world_size")
+    if sweep is not None and sweep.asked and not sweep.fits(backend, ranks):
+        theirs = f"{sweep.record.backend} on {sweep.record.world_size} ranks"
+        ours = f"{backend or 'an unknown backend'} on {ranks or 'an unknown number of'} ranks"
+        raise UsageError(f"--links: {sweep.source} is of {theirs}, and the run used {ours}", "leave --links out")

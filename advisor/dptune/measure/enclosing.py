@@ -1,0 +1,105 @@
+"""Which range of its thread something lies in: the innermost that encloses it.
+
+Ranges of one thread mostly nest; where some only overlap, the one that began last of those that reach far enough is
+the innermost. The search climbs blocks of 2, 4, 8, ... ranges by the latest end in each, so that it takes no more
+than about 2 log2(n) rounds of numpy, however the ranges lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.intervals import Ints
+from dptune.trace.columns import Columns
+
+NOWHERE = -1  # in no range
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Ranges in order of thread, start and, the longer first, length. All arrays are int64, times in nanoseconds.
+
+    `index` is where each range stood in what `of` was given; `thread` holds each thread once, ascending, and `first`
+    where its ranges begin; `starts` holds each start once, and `key` what the ranges are sorted by: their thread and
+    the place of their start. `latest[n]` is the latest end in each block of 2**n ranges.
+    """
+
+    index: Ints
+    thread: Ints
+    first: Ints
+    starts: Ints
+    key: Ints
+    latest: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ranges:
+        """Sort ranges [start, end), each on its thread, in any order."""
+        index = np.lexsort((-end_ns, start_ns, thread))
+        threads, first, number = np.unique(thread[index], return_index=True, return_inverse=True)
+        starts, place = np.unique(start_ns[index], return_inverse=True)
+        latest = [end_ns[index].astype(np.int64)]
+        while len(latest[-1]) > 1:
+            even = latest[-1][: len(latest[-1]) // 2 * 2]
+            latest.append(np.maximum(even[::2], even[1::2]))
+        return cls(
+            index.astype(np.int64),
+            threads.astype(np.int64),
+            first.astype(np.int64),
+            starts,
+            number * (len(starts) + 1) + place + 1,
+            tuple(latest),
+        )
+
+    @classmethod
+    def of_rows(cls, columns: Columns, rows: Ints) -> Ranges:
+        """The events of some rows, as ranges of the threads that they lie on."""
+        return cls.of(columns.thread[rows], columns.ts_ns[rows], columns.ends(rows))
+
+    def around(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+        """For each [start, end) on a thread the index of the innermost range around it, NOWHERE where there is none."""
+        if not len(self.index) or not len(thread):
+            return np.full(len(thread), NOWHERE, dtype=np.int64)
+        number = np.minimum(np.searchsorted(self.thread, thread), len(self.thread) - 1)
+        wanted = number * (len(self.starts) + 1) + np.searchsorted(self.starts, start_ns, side="right")
+        before = np.searchsorted(self.key, wanted, side="right")
+        found = self._last_reaching(before, self.first[number], np.asarray(end_ns, dtype=np.int64))
+        return np.where(self.thread[number] == thread, found, NOWHERE)
+
+    def at(self, thread: Ints, time_ns: Ints) -> Ints:
+        """For each moment on a thread the index of the innermost range around it, NOWHERE where there is none."""
+        return self.around(thread, time_ns, time_ns + 1)
+
+    def parents(self) -> Ints:
+        """For each range, as given to `of`, the index of the innermost other range around it, else NOWHERE.
+
+        Of two ranges with the same start and end, the first given is around the other.
+        """
+        count = np.diff(np.append(self.first, len(self.index)))
+        ends = self.latest[0] if len(self.index) else self.index
+        found = self._last_reaching(np.arange(len(self.index)), np.repeat(self.first, count), ends)
+        parents = np.empty(len(self.index), dtype=np.int64)
+        parents[self.index] = found
+        return parents
+
+    def _last_reaching(self, before: Ints, first: Ints, end_ns: Ints) -> Ints:
+        """The index of the last range from place `first` on and below place `before` that ends at `end_ns` or later."""
+        found = np.full(len(before), NOWHERE, dtype=np.int64)
+        at, block = np.arange(len(before)), before.astype(np.int64)
+        reached: list[tuple[Ints, Ints]] = []
+        for latest in self.latest:
+            odd = (block & 1) == 1
+            below = np.where(odd, block - 1, 0)
+            there = odd & (latest[below] >= end_ns[at])
+            reached.append((at[there], below[there]))
+            left = ~there & (block > 1)
+            at, block = at[left], block[left] >> 1
+        at, block = reached[-1] if reached else (at, block)
+        for latest, (more, of_more) in zip(self.latest[-2::-1], reached[-2::-1], strict=True):
+            right = 2 * block + 1
+            block = np.where(latest[right] >= end_ns[at], right, right - 1)
+            at, block = np.concatenate((at, more)), np.concatenate((block, of_more))
+        inside = block >= first[at]
+        found[at[inside]] = self.index[block[inside]]
+        return found

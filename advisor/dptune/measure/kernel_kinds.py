@@ -1,0 +1,56 @@
+"""What a kernel does, from its name: matrix product, convolution, attention, normalisation, ...
+
+| kind | names that tell it | source |
+|---|---|---|
+| attention | flash_fwd, fmha, FlashAttn, attn_fwd | FlashAttention, CUTLASS example 41, xFormers, AOTriton |
+| convolution | fprop, dgrad, wgrad, winograd, cudnn's conv, MIOpen's igemm | cuDNN and MIOpen kernel naming |
+| matrix product | gemm, gemv, nvjet, Cijk (Tensile), splitKreduce, cutlass | cuBLAS, CUTLASS, Tensile; MTIA's fc |
+| optimizer | multi_tensor_apply, Adam, SGD, LAMB | torch ForeachUtils, fused optimizers; Apex |
+| elementwise, reduction, indexing | the template's own name | torch ATen native/cuda Loops.cuh, Reduce.cuh |
+| fused by triton | triton_ (`poi` pointwise, `red` and `per` reductions) | torch inductor codegen/triton.py |
+"""
+
+from __future__ import annotations
+
+import re
+
+from dptune.trace.kernels import Work, work_of
+
+COMMUNICATION = "communication"
+OTHER = "other"
+
+_BASE = re.compile(r"^(?:void )?((?:\(anonymous namespace\)|[^<(])*)")
+# Templates whose own name says nothing: what they run stands in their arguments.
+_SHELL = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel|kernel)$")
+
+# The first that fits decides: on the name before its template arguments, of a shell on all of it.
+_KINDS = (
+    ("attention", r"flash_?(?:fwd|bwd|attn)|fmha|attention|(?<![a-z])attn"),
+    ("indexing", r"index|gather|scatter|embedding|masked_(?:fill|select)"),
+    (
+        "elementwise",
+        r"elementwise|pointwise|^triton_poi_|copy_kernel|batchedcopy|transpose|nchwto|nhwcto|upsample|dropout",
+    ),
+    ("normalisation", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|(?<![a-z])bn_(?:fw|bw)|welford"),
+    (
+        "convolution",
+        r"fprop|dgrad|wgrad|winograd|conv(?!ert)|igemm_(?:fwd|bwd|wrw)|(?<![a-z])[sh]cudnn|implicit_gemm|im2col|col2im",
+    ),
+    ("matrix product", r"gemm|gemv|^nvjet|^cijk_|splitk_?reduce|matmul|cutlass|(?<![a-z])dot_kernel|^fc-dtype"),
+    ("optimizer", r"multi_tensor_apply|adam|(?<![a-z])sgd|lamb"),
+    ("softmax and loss", r"softmax|nll_loss|cross_entropy|(?<![a-z])loss"),
+    ("pooling", r"pool"),
+    ("reduction", r"reduce|^triton_(?:red|per)_"),
+    ("fused by triton", r"^triton_"),
+)
+_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+KERNEL_KINDS = (*(kind for kind, _ in _KINDS), OTHER, COMMUNICATION)
+
+
+def kernel_kind(name: str) -> str:
+    """The kind of a kernel; `other` where its name does not tell."""
+    if work_of("kernel", name) == Work.COMMUNICATION:
+        return COMMUNICATION
+    base = _BASE.match(name)
+    said = name if base is None or _SHELL.search(base[1].strip()) else base[1]
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(said)), OTHER)

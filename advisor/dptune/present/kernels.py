@@ -1,0 +1,71 @@
+"""What the device runs: how many kernels, of what kind, and those with the most time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import KernelFigures, KernelTime, Measured, Missing
+from dptune.present.amounts import Hole, number, percent, shown, times
+from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.table import Cell, Column, table
+
+# What every second name begins with: it would take the room of what tells them apart.
+_SPACES = re.compile(r"^void |\bat::native::|\(anonymous namespace\)::")
+_LEAST = 20  # characters of a name that are told on a page too narrow for all of it
+
+
+def kernels(report: Report, width: int) -> Iterator[Line]:
+    """The kernels of the steps; of a run on CPUs the operators."""
+    measured = report.measured
+    try:
+        found = measured.kernels
+    except Missing as missing:
+        yield from heading("Kernels", width)
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    noun = found.counted.removesuffix("s")
+    title = "Kernels" if found.counted == "kernels" else "Operators of the compute threads, by their own time"
+    yield from heading(f"{title} (traced times)", width)
+    for label, text in _summary(measured, found):
+        yield from labelled(label, text, width, column=18, indent="  ")
+    columns = (
+        Column(noun, right=False, least=_LEAST),
+        Column("kind", right=False),
+        Column("per step"),
+        Column("median us"),
+        Column("share"),
+    )
+    yield from table(columns, [_row(one) for one in found.top], width)
+    words = (
+        "Per step is per rank; share is of the step."
+        if found.counted == "kernels"
+        else "Per step is per rank; us and share (of the step) leave out the operators inside each."
+    )
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, str]]:
+    short = shown(lambda: found.short_share, lambda share: f"; {percent(share)} of them are shorter than 10 us")
+    median = number(found.median_ns / 1e3)
+    yield "Per step", f"{times(found.per_step)}, the median takes {median} us{short if isinstance(short, str) else ''}"
+    kinds = found.known("kinds_ns")
+    if kinds is None:
+        return
+    most = sorted(kinds.items(), key=lambda item: -item[1])
+    yield "Their time", ", ".join(f"{kind} {percent(time_ns / found.total_ns)}" for kind, time_ns in most)
+    yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} of the step"))
+    yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} of the step"))
+    queue = shown(lambda: measured.launching.queue_median, lambda ahead: f"{number(ahead)} operations ahead")
+    yield "Host runs", str(queue)
+
+
+def _row(one: KernelTime) -> list[Cell]:
+    return [
+        _SPACES.sub("", one.name),
+        shown(lambda: one.kind),
+        times(one.calls_per_step),
+        shown(lambda: one.median_ns, lambda ns: number(ns / 1e3)),
+        percent(one.step_share),
+    ]

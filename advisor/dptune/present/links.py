@@ -1,0 +1,121 @@
+"""How fast the links between ranks are: latency and bandwidth, from the run itself and from a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Report
+from dptune.measured import LinkFigures, Missing
+from dptune.present.amounts import Hole, data, number, several, shown
+from dptune.present.lines import BLANK, Line, heading, wrapped
+from dptune.present.table import Cell, Column, table
+from dptune.runfile.links import KindTimes, LinkRecord
+
+_COLUMNS = (
+    Column("kind", right=False, least=14),
+    Column("group", right=False, least=5),
+    Column("ranks", right=False, least=5),
+    Column("hosts", right=False),
+    Column("sizes"),
+    Column("alpha us"),
+    Column("GB/s"),
+    Column("low"),
+    Column("high"),
+    Column("peak"),
+    Column("sure", right=False),
+)
+_TIMES = (
+    Column("kind", right=False),
+    Column("message"),
+    Column("ms"),
+    Column("quarter below"),
+    Column("quarter above"),
+    Column("calls"),
+)
+_HOSTS = {"intra-node": "one", "inter-node": "many", "unknown": "?"}
+_BASES = {"trace": "From the run's own collectives:", "sweep": "By a sweep of `dptune links`:"}
+_AT_MOST = 12
+
+
+def links(report: Report, width: int) -> Iterator[Line]:
+    """Latency and bandwidth between ranks, by kind and group."""
+    yield from heading("Links: latency and bandwidth between ranks", width)
+    try:
+        found = report.measured.links
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    for basis, said in _BASES.items():
+        own = [one for one in found if one.basis == basis]
+        if own:
+            yield from wrapped(said, width, "  ")
+            yield from table(_COLUMNS, [_row(one) for one in own[:_AT_MOST]], width)
+        if len(own) > _AT_MOST:
+            more = several(len(own) - _AT_MOST, "more group")
+            yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
+    yield from _legend(width)
+    shared = sum(one.shared_calls for one in found)
+    if shared:
+        said = f"{several(shared, 'call')} left out: another collective of the same ranks ran meanwhile."
+        yield from wrapped(said, width, "  ", role="dim")
+    for source, measured in dict.fromkeys((one.source, one.measured) for one in found if one.basis == "sweep"):
+        yield from wrapped(f"The sweep is {source}, made {measured or 'at an unknown time'}.", width, "  ", role="dim")
+
+
+def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Iterator[Line]:
+    """What `dptune links` prints: between whom, each time, and the fits."""
+    hosts = several(len(set(record.hosts)), "host")
+    what = f"{several(record.world_size, 'rank')} on {hosts}, {record.backend}, torch {record.torch}"
+    yield from wrapped(f"Links between {what} ({', '.join(dict.fromkeys(record.devices))})", width, role="strong")
+    yield BLANK
+    yield from table(_TIMES, [row for one in record.kinds for row in _times(one)], width)
+    yield from heading("Latency and bandwidth", width)
+    yield from table(_COLUMNS, [_row(one) for one in found if one.sizes], width)
+    yield from _legend(width)
+    for one in record.kinds:
+        if one.left_out:
+            yield from wrapped(f"{one.kind}: {one.left_out}", width, "  ", role="warning")
+
+
+def _legend(width: int) -> Iterator[Line]:
+    words = (
+        "A call of so many bytes takes alpha + bytes / beta. GB/s is beta as what each link carries (busbw of "
+        "nccl-tests), low and high what the same times allow; peak is what the links of a GPU carry at most in one "
+        "direction. Sure is low where the times lie far from that line."
+    )
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def _row(one: LinkFigures) -> list[Cell]:
+    return [
+        one.kind,
+        shown(lambda: one.group),
+        _ranks(one.ranks),
+        _HOSTS[one.scope],
+        f"{len(one.sizes)}",
+        shown(lambda: one.alpha_us, number),
+        shown(lambda: one.busbw_gb_per_s, _bandwidth),
+        shown(lambda: one.busbw_low_gb_per_s, _bandwidth),
+        shown(lambda: one.busbw_high_gb_per_s, _bandwidth),
+        shown(lambda: one.peak_gb_per_s, number),
+        shown(lambda: one.confidence),
+    ]
+
+
+def _times(one: KindTimes) -> Iterator[list[Cell]]:
+    """A row for each size of a kind: milliseconds of one call."""
+    for size in one.sizes:
+        times = (number(seconds * 1e3) for seconds in (size.median_s, size.q1_s, size.q3_s))
+        yield [one.kind, data(size.message_bytes), *times, f"{size.calls:,}"]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Ranks that follow each other as a span."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def _bandwidth(value: float) -> str:
+    """GB/s, with three digits also where it is slow: 0.0123."""
+    return f"{value:.3g}" if value < 1 else number(value)

@@ -1,0 +1,94 @@
+"""How full the memory of each device is, and what a step asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import MemoryFigures, Missing
+from dptune.present.amounts import Hole, data, percent, several, shown, times
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.table import Cell, Column, table
+
+_AT_MOST = 16
+_COLUMNS = (
+    Column("rank"),
+    Column("device", right=False, least=6),
+    Column("tensors"),
+    Column("reserved"),
+    Column("of all"),
+    Column("unused"),
+    Column("asked for"),
+    Column("growth"),
+    Column("mallocs"),
+)
+_WORDS = (
+    "Tensors and reserved are the most that tensors took and that torch's allocator held, {basis}; of all is reserved "
+    "as a share of the device; unused is the part of reserved that no tensor took at the peak. Asked for is the sum of "
+    "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are calls per step that "
+    "fetch or return memory of the device itself, which can make it wait."
+)
+_BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
+_WINDOW = {"rich": ", rich window", "lean": ""}
+
+
+def memory(report: Report, width: int) -> Iterator[Line]:
+    """One row per rank and device."""
+    yield from heading("Memory", width)
+    try:
+        found = report.measured.memory
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    if all(one.known("peak_allocated_bytes") is None for one in found):
+        yield from wrapped(f"How full it is: {Hole(found[0].missing['peak_allocated_bytes'])}.", width, "  ")
+        for sentence in (_asked(found), _mallocs(found)):
+            yield from wrapped(sentence, width, "  ")
+        return
+    yield from table(_COLUMNS, [_row(one) for one in found[:_AT_MOST]], width)
+    if len(found) > _AT_MOST:
+        yield from wrapped(
+            f"and {several(len(found) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
+        )
+    window = next((one.known("window") for one in found if one.known("window")), None)
+    bases = list(dict.fromkeys(_BASIS[one.basis] for one in found))
+    words = _WORDS.format(basis=" or ".join(bases), window=_WINDOW.get(window or "", ""))
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def _asked(found: list[MemoryFigures]) -> str:
+    """What a step asks for, of the first rank whose allocations were recorded."""
+    one = next((one for one in found if one.known("window") is not None), None)
+    if one is None:
+        return ""
+    growth = shown(lambda: one.growth_bytes_per_step, lambda size: f"leaves {data(size)} behind")
+    return (
+        f"A step asks for {data(one.allocated_bytes_per_step)} in {times(one.allocations_per_step)} allocations"
+        f"{f' and {growth}' if isinstance(growth, str) else ''} (rank {one.rank}{_WINDOW[one.window]})."
+    )
+
+
+def _mallocs(found: list[MemoryFigures]) -> str:
+    """The one figure that needs no record of allocations, of the rank that has most of it."""
+    known = [one for one in found if one.known("malloc_share") is not None]
+    if not known:
+        return ""
+    most = max(known, key=lambda one: one.malloc_share)
+    return (
+        f"Calls that fetch or return memory of the device itself: {times(most.malloc_calls_per_step)} per step, "
+        f"{percent(most.malloc_share)} of it (rank {most.rank})."
+    )
+
+
+def _row(one: MemoryFigures) -> list[Cell]:
+    return [
+        str(one.rank),
+        one.device,
+        shown(lambda: one.peak_allocated_bytes, data),
+        shown(lambda: one.peak_reserved_bytes, data),
+        shown(lambda: one.peak_share, percent),
+        shown(lambda: one.fragmentation, percent),
+        shown(lambda: one.allocated_bytes_per_step, data),
+        shown(lambda: one.growth_bytes_per_step, data),
+        shown(lambda: one.malloc_calls_per_step, times),
+    ]

@@ -1,0 +1,98 @@
+"""Forward, backward and optimizer, and what of the communication each of them hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import CommunicationFigures, Missing, OverlapFigures, Phase, PhaseFigures
+from dptune.present.amounts import Hole, number, percent, shown, times
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.table import Cell, Column, table
+
+_PHASES = (
+    Column("phase", right=False),
+    Column("compute"),
+    Column("hidden"),
+    Column("exposed"),
+    Column("host"),
+)
+_COMMUNICATION = (
+    Column("kind", right=False, least=14),
+    Column("group", right=False, least=5),
+    Column("phase", right=False),
+    Column("calls"),
+    Column("hidden"),
+    Column("exposed"),
+    Column("of it hidden"),
+)
+_NAMES: dict[Phase, str] = {
+    "forward": "forward and the rest",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "unknown": "not known",
+}
+_AT_MOST = 8
+
+
+def phases(report: Report, width: int) -> Iterator[Line]:
+    """The phases of a step, then its communication by kind, group and phase."""
+    measured = report.measured
+    yield from heading("Phases and overlap (shares of the traced steps)", width)
+    try:
+        found = measured.phases
+    except Missing as missing:
+        yield from wrapped(f"Phases {Hole(missing.reason)}", width, "  ")
+    else:
+        host_ns = sum(one.known("host_ns") or 0 for one in found)
+        yield from table(_PHASES, [_phase(one, measured.account.window_ns, host_ns) for one in found], width)
+        words = (
+            "An operation belongs to the phase in which the host launched it; forward and the rest is what is launched "
+            "in neither backward nor optimizer. Hidden and exposed: communication with and without compute beside it. "
+            "Host: the script's threads in that phase, while the device may do another."
+        )
+        yield from wrapped(words, width, "  ", role="dim")
+    try:
+        overlap = measured.overlap
+    except Missing as missing:
+        yield from wrapped(f"Overlap {Hole(missing.reason)}", width, "  ")
+        return
+    steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in measured.ranks)
+    rows = [_communication(one, measured.account.window_ns, steps) for one in overlap.rows[:_AT_MOST]]
+    yield from table(_COMMUNICATION, rows, width)
+    if len(overlap.rows) > _AT_MOST:
+        yield from wrapped(f"and {len(overlap.rows) - _AT_MOST} more: see --format json", width, "  ", role="dim")
+    yield from wrapped(_together(overlap), width, "  ")
+
+
+def _phase(one: PhaseFigures, window_ns: int, host_ns: int) -> list[Cell]:
+    return [
+        _NAMES[one.phase],
+        percent(one.compute_ns / window_ns),
+        percent(one.hidden_communication_ns / window_ns),
+        percent(one.exposed_communication_ns / window_ns),
+        shown(lambda: one.host_ns / host_ns, percent),
+    ]
+
+
+def _communication(one: CommunicationFigures, window_ns: int, steps: int) -> list[Cell]:
+    return [
+        one.kind,
+        shown(lambda: one.group),
+        shown(lambda: _NAMES[one.phase]),
+        times(one.calls / steps),
+        percent(one.hidden_ns / window_ns),
+        percent(one.exposed_ns / window_ns),
+        percent(one.hidden_ns / one.communication_ns) if one.communication_ns else "",
+    ]
+
+
+def _together(overlap: OverlapFigures) -> str:
+    said = f"Compute lasts {number(overlap.compute_per_communication)} times as long as communication."
+    slowdown = overlap.known("slowdown")
+    if slowdown is None:
+        return f"{said} How much compute slows beside communication is {Hole(overlap.missing['slowdown'])}."
+    return (
+        f"{said} Compute that was seen both with and without communication beside it takes {number(slowdown)} times "
+        f"as long with it ({overlap.slowdown_pairs:,} operations, each at one place in the step)."
+    )

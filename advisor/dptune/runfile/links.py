@@ -1,0 +1,77 @@
+"""links.json: how fast the links between ranks are, by a sweep over message sizes, as `dptune links` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA_VERSION = "0.1"
+LINKS_JSON = "links.json"
+
+
+@dataclass
+class SizeTimes:
+    """Times of calls of one message size, in seconds, median and quartiles over `samples` trains of `calls` in all.
+
+    `message_bytes` is the larger of input and output of one rank.
+    """
+
+    message_bytes: int
+    median_s: float
+    q1_s: float
+    q3_s: float
+    samples: int
+    calls: int
+
+
+@dataclass
+class SweepFit:
+    """time = alpha + bytes / beta; beta as algorithm and as bus bandwidth (busbw of nccl-tests), 1e9 bytes per second.
+
+    `low` and `high` are what the same samples allow: with any size left out, or all at a quartile. `residual_share` is
+    the median over sizes of |measured - fitted| / measured; `confidence` is high, medium or low.
+    """
+
+    alpha_us: float
+    alpha_low_us: float
+    alpha_high_us: float
+    algbw_gb_per_s: float
+    busbw_gb_per_s: float
+    busbw_low_gb_per_s: float
+    busbw_high_gb_per_s: float
+    residual_share: float
+    confidence: str
+
+
+@dataclass
+class KindTimes:
+    """One kind (all_reduce, all_gather, reduce_scatter, p2p) among `ranks`, and the fit, or why there is none.
+
+    `left_out` says why sizes that were asked for are not there.
+    """
+
+    kind: str
+    ranks: list[int] = field(default_factory=list)
+    sizes: list[SizeTimes] = field(default_factory=list)
+    fit: SweepFit | None = None
+    no_fit: str = ""
+    left_out: str = ""
+
+
+@dataclass
+class LinkRecord:
+    """One sweep. `hosts` and `devices` are those of each rank, in order.
+
+    `ended`: complete | partial (`left_out` of a kind says why) | interrupted | failed (`note` says how) | timed-out.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    dptune: str = ""
+    measured: str = ""
+    torch: str = ""
+    backend: str = ""
+    world_size: int = 0
+    hosts: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    kinds: list[KindTimes] = field(default_factory=list)
+    ended: str = "complete"
+    note: str = ""

@@ -1,0 +1,116 @@
+"""`dptune links` with real ranks on this machine: what is kept, under a launcher, interrupted, alone. How right its
+figures are is seen over a wire of known rate: tests/testbed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import processes
+from dptune.runfile import form
+from dptune.runfile.links import LinkRecord
+
+from .launching import BIN, DPTUNE, run, surroundings
+
+pytestmark = pytest.mark.records
+LINKS = (*DPTUNE, "links", "--backend", "gloo")
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    pytest.importorskip("torch", reason="measuring needs torch")
+
+
+def left() -> list[list[str]]:
+    """Command lines of processes of any sweep that still run."""
+    return [
+        processes.words(int(path.name))
+        for path in Path("/proc").glob("[0-9]*")
+        if any(entry.startswith(b"DPTUNE_SWEEP=") for entry in processes.environ(int(path.name)))
+        and processes.alive(int(path.name))
+    ]
+
+
+def test_every_kind_and_size(tmp_path: Path) -> None:
+    words = ("--nproc-per-node", "2", "--sizes", "4k,10000,1m", "--seconds", "20", "--repeats", "3", "--format", "json")
+    done = run(*LINKS, *words, cwd=tmp_path)
+    assert done.status == 0, done.err
+    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    assert json.loads(done.out)["kinds"][0]["kind"] == "all_reduce"
+    assert (record.ended, record.backend, record.world_size, len(record.hosts)) == ("complete", "gloo", 2, 2)
+    assert [kind.kind for kind in record.kinds] == ["all_reduce", "all_gather", "reduce_scatter", "p2p"]
+    for kind in record.kinds:
+        assert kind.ranks == [0, 1]
+        assert [size.message_bytes for size in kind.sizes] == [4096, 10_000, 1 << 20]
+        for size in kind.sizes:
+            assert size.samples == 3
+            assert size.calls >= 2 * size.samples
+            assert size.calls % size.samples == 0
+            assert 0 < size.q1_s <= size.median_s <= size.q3_s < 1
+        assert kind.sizes[-1].median_s > kind.sizes[0].median_s
+    assert "dptune: all_reduce, 4.00 KiB: " in done.err
+
+
+def test_under_a_launcher_rank_0_tells(tmp_path: Path) -> None:
+    launcher = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python")
+    done = run(*launcher, *LINKS, "--kinds", "p2p", "--sizes", "4k", "--repeats", "3", "-q", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert done.out.count("Links between 2 ranks") == 1
+    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    assert [(kind.kind, len(kind.sizes)) for kind in record.kinds] == [("p2p", 1)]
+    assert record.kinds[0].no_fit.startswith("1 message size: a fit needs at least 3")
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    words = (
+        "--nproc-per-node",
+        "2",
+        "--sizes",
+        "4k,256m",
+        "--repeats",
+        "1000",
+        "--seconds",
+        "300",
+        "--kinds",
+        "p2p,all_reduce",
+    )
+    process = subprocess.Popen(
+        [*LINKS, *words], cwd=tmp_path, env=surroundings(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("dptune: all_reduce, 4.00 KiB"):
+            break
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    assert record.ended == "interrupted"
+    assert [len(kind.sizes) for kind in record.kinds] == [1, 1]
+    assert "all_reduce" in out
+    assert not [words for words in left() if str(tmp_path) in " ".join(words)]
+
+
+def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
+    words = ("--nproc-per-node", "2", "--kinds", "all_reduce", "--sizes", "64k,4g", "--seconds", "3")
+    done = run(*LINKS, *words, cwd=tmp_path)
+    assert done.status == 0, done.err
+    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    assert record.ended == "partial"
+    assert [size.message_bytes for size in record.kinds[0].sizes] == [64 << 10]
+    assert record.kinds[0].left_out == "sizes from 4294967296 bytes: no time left of 3 s"
+    assert record.kinds[0].left_out in " ".join(done.out.split())
+
+
+def test_ranks_that_do_not_meet_end_it(tmp_path: Path) -> None:
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29733"}
+    done = run(*LINKS, "--timeout", "3", cwd=tmp_path, env=alone, timeout=60)
+    assert done.status == 2
+    assert "dptune: error: nothing was measured: the ranks ended with 1: see above" in done.err
+    assert done.out == ""
+    assert not (tmp_path / "dptune-runs" / "links.json").exists()

@@ -1,0 +1,209 @@
+"""`dptune compare`, on made traces, the sample runs and public traces."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptune.cli import main
+from dptune.compared import Comparison
+from dptune.measure import measure
+from dptune.trace import load
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT / "sample_traces"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Any:
+    """recorded(name, slower=1.0, sample="tiny_buckets", **changed): a sample run with other step times and facts."""
+
+    def make(name: str, slower: float = 1.0, sample: str = "tiny_buckets", **changed: Any) -> str:
+        folder = tmp_path / name
+        shutil.copytree(SAMPLES / sample, folder, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
+        for path in folder.glob("*.facts.json"):
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            for window in facts["windows"]:
+                window["durations_ns"] = [int(slower * duration) for duration in window["durations_ns"]]
+            path.write_text(json.dumps({**facts, **changed}), encoding="utf-8")
+        return name
+
+    return make
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def compare(capsys: pytest.CaptureFixture[str], *words: str) -> Comparison:
+    assert main(["compare", *words, "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    return Comparison.model_validate_json(told.out)
+
+
+def test_a_run_against_itself_is_no_different(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = recorded("run")
+    assert main(["compare", run, run]) == 0
+    page = said(capsys)
+    assert page.startswith("Verdict Inconclusive: one run a side")
+    assert "A and B take the same time: no fact of theirs differs." in page
+    assert "Nothing of what the runs recorded." in page
+
+
+def test_four_runs_a_side_get_a_verdict_and_three_do_not(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    a = [recorded(f"a{n}", 1 + n / 100) for n in range(4)]
+    b = [recorded(f"b{n}", 1.2 + n / 100) for n in range(4)]
+    found = compare(capsys, *a, "--", *b).compared
+    assert found.verdict.outcome == "worse"
+    assert found.ratio == pytest.approx(1.215 / 1.015, rel=1e-6)
+    assert (found.verdict.low_ratio, found.verdict.high_ratio) == pytest.approx((1.2 / 1.03, 1.23 / 1.0), rel=1e-6)
+    assert [run.name for run in found.runs if run.side == "B"] == b
+    assert main(["compare", *b, "--", *a]) == 0
+    page = said(capsys)
+    assert page.startswith("Verdict B is better: the runs of A and B lie apart")
+    assert "exact rank-sum test" in page
+    three = compare(capsys, *a[:3], "--", *b[:3]).compared.verdict
+    assert (three.outcome, three.runs_needed) == ("inconclusive", 4)
+
+
+def test_options_are_known_behind_the_second_side(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    found = compare(capsys, recorded("a"), "--", recorded("b", 1.1))  # --format json stands last
+    assert found.compared.ratio == pytest.approx(1.1)
+
+
+def test_a_json_report_compares_as_its_run_does(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = recorded("a"), recorded("b", 1.1)
+    assert main(["report", a, "--format", "json", "-o", "a.json"]) == 0
+    capsys.readouterr()
+    folders, report = compare(capsys, a, b).compared, compare(capsys, "a.json", b).compared
+    assert report.categories == folders.categories
+    assert report.time_ns == folders.time_ns
+    assert [one.unknown for one in report.conditions] == [[]] * 5
+    assert folders.facts == []
+    assert report.missing["facts"].startswith("no facts of A:")
+
+
+def test_a_report_of_other_fields_is_refused_in_one_sentence(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.json").write_text('{"schema_version": "9", "dptune": "9", "run": 3}', encoding="utf-8")
+    assert main(["compare", "a.json", recorded("b")]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("dptune: error: a.json is not a report that this dptune can read: run: ")
+    assert told.out == ""
+
+
+def test_what_is_not_comparable_is_refused_unless_asked(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    a = recorded("a")
+    b = recorded("b", 1.5, torch="2.12.0", world_size=4)
+    assert main(["compare", a, b]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        "dptune: error: the runs are not comparable: world size 2 in A, 4 in B; torch 2.13.0+cpu in A, 2.12.0 in B; "
+        "samples per step 1024 in A, 2048 in B\n"
+        "hint: --anyway shows the difference without a verdict\n"
+    )
+    assert main(["compare", a, b, "--anyway"]) == 0
+    page = said(capsys)
+    assert page.startswith("Verdict Not comparable: the runs differ in world size, torch, samples per step.")
+    assert "torch 2.13.0+cpu in A, 2.12.0 in B" in page
+    assert compare(capsys, a, b, "--anyway").compared.ratio == pytest.approx(0.75)  # per sample
+
+
+def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    loaders = json.loads((SAMPLES / "tiny_buckets" / "rank-00000.facts.json").read_text(encoding="utf-8"))["loaders"]
+    b = recorded("b", 1.1, loaders=[{**loaders[0], "num_workers": 4}])
+    assert main(["compare", recorded("a"), b]) == 0
+    page = said(capsys)
+    assert "; loader.num_workers went from 0 to 4." in page
+    assert "What is set otherwise loader.num_workers (train.py:65): 0 in A, 4 in B" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["a"], "it takes two runs, or two sides with -- between them; 1 given", "dptune compare A B, or"),
+        (["a", "b", "c"], "two sides with -- between them; 3 given", "dptune compare A B, or"),
+        (["a", "--", "b", "--", "c"], "there are more than two sides", "two sides at a time"),
+        (["--", "a"], "there is no run before the --", "name runs on both sides"),
+        (["a", "--"], "there is no run after the --", "name runs on both sides"),
+        (["a", "b", "a", "--", "c"], "a is named twice on one side", "name each run of a side once"),
+        (["a", "b"], "a does not exist", "check the path"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_a_hint(
+    words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    first, second = told.err.splitlines()
+    assert message in first
+    assert hint in second
+
+
+def test_traces_of_several_ranks_are_one_run(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = sorted(map(str, traces.iterdir()))
+    assert main(["compare", *ranks, "--", str(traces)]) == 2
+    assert "ranks of one run are not repeats of it" in capsys.readouterr().err
+    found = compare(capsys, str(traces), f"{traces}/rank*").compared
+    assert found.step_ns.difference == 0
+    assert [rank.rank for rank in found.ranks] == [0, 1]
+
+
+def test_the_page_fits_a_narrow_terminal(
+    recorded: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dptune.present import terminal
+
+    a, b = recorded("a"), recorded("b", 1.3)
+    for width in (40, 60, 80):
+        monkeypatch.setattr(terminal, "width", lambda *_, width=width: width)
+        assert main(["compare", a, b]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+def test_four_loader_workers_instead_of_none(real_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kineto's own example: the same script with 0 and with 4 workers."""
+    folder = real_traces / "kineto_resnet50_loader"
+    a, b = (
+        str(folder / name)
+        for name in ("2d19c63_worker0.pt.trace.json.gz", "234cf25_worker0.1623212756351.pt.trace.json.gz")
+    )
+    comparison = compare(capsys, a, b, "--no-cache")
+    assert comparison.headline.why == (
+        "B is 82.1 ms a step faster (39 %, traced): waiting for input -44 ms, launching -28.8 ms."
+    )
+    assert comparison.compared.verdict.outcome == "inconclusive"
+    for end, path in (("a_ns", a), ("b_ns", b)):  # by another way: the report's shares of its own step time
+        measured = measure(load([path]))
+        for one in comparison.compared.categories:
+            scaled_ns = measured.share(one.category) * measured.step.lean_median_ns
+            assert getattr(one, end) == pytest.approx(scaled_ns, abs=1.01)
+    assert comparison.compared.loader_wait_ns.a / 1e6 == pytest.approx(51.7, abs=0.05)
+    assert comparison.compared.loader_wait_ns.b / 1e6 == pytest.approx(1.29, abs=0.005)
+
+
+def test_an_optimizer_hook_before_and_after(real_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two versions of one training script on rank 0 of 8, whose records say only that they are near each other."""
+    folder = real_traces / "nanogpt_adam_hook_h100"
+    a, b = sorted(map(str, folder.glob("*.json.gz")))
+    comparison = compare(capsys, a, b, "--no-cache")
+    assert comparison.headline.why == (
+        "B is 0.505 ms a step slower (0.8 %, traced): compute +1.05 ms, exposed communication -0.619 ms."
+    )
+    found = comparison.compared
+    assert sum(one.difference_ns for one in found.categories) == found.step_ns.difference
+    assert {one.kind for one in found.collectives} == {"reduce_scatter", "all_gather"}
+    assert [remark.partition(" only ")[2] for remark in found.remarks] == [
+        "a part could be read: ranks 1-7 are missing: 1 of 8 ranks were given"
+    ] * 2

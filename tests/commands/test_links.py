@@ -1,0 +1,147 @@
+"""The command line of `dptune links`, and what `dptune report` makes of a sweep. The sweep itself: tests/capture."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dptune.capture.launch import Launch
+from dptune.capture.links import Asked
+from dptune.cli import main
+from dptune.measure.links import fitted
+from dptune.runfile import form, paths
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
+from dptune.runfile.record import RunRecord
+
+TIMES = ((1000, 1.5e-6), (10_000, 6e-6), (100_000, 51e-6))  # 1 us + bytes / (2 GB/s)
+MIB = 1 << 20
+
+
+def sweep(backend: str = "nccl", world_size: int = 2) -> LinkRecord:
+    sizes = [SizeTimes(size, s, s, s, 7, 70) for size, s in TIMES]
+    kinds = [KindTimes("all_reduce", [0, 1], sizes), KindTimes("p2p", left_out="gloo cannot: no such thing")]
+    about = {"torch": "2.13.0", "hosts": ["a", "b"], "devices": ["cpu", "cpu"], "measured": "2026-11-20T10:00"}
+    return LinkRecord(backend=backend, world_size=world_size, kinds=kinds, **about)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
+    """What the ranks would be asked; they find `sweep()`."""
+    monkeypatch.chdir(tmp_path)
+    seen: list[Asked] = []
+
+    def measured(started: Launch, asked: Asked, show: object) -> LinkRecord:
+        seen.append(asked)
+        return sweep()
+
+    monkeypatch.setattr("dptune.capture.links.sweep", measured)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--kinds", "all_reduce,gather"], "there is no kind 'gather': all_reduce, all_gather"),
+        (["--sizes", "4k,many"], "'many' is not a size from 4 bytes to 64g"),
+        (["--sizes", "2"], "'2' is not a size"),
+        (["--max-size", "65g"], "'65g' is not a size"),
+        (["--sizes", "4k", "--max-size", "1m"], "not allowed with argument"),
+        (["--repeats", "0"], "must be at least 1"),
+        ([], "one rank has no links"),
+        (["--nproc-per-node", "1"], "one rank has no links"),
+        (["--nproc-per-node", "2", "-o", "."], "cannot write to .: it is a folder"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["links", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ([], [4096 * 4**n for n in range(9)]),
+        (["--max-size", "1m"], [4096 * 4**n for n in range(5)]),
+        (["--max-size", "1k"], [1024]),
+        (["--sizes", "1M,4096,64KiB,4k"], [4096, 65536, MIB]),
+    ],
+)
+def test_sizes(words: list[str], sizes: list[int], asked: list[Asked]) -> None:
+    assert main(["links", "--nproc-per-node", "2", *words]) == 0
+    assert list(asked[0].sizes) == sizes
+
+
+def test_a_table_on_stdout_and_the_record_with_its_fits_in_a_file(
+    asked: list[Asked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["links", "--nproc-per-node", "2", "--kinds", "all-reduce,p2p"]) == 0
+    assert asked[0].kinds == ["all_reduce", "p2p"]
+    said = capsys.readouterr()
+    assert said.out.startswith("Links between 2 ranks on 2 hosts, nccl, torch 2.13.0 (cpu)\n")
+    assert max(map(len, said.out.splitlines())) <= 80
+    rows = [line.split() for line in said.out.splitlines()]
+    assert ["all_reduce", "97.7", "KiB", "0.05", "0.05", "0.05", "70"] in rows
+    assert ["all_reduce", "0,1", "many", "3", "1.00", "2.00", "2.00", "2.00", "medium"] in rows
+    assert "p2p: gloo cannot: no such thing" in said.out
+    assert "dptune: wrote dptune-runs/links.json" in said.err
+    assert form.read(Path("dptune-runs/links.json"), LinkRecord) == fitted(sweep())
+
+
+def test_json_is_the_record(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["links", "--nproc-per-node", "2", "--format", "json", "-o", "kept.json"]) == 0
+    said = capsys.readouterr().out
+    assert said == Path("kept.json").read_text(encoding="utf-8")
+    assert json.loads(said)["kinds"][0]["fit"]["alpha_us"] == pytest.approx(1.0)
+
+
+def swept_in(report: str) -> str:
+    """The sweep that a report in JSON shows, by its file."""
+    links = json.loads(report)["measured"]["links"] or []
+    return next((one["source"] for one in links if one["basis"] == "sweep"), "")
+
+
+def test_a_report_takes_the_sweep_it_is_given_or_finds(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, own, beside = tmp_path / "mine.json", traces / "links.json", traces.parent / "links.json"
+
+    def source(*words: str) -> str:
+        assert main(["report", str(traces), "--format", "json", "--no-cache", *words]) == 0
+        return swept_in(capsys.readouterr().out)
+
+    form.write(other, sweep())
+    form.write(beside, sweep())
+    assert source("--links", str(other)) == str(other)
+    assert source() == ""  # a folder of anyone's traces is no run folder
+    form.write(traces / "run.json", RunRecord(world_size=2))
+    for rank, trace in enumerate(sorted(traces.glob("*trace*.json*"))):
+        text = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
+        paths.trace(traces, rank, "lean").write_bytes(gzip.compress(text))
+        trace.unlink()
+    assert source() == str(beside)
+    form.write(own, sweep())
+    assert source() == str(own)
+    form.write(own, sweep(world_size=4))
+    assert source() == ""  # of another number of ranks
+    assert main(["report", str(traces), "--no-tui", "--width", "300", "--links", str(other)]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "By a sweep of `dptune links`:" in page
+    assert f"The sweep is {other}, made 2026-11-20T10:00." in page
+
+
+def test_a_sweep_that_is_asked_for_and_does_not_fit_is_refused(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    form.write(tmp_path / "gloo.json", sweep("gloo"))
+    for words, message in (
+        (["--links", str(tmp_path / "gloo.json")], "is of gloo on 2 ranks, and the run used nccl on 2 ranks"),
+        (["--links", str(tmp_path / "none.json")], "none.json cannot be read"),
+    ):
+        assert main(["check", str(traces), *words]) == 2
+        assert message in capsys.readouterr().err

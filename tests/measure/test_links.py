@@ -1,0 +1,206 @@
+"""Which exchanges of a run are fitted, for which ranks, and what a sweep adds."""
+
+import gzip
+import json
+from collections import defaultdict
+from statistics import median
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measure.calls import Call
+from dptune.measure.links import Sweep, fitted, from_sweep, links, scope
+from dptune.measure.matching import RankCalls, match
+from dptune.measured import RankFigures
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
+from dptune.trace import load
+
+KB = 1000
+TIMES = ((1 * KB, 1500), (10 * KB, 6000), (100 * KB, 51_000))  # 1,000 ns + bytes / (2 bytes per ns)
+SWEEP = LinkRecord(
+    backend="gloo",
+    world_size=2,
+    hosts=["a", "b"],
+    devices=["cpu", "cpu"],
+    measured="2026-11-20",
+    kinds=[
+        KindTimes("all_gather", [0, 1], [SizeTimes(size, ns / 1e9, ns / 1e9, ns / 1e9, 7, 70) for size, ns in TIMES]),
+        KindTimes("p2p", [0, 1], [SizeTimes(KB, 1e-6, 1e-6, 1e-6, 7, 70)], left_out="sizes from 10000 bytes: no time"),
+    ],
+)
+
+
+def ran(found, numbers=(0, 1), waits=(0, 300)):
+    """The same calls on each rank; a rank begins `wait` later and ends with the others."""
+    return [
+        RankCalls(
+            number,
+            f"cuda:{number}",
+            0,
+            [0],
+            [
+                Call(0, kind, at + wait, ns - wait, group, len(numbers), "f", size)
+                for kind, group, at, ns, size in found
+            ],
+        )
+        for number, wait in zip(numbers, waits, strict=True)
+    ]
+
+
+def one_after_the_other(kind="all_reduce", group="dp", waited=300, times=TIMES, gap=10):
+    """Calls whose last rank takes the times of the line."""
+    found, at = [], 0
+    for size, ns in times:
+        found.append((kind, group, at, ns + waited, size))
+        at += ns + waited + gap
+    return found
+
+
+def figures(numbers=(0, 1), hosts=("a", "a"), name="NVIDIA H100 80GB HBM3"):
+    why = "not needed"
+    return [
+        RankFigures.only(why, rank=number, host=host, device_name=name, source="", events=0)
+        for number, host in zip(numbers, hosts, strict=True)
+    ]
+
+
+def test_by_hand_without_the_waiting():
+    ranks = ran(one_after_the_other())
+    (one,) = links(match(ranks, 2), ranks, figures(), None)
+    assert (one.kind, one.group, one.ranks, one.basis) == ("all_reduce", "dp", [0, 1], "trace")
+    assert one.alpha_us == pytest.approx(1.0)
+    assert one.algbw_gb_per_s == pytest.approx(2.0)
+    assert one.busbw_gb_per_s == pytest.approx(2.0)  # 2(n-1)/n is 1 for two ranks
+    assert [(size.message_bytes, size.median_ns) for size in one.sizes] == list(TIMES)
+    assert (one.calls, one.shared_calls) == (3, 0)
+    assert (one.scope, one.peak_gb_per_s) == ("intra-node", 450)
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75)])
+def test_busbw_of_four_ranks(kind, factor):
+    numbers = (0, 1, 2, 3)
+    ranks = ran(one_after_the_other(kind), numbers, (0, 300, 100, 200))
+    (one,) = links(match(ranks, 4), ranks, figures(numbers, "aabb"), None)
+    assert one.busbw_gb_per_s == pytest.approx(2.0 * factor)
+    assert one.scope == "inter-node"
+    assert "nothing says what network" in one.missing["peak_gb_per_s"]
+
+
+def test_what_shares_its_time_with_another_collective_is_left_out():
+    """The second size runs twice: alone, and ten times slower beside a broadcast of another group."""
+    found = one_after_the_other()
+    found += [("all_reduce", "dp", 10**6, 60_300, 10 * KB), ("broadcast", "tp", 10**6 + 60_000, 5000, 64)]
+    ranks = ran(found)
+    (one,) = links(match(ranks, 2), ranks, figures(), None)
+    assert (one.calls, one.shared_calls) == (3, 1)
+    assert one.algbw_gb_per_s == pytest.approx(2.0)
+
+
+def test_collectives_that_only_touch_do_not_share():
+    ranks = ran(one_after_the_other(gap=0), waits=(0, 0))
+    (one,) = links(match(ranks, 2), ranks, figures(), None)
+    assert (one.calls, one.shared_calls) == (3, 0)
+
+
+def test_where_all_share_there_is_no_fit():
+    found = one_after_the_other()
+    found.append(("broadcast", "tp", 0, 10**6, 64))
+    ranks = ran(found)
+    (one,) = links(match(ranks, 2), ranks, figures(), None)
+    assert (one.calls, one.shared_calls) == (0, 3)
+    assert one.missing["alpha_us"] == "every call shared its time with another collective"
+
+
+def test_what_cannot_be_split_gives_no_links():
+    """A broadcast's root may leave first; a group that was not read whole may wait for the ones not seen."""
+    ranks = ran(one_after_the_other("broadcast"))
+    assert links(match(ranks, 2), ranks, figures(), None) is None
+    ranks = [
+        RankCalls(own.rank, own.device, 0, [0], [Call(**{**vars(c), "group_size": 3}) for c in own.calls])
+        for own in ran(one_after_the_other())
+    ]
+    assert links(match(ranks, 3), ranks, figures(), None) is None
+
+
+def test_scope_and_peak_need_to_be_known():
+    assert scope(["a", None]) == scope([""]) == scope([]) == "unknown"
+    ranks = ran(one_after_the_other())
+    (one,) = links(match(ranks, 2), ranks, figures(hosts=(None, None)), None)
+    assert one.scope == "unknown"
+    assert "hosts of its ranks are not known" in one.missing["peak_gb_per_s"]
+    (one,) = links(match(ranks, 2), ranks, figures(name="NVIDIA A10G"), None)
+    assert "not known for certain" in one.missing["peak_gb_per_s"]
+
+
+def test_a_sweep():
+    gather, p2p = from_sweep(Sweep(SWEEP, "links.json"))
+    assert (gather.basis, gather.source, gather.measured, gather.scope) == (
+        "sweep",
+        "links.json",
+        "2026-11-20",
+        "inter-node",
+    )
+    assert gather.alpha_us == pytest.approx(1.0)
+    assert (gather.algbw_gb_per_s, gather.busbw_gb_per_s) == pytest.approx((2.0, 1.0))
+    assert gather.calls == 210
+    assert p2p.missing["alpha_us"].startswith("1 message size: a fit needs")
+
+
+def test_a_sweep_comes_after_what_the_run_itself_shows():
+    ranks = ran(one_after_the_other())
+    found = links(match(ranks, 2), ranks, figures(), Sweep(SWEEP, "links.json"))
+    assert [(one.kind, one.basis) for one in found] == [
+        ("all_reduce", "trace"),
+        ("all_gather", "sweep"),
+        ("p2p", "sweep"),
+    ]
+
+
+def test_the_fit_is_kept_with_the_times():
+    gather, p2p = fitted(SWEEP).kinds
+    assert gather.fit.alpha_us == pytest.approx(1.0)
+    assert (gather.fit.algbw_gb_per_s, gather.fit.busbw_gb_per_s) == pytest.approx((2.0, 1.0))
+    assert (p2p.fit, p2p.left_out) == (None, "sizes from 10000 bytes: no time")
+    assert p2p.no_fit.startswith("1 message size")
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "asked", "fits"),
+    [
+        ("gloo", 2, False, True),
+        ("gloo", 4, False, False),
+        ("nccl", 2, True, False),
+        (None, 2, False, False),
+        (None, None, True, True),
+    ],
+)
+def test_a_sweep_is_of_a_run_with_its_backend_and_ranks(backend, ranks, asked, fits):
+    assert Sweep(SWEEP, "links.json", asked).fits(backend, ranks) is fits
+
+
+def test_eight_h100_beside_a_plain_computation(real_traces):
+    """The n-th kernel of a size is the same exchange on all ranks; the shortest of them is the transfer."""
+    paths = sorted((real_traces / "nanogpt_8xh100").glob("*.json.gz"))
+    durations = defaultdict(list)  # (rank, kind, bytes) -> ns, in order of time
+    for path in paths:
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        for event in sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"]):
+            args = event["args"]
+            if "Collective name" in args:
+                elements = max(args["In msg nelems"], args["Out msg nelems"])
+                size = elements * {"Float": 4, "BFloat16": 2, "Int": 4, "Long": 8}[args["dtype"]]
+                durations[path, args["Collective name"], size].append(event["dur"] * 1e3)
+    found = measure(load(paths)).links
+    assert {one.kind for one in found} == {"all_gather", "reduce_scatter"}
+    for one in found:
+        name = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base"}[one.kind]
+        for size in one.sizes:
+            of_ranks = [durations[path, name, size.message_bytes] for path in paths]
+            assert {len(own) for own in of_ranks} == {size.calls}
+            transfers = [min(same) for same in zip(*of_ranks, strict=True)]
+            assert size.median_ns == pytest.approx(median(transfers), abs=2)
+        largest = one.sizes[-1]
+        alone = 7 / 8 * largest.message_bytes / largest.median_ns  # busbw of that size, latency in it
+        assert alone <= one.busbw_gb_per_s * 1.1
+        assert 250 < one.busbw_gb_per_s < 450  # NVLink 4 gives 450 in one direction
+        assert 5 < one.alpha_us < 50

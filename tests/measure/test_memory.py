@@ -1,0 +1,191 @@
+"""Memory of the devices of two ranks, every figure by hand; and of real traces, by a plain second reading."""
+
+import gzip
+import json
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from dptune.measure import measure
+from dptune.runfile import form
+from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.record import RunRecord
+from dptune.trace import load
+
+US = 1000
+NOT_RECORDED = "no allocations were recorded in its steps"
+
+
+def host(category, name, start, end, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": end - start, "args": args}
+
+
+def launched(at, number, index=0):
+    args = {"device": index, "stream": 7, "correlation": number}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at + 5, "dur": 20, "args": args}
+    return [host("cuda_runtime", "cudaLaunchKernel", at, at + 2, correlation=number), kernel]
+
+
+def memory(at, size, allocated, reserved, kind=1, index=0):
+    args = {"Bytes": size, "Device Type": kind, "Device Id": index}
+    args |= {"Total Allocated": allocated, "Total Reserved": reserved, "Addr": at}
+    return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 9, "tid": 9, "ts": at, "args": args}
+
+
+STEPS = [host("user_annotation", f"ProfilerStep#{n}", 100 * n, 100 * n + 100) for n in range(3)]
+KERNELS = [event for n in range(3) for event in launched(100 * n + 50, n + 1)]
+# Allocated: 1000 before; 900, 1300 and 1100 in step 0; 1600 and 1120 in step 1; 1620 and 1130 in step 2. In the file
+# the first comes last, and what lies outside the steps, on the CPU or on another device does not count.
+ALLOCATIONS = [
+    memory(20, 400, 1300, 1500),
+    memory(30, -200, 1100, 1500),
+    memory(110, 500, 1600, 2000),
+    memory(120, -480, 1120, 2000),
+    memory(210, 300, 1420, 2000),
+    memory(220, 200, 1620, 2000),
+    memory(230, -490, 1130, 1800),
+    memory(310, 9000, 10130, 12000),
+    memory(40, 70, 5000, 0, kind=0, index=-1),
+    memory(10, -100, 900, 1500),
+]
+MALLOCS = [
+    host("cuda_runtime", "cudaMalloc", 60, 70),
+    host("cuda_runtime", "cudaFree", 190, 210),  # 10 of it in the next step
+    host("cuda_runtime", "cudaMallocHost", 270, 280),
+    host("cuda_runtime", "cudaMalloc", 310, 320),
+]
+DEVICES = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 8000}]
+
+
+def write(path, events, **header):
+    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events, **header}).encode()))
+
+
+def test_a_foreign_trace_with_allocations(tmp_path):
+    write(tmp_path / "0.json.gz", STEPS + KERNELS + ALLOCATIONS + MALLOCS, deviceProperties=DEVICES)
+    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    assert one.model_dump() == {
+        "missing": {},
+        "rank": 0,
+        "device": "cuda:0",
+        "window": "lean",
+        "basis": "steps",
+        "capacity_bytes": 8000,
+        "peak_allocated_bytes": 1620,
+        "peak_reserved_bytes": 2000,
+        "peak_share": 0.25,
+        "allocations_per_step": 1.0,  # 1, 1 and 2
+        "allocated_bytes_per_step": 500,  # 400, 500 and 500
+        "fragmentation": pytest.approx(1 - 1620 / 2000),
+        "growth_bytes_per_step": 15,  # 1100, 1120, 1130
+        "malloc_calls_per_step": 2 / 3,
+        "malloc_ns": 30 * US,
+        "malloc_share": 0.1,
+    }
+
+
+def test_what_was_allocated_before_the_first_free_of_a_step_counts(tmp_path):
+    write(tmp_path / "0.json.gz", STEPS + KERNELS + [memory(10, -3000, 500, 4000), memory(20, 100, 600, 4000)])
+    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    assert one.peak_allocated_bytes == 3500
+
+
+def test_a_device_that_rocm_numbers_in_two_ways(tmp_path):
+    events = [
+        *STEPS,
+        *(e for n in range(3) for e in launched(100 * n + 50, n + 1, index=5)),
+        memory(10, 8, 8, 16, 6, 0),
+    ]
+    write(tmp_path / "0.json.gz", events, deviceProperties=DEVICES)
+    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    assert (one.device, one.peak_allocated_bytes, one.capacity_bytes) == ("cuda:5", 8, 8000)
+
+
+def test_old_traces_say_what_is_allocated_and_not_how_much_that_leaves(tmp_path):
+    event = {"ph": "i", "name": "[memory]", "pid": 9, "tid": 9, "ts": 10}
+    event["args"] = {"Bytes": 64, "Device Type": 1, "Device Id": 0}
+    write(tmp_path / "0.json.gz", [*STEPS, *KERNELS, event, event | {"ts": 110}, event | {"ts": 210}])
+    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    assert (one.allocations_per_step, one.allocated_bytes_per_step) == (1.0, 64)
+    for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_share", "fragmentation", "growth_bytes_per_step"):
+        assert one.known(name) is None
+    assert one.missing["peak_allocated_bytes"].endswith("the trace has sizes of allocations, not what they come to")
+
+
+def recorded(folder, device, rich):
+    """A run of two ranks: both with facts and a lean window, and with the rich window `rich`."""
+    form.write(folder / "run.json", RunRecord(dptune="0.1.0", command=["python", "t.py"], world_size=2))
+    for rank in range(2):
+        windows = [Window("lean", 0, durations_ns=[100 * US] * 3), Window("rich", 5, durations_ns=[100 * US] * 3)]
+        facts = Facts(rank, world_size=2, host="box", device=device(rank), windows=windows)
+        form.write(folder / f"rank-{rank:05d}.facts.json", facts)
+        lean = STEPS + ([e for n in range(3) for e in launched(100 * n + 50, n + 1, rank)])
+        if device(rank).kind == "cpu":
+            lean = STEPS + [host("cpu_op", "aten::mm", 100 * n + 10, 100 * n + 60) for n in range(3)]
+        write(folder / f"rank-{rank:05d}.trace.json.gz", lean)
+        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", lean + rich(rank))
+    return measure(load([folder]))
+
+
+def test_a_recorded_run_tells_its_peaks_and_the_rich_window_of_one_rank_the_steps(tmp_path):
+    def card(rank):
+        return DeviceFacts(
+            "cuda", index=rank, memory_bytes=80_000, peak_allocated_bytes=40_000 + rank, peak_reserved_bytes=60_000
+        )
+
+    first, second = recorded(tmp_path, card, lambda _: ALLOCATIONS).memory
+    for rank, one in enumerate((first, second)):
+        assert (one.rank, one.device, one.basis) == (rank, f"cuda:{rank}", "run")
+        assert (one.peak_allocated_bytes, one.peak_reserved_bytes, one.peak_share) == (40_000 + rank, 60_000, 0.75)
+    assert (first.window, first.growth_bytes_per_step) == ("rich", 15)
+    assert first.malloc_calls_per_step == 0
+    for name in ("window", "allocations_per_step", "growth_bytes_per_step", "fragmentation"):
+        assert second.missing[name].startswith(NOT_RECORDED)
+
+
+def test_on_a_cpu_only_what_steps_ask_for_is_known(tmp_path):
+    def cpu_memory(_):
+        return [memory(10, 64, 64, 0, 0, -1), memory(110, 64, 96, 0, 0, -1), memory(210, 32, 128, 0, 0, -1)]
+
+    one, _ = recorded(tmp_path, lambda _: DeviceFacts("cpu"), cpu_memory).memory
+    assert (one.device, one.window, one.allocated_bytes_per_step, one.growth_bytes_per_step) == ("cpu", "rich", 64, 32)
+    for name in ("peak_allocated_bytes", "peak_reserved_bytes", "fragmentation"):
+        assert one.missing[name] == "torch counts the memory of a CPU only from when it records it"
+
+
+@pytest.mark.parametrize(
+    ("file", "kinds", "growing"),
+    [
+        ("single_gpu/c4adadd*", (1,), True),
+        ("large_single/64cc6ea*", (1,), False),
+        ("vendor_pairs/3610297*", (6,), False),
+        ("vendor_pairs/fa7c06f*", (6,), False),
+        ("vendor_pairs/737b43a*", (1,), False),
+    ],
+)
+def test_real_traces_by_a_plain_second_reading(real_traces, file, kinds, growing):
+    path = next(real_traces.glob(file))
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    steps = sorted(
+        (e["ts"], e["ts"] + e["dur"])
+        for e in events
+        if e["name"].startswith("ProfilerStep#") and e["cat"] == "user_annotation"
+    )
+    kept = [e for e in events if e["name"] == "[memory]" and e["args"]["Device Type"] in kinds]
+    kept.sort(key=lambda e: e["ts"])
+    sizes = [[e["args"]["Bytes"] for e in kept if start <= e["ts"] < end] for start, end in steps]
+    inside = [e["args"] for e in kept if steps[0][0] <= e["ts"] < steps[-1][1]]
+    peak = max(args["Total Allocated"] - min(args["Bytes"], 0) for args in inside)
+    reserved = max(args["Total Reserved"] for args in inside)
+    at_peak = max(inside, key=lambda args: args["Total Allocated"])
+    ends = [[e["args"]["Total Allocated"] for e in kept if e["ts"] < end][-1] for _, end in steps]
+    (one,) = measure(load([path])).memory
+    assert one.allocations_per_step == median(len([s for s in own if s > 0]) for own in sizes)
+    assert one.allocated_bytes_per_step == median(sum(s for s in own if s > 0) for own in sizes)
+    assert (one.peak_allocated_bytes, one.peak_reserved_bytes) == (peak, reserved)
+    assert one.peak_share == reserved / one.capacity_bytes
+    assert one.fragmentation == pytest.approx(1 - at_peak["Total Allocated"] / at_peak["Total Reserved"])
+    assert (one.known("growth_bytes_per_step") is not None) == growing
+    if growing:
+        assert one.growth_bytes_per_step == median(b - a for a, b in pairwise(ends))

@@ -1,0 +1,314 @@
+"""Phases, and who shares the step with whom: by hand, against a plain count of microseconds, and on real traces."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.trace import load
+
+US = 1000
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+BACK = "autograd::engine::evaluate_function: AddmmBackward0"
+
+
+def host(name, start, end, tid=1, category="cpu_op", **args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 9,
+        "tid": tid,
+        "ts": start,
+        "dur": end - start,
+        "args": args,
+    }
+
+
+def mark(name, start, end, tid=1):
+    return host(name, start, end, tid, "user_annotation")
+
+
+def kernel(number, name, called, start, end, tid=1, stream=7):
+    """A kernel and the call that launched it; none where `called` is None."""
+    args = {"device": 0, "stream": stream, "correlation": number}
+    run = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": end - start}
+    launch = [] if called is None else [host("cudaLaunchKernel", called, called + 1, tid, "cuda_runtime", **args)]
+    return [*launch, run | {"args": args}]
+
+
+def measured_of(tmp_path, events):
+    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return measure(load([tmp_path / "t.json"]))
+
+
+def told(measured):
+    return {
+        one.phase: tuple(
+            time / US for time in (one.compute_ns, one.hidden_communication_ns, one.exposed_communication_ns)
+        )
+        for one in measured.phases
+    }
+
+
+GPU = [
+    mark("ProfilerStep#3", 0, 100),
+    mark("ProfilerStep#4", 100, 200),
+    mark("Optimizer.step#AdamW.step", 60, 90),
+    mark("Optimizer.step#AdamW.step", 160, 190),
+    host("aten::mm", 5, 20),
+    # autograd's own thread: what lies outside its ranges is backward too
+    host(BACK, 30, 50, tid=2),
+    host("torch.distributed.ddp.reducer::copy_bucket_to_grad", 52, 55, tid=2),
+    host(BACK, 130, 150, tid=2),
+    *kernel(1, "gemm", 10, 20, 50),
+    *kernel(2, "gemm_bwd", 35, 50, 80, tid=2),
+    *kernel(3, NCCL, 40, 60, 100, tid=2, stream=8),
+    *kernel(4, "copy_bucket", 53, 80, 85, tid=2),
+    *kernel(5, "adam", 70, 95, 105),
+    *kernel(6, GATHER, 75, 90, 120, stream=8),
+    *kernel(7, "gemm", 110, 120, 150),
+    *kernel(8, "lost", None, 150, 155),
+    *kernel(9, "of a thread without ranges", 140, 160, 166, tid=3),
+    *kernel(10, "gemm_bwd", 135, 170, 180, tid=2),
+]
+
+
+def test_a_gpu_by_hand(tmp_path):
+    """Windows [20,120) and [120,180). In flight at once: the all-reduce to 100, then the all-gather to 120."""
+    measured = measured_of(tmp_path, GPU)
+    assert told(measured) == {
+        "forward": (30 + 30, 0, 0),
+        "backward": (30 + 5 + 10, 20 + 5 + 5, 40 - 30),
+        "optimizer": (10, 5, 20 - 5),
+        "unknown": (5 + 6, 0, 0),
+    }
+    hosts = {one.phase: one.known("host_ns") for one in measured.phases}
+    # backward: [30,50) [52,55) [130,150); forward the rest of two steps
+    assert hosts == {"forward": 97 * US, "backward": 43 * US, "optimizer": 60 * US, "unknown": None}
+    rows = {(one.kind, one.phase): (one.calls, one.hidden_ns, one.exposed_ns) for one in measured.overlap.rows}
+    assert rows == {
+        ("all_reduce", "backward"): (1, 30 * US, 10 * US),
+        ("all_gather", "optimizer"): (1, 5 * US, 15 * US),
+    }
+    assert measured.overlap.compute_per_communication == pytest.approx(126 / 60)
+    with pytest.raises(Missing, match="at one place in the step: 1; it takes 30"):
+        _ = measured.overlap.slowdown
+
+
+def test_an_optimizer_with_a_closure_has_what_comes_after_the_backward_pass(tmp_path):
+    events = [
+        mark("ProfilerStep#3", 0, 100),
+        mark("Optimizer.step#LBFGS.step", 10, 90),
+        host(BACK, 40, 60, tid=2),
+        *kernel(1, "gemm", 20, 30, 40),
+        *kernel(2, "gemm_bwd", 45, 50, 65, tid=2),
+        *kernel(3, "adam", 70, 80, 84),
+    ]
+    assert told(measured_of(tmp_path, events)) == {
+        "forward": (10, 0, 0),
+        "backward": (15, 0, 0),
+        "optimizer": (4, 0, 0),
+    }
+
+
+def test_an_optimizer_inside_the_backward_pass_is_the_optimizer(tmp_path):
+    events = [
+        mark("ProfilerStep#3", 0, 100),
+        host(BACK, 20, 80),
+        mark("Optimizer.step#SGD.step", 40, 60),
+        *kernel(1, "gemm", 10, 30, 40),
+        *kernel(2, "gemm_bwd", 30, 50, 65),
+        *kernel(3, "sgd", 50, 80, 84),
+    ]
+    found = measured_of(tmp_path, events)
+    assert told(found) == {"forward": (10, 0, 0), "backward": (15, 0, 0), "optimizer": (4, 0, 0)}
+    assert [one.host_ns for one in found.phases] == [40 * US, 40 * US, 20 * US]
+
+
+def test_operators_of_a_cpu_and_who_asked_for_a_collective(tmp_path):
+    """The all-reduce is asked for in the backward pass, and runs into the optimizer's step."""
+    events = [
+        mark("ProfilerStep#3", 0, 200),
+        host("aten::mm", 10, 50),
+        host("aten::mm", 20, 30),
+        host(BACK, 60, 100),
+        host("aten::mm", 65, 80),
+        host("c10d::allreduce_", 90, 95),
+        mark("Optimizer.step#SGD.step", 110, 160),
+        host("aten::add_", 120, 150),
+        mark("gloo:all_reduce", 92, 130, tid=4),
+    ]
+    found = measured_of(tmp_path, events)
+    # the call itself is not arithmetic: backward computes [60,90) and [95,100)
+    assert told(found) == {"forward": (40, 0, 0), "backward": (35, 5 + 10, 23), "optimizer": (30, 0, 0)}
+    (row,) = found.overlap.rows
+    assert (row.kind, row.phase, row.calls, row.hidden_ns) == ("all_reduce", "backward", 1, 15 * US)
+
+
+def test_a_collective_that_nobody_is_known_to_have_asked_for_has_no_phase(tmp_path):
+    events = [
+        mark("ProfilerStep#3", 0, 200),
+        host("aten::mm", 10, 50),
+        host(BACK, 60, 100),
+        mark("Optimizer.step#SGD.step", 110, 160),
+        mark("gloo:all_reduce", 92, 130, tid=4),
+    ]
+    assert told(measured_of(tmp_path, events))["unknown"] == (0, 8, 30)
+
+
+@pytest.mark.parametrize(("dropped", "why"), [(BACK, "backward pass"), ("Optimizer", "optimizer's step")])
+def test_without_the_ranges_the_phases_are_missing_and_overlap_has_none(tmp_path, dropped, why):
+    measured = measured_of(tmp_path, [event for event in GPU if not event["name"].startswith(dropped)])
+    with pytest.raises(Missing, match=why):
+        _ = measured.phases
+    for row in measured.overlap.rows:
+        assert why in row.missing["phase"]
+    exposed = {row.kind: row.exposed_ns for row in measured.overlap.rows}
+    assert exposed == {"all_reduce": 10 * US, "all_gather": 15 * US}
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 190), st.integers(1, 30)), max_size=3)
+KERNELS = st.lists(
+    st.tuples(
+        st.integers(0, 199),
+        st.integers(0, 60),
+        st.integers(1, 40),
+        st.sampled_from(["gemm", NCCL, GATHER]),
+        st.sampled_from([1, 2, 3]),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@given(backward=SPANS, optimizer=SPANS, kernels=KERNELS)
+def test_every_microsecond_counted_one_by_one(tmp_path, backward, optimizer, kernels):
+    """Thread 1 marks the steps and runs passes and the optimizer, thread 2 forward operators, 3 launches only."""
+    runs, free = [], 0
+    for start, length in sorted(optimizer):  # beside each other, and in no pass: those are tested by hand
+        if start >= free and not any(s < start + length and start < s + n for s, n in backward):
+            runs.append((start, length))
+            free = start + length
+    assume(backward and runs)
+    steps = [("ProfilerStep#0", 0, 70), ("ProfilerStep#1", 100, 200)]  # what is launched between them is of neither
+    events = [
+        *(mark(*step) for step in steps),
+        *(host(BACK, start, start + length) for start, length in backward),
+        *(mark("Optimizer.step#SGD.step", start, start + length) for start, length in runs),
+        host("aten::mm", 0, 1, tid=2),
+        *(
+            event
+            for number, (called, later, length, name, tid) in enumerate(kernels)
+            for event in kernel(number, name, called, called + later, called + later + length, tid, stream=number)
+        ),
+    ]
+    measured = measured_of(tmp_path, events)
+    assume(measured.known("account") is not None)
+    (device,) = measured.ranks[0].devices
+    numbers = {step.number for step in device.steps}
+
+    def phase(called, tid):
+        if tid == 3:
+            return "unknown"
+        if tid == 1 and any(start <= called < start + length for start, length in runs):
+            return "optimizer"
+        if tid == 1 and any(start <= called < start + length for start, length in backward):
+            return "backward"
+        return "forward" if (0 if called < 70 else 1 if called >= 100 else None) in numbers else "unknown"
+
+    plain = {name: np.zeros(3, dtype=int) for name in ("optimizer", "backward", "forward", "unknown")}
+    kinds = {}
+    for step in device.steps:
+        for moment in range(step.start_ns // US, (step.start_ns + step.account.window_ns) // US):
+            active = [one for one in kernels if one[0] + one[1] <= moment < one[0] + one[1] + one[2]]
+            computing = {phase(one[0], one[4]) for one in active if one[3] == "gemm"}
+            exchanging = [one for one in active if one[3] != "gemm"]
+            if computing:
+                plain[next(name for name in plain if name in computing)][0] += 1
+            if exchanging:
+                first = min(exchanging, key=lambda one: (one[0] + one[1], kernels.index(one)))
+                plain[phase(first[0], first[4])][1 if computing else 2] += 1
+                kind = "all_reduce" if first[3] == NCCL else "all_gather"
+                kinds.setdefault((kind, phase(first[0], first[4])), [0, 0])[0 if computing else 1] += 1
+    found = told(measured)
+    assert {name: tuple(times) for name, times in plain.items() if name != "unknown" or any(times)} == found
+    if measured.known("overlap") is None:
+        assert not kinds
+    else:
+        rows = {
+            (one.kind, one.phase): [one.hidden_ns // US, one.exposed_ns // US]
+            for one in measured.overlap.rows
+            if one.communication_ns
+        }
+        assert rows == kinds
+
+
+def balanced(measured):
+    """The parts sum to the account; returns whether the phases are known."""
+    account = measured.account
+    overlap = measured.known("overlap")
+    if overlap is None:
+        assert account.communication_ns == 0
+    else:
+        assert sum(one.hidden_ns for one in overlap.rows) == account.hidden_communication_ns
+        assert sum(one.exposed_ns for one in overlap.rows) == account.exposed_communication_ns
+    found = measured.known("phases")
+    if found is None:
+        return False
+    assert sum(one.compute_ns for one in found) == account.compute_ns
+    assert sum(one.hidden_communication_ns for one in found) == account.hidden_communication_ns
+    assert sum(one.exposed_communication_ns for one in found) == account.exposed_communication_ns
+    return True
+
+
+REAL = {
+    "nanogpt_8xh100": True,
+    "nanogpt_adam_hook_h100/3608dcf_modded-nanogpt-hook-gpu-rank-00-chrome-trace.json.gz": True,
+    "torchrec_straggler_4xv100": False,
+    "torchrec_qcomm_a_4xv100": True,
+    "hta_training/b1ceb4c_control.json.gz": True,
+    "hta_training/b4b6dce_nccl_data.json.gz": True,
+    "hta_training/e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": True,
+    "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz": True,
+    "single_gpu/1eeffb3_trace_05.json.gz": True,
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_parts_of_real_traces_sum_to_the_account(real_traces, name):
+    assert balanced(measure(load([real_traces / name]))) is REAL[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",  # nodes of autograd are operators, of its own thread
+        "hta_training/e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+        "single_gpu/1eeffb3_trace_05.json.gz",
+        "nanogpt_8xh100",
+    ],
+)
+def test_a_backward_pass_computes_about_twice_what_the_forward_pass_does(real_traces, name):
+    """It makes two products, by the input and by the weights, for each of the forward pass."""
+    found = {one.phase: one.compute_ns for one in measure(load([real_traces / name])).phases}
+    assert 1.5 < found["backward"] / found["forward"] < 2.5
+    assert found["optimizer"] < 0.2 * found["forward"] + 0.1 * found["backward"]
+    assert "unknown" not in found
+
+
+def test_nanogpt_gathers_in_the_optimizer_and_scatters_in_the_backward_pass_too(real_traces):
+    found = measure(load([real_traces / "nanogpt_8xh100"]))
+    assert {(one.kind, one.phase) for one in found.overlap.rows} == {
+        ("all_gather", "optimizer"),
+        ("reduce_scatter", "optimizer"),
+        ("reduce_scatter", "backward"),
+    }
+    calls = sum(one.calls for one in found.collectives)
+    assert sum(one.calls for one in found.overlap.rows) == calls

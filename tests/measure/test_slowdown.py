@@ -1,0 +1,102 @@
+"""Compute beside communication against the same compute without, in traces of made-up kernels."""
+
+import gzip
+import json
+from statistics import median
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.trace import load
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def event(category, name, start, length, tid, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": tid, "ts": start, "dur": length, "args": args}
+
+
+def overlap_of(tmp_path, places, slow, extra_in_second=False, partly=False):
+    """Two steps of `places` kernels, alone in the first; in the second beside an all-reduce and `slow` times as long.
+
+    Kernel n takes 10 + n: the same name, another size.
+    """
+    events, number = [], 0
+    for step in range(2):
+        begin = at = 100_000 * step
+        events.append(event("user_annotation", f"ProfilerStep#{step}", begin, 100_000, 9))
+        times = [(10 + place) * (slow if step else 1) for place in range(places)]
+        if extra_in_second and step:
+            times.append(10)
+        for place, took in enumerate(times):
+            number += 1
+            events.append(event("cuda_runtime", "cudaLaunchKernel", begin + place, 1, 9, correlation=number))
+            events.append(event("kernel", "gemm", at + 1000, took, 7, device=0, stream=7, correlation=number))
+            if step:
+                number += 1
+                length = took * 0.4 if partly else took
+                events.append(event("cuda_runtime", "cudaLaunchKernel", begin + place, 1, 9, correlation=number))
+                events.append(event("kernel", NCCL, at + 1000, length, 8, device=0, stream=8, correlation=number))
+            at += took + 1
+    (tmp_path / "t.json").write_text(json.dumps(events))
+    return measure(load([tmp_path / "t.json"])).overlap
+
+
+@pytest.mark.parametrize("slow", [1, 1.5, 3])
+def test_the_same_place_in_another_step_takes_longer(tmp_path, slow):
+    found = overlap_of(tmp_path, 40, slow)
+    assert found.slowdown == pytest.approx(slow)
+    assert found.slowdown_pairs == 40
+
+
+def test_few_places_are_not_enough(tmp_path):
+    found = overlap_of(tmp_path, 29, 2)
+    with pytest.raises(Missing, match="29; it takes 30"):
+        _ = found.slowdown
+
+
+def test_a_name_that_one_step_runs_more_often_has_no_places(tmp_path):
+    assert overlap_of(tmp_path, 40, 2, extra_in_second=True).slowdown_pairs == 0
+
+
+def test_compute_that_communication_covers_by_less_than_half_is_neither(tmp_path):
+    assert overlap_of(tmp_path, 40, 2, partly=True).slowdown_pairs == 0
+
+
+def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
+    """By kernel name and place, from the JSON itself."""
+    path = real_traces / "hta_training" / "b1ceb4c_control.json.gz"
+    events = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if e.get("ph") == "X"]
+    steps = {e["name"]: e for e in events if e["name"].startswith("ProfilerStep#") and "runtime" not in e["cat"]}
+    launches = {}
+    for e in sorted(events, key=lambda e: float(e["ts"])):
+        if e.get("cat") in ("cuda_runtime", "cuda_driver", "Runtime"):
+            launches.setdefault(e["args"].get("correlation"), float(e["ts"]))
+    kernels = [e for e in events if e.get("cat") in ("kernel", "Kernel")]
+    exchanges = [(float(e["ts"]), float(e["ts"]) + e["dur"]) for e in kernels if "nccl" in e["name"].lower()]
+    of_step = {name: {} for name in steps}
+    for e in sorted(kernels, key=lambda e: (launches.get(e["args"]["correlation"], 0), float(e["ts"]))):
+        called = launches.get(e["args"]["correlation"])
+        for name, step in steps.items():
+            began = float(step["ts"])
+            if called is None or not began <= called < began + step["dur"]:
+                continue
+            if "nccl" not in e["name"].lower() and e["dur"] > 0:
+                begin, end = float(e["ts"]), float(e["ts"]) + e["dur"]
+                beside = sum(max(0.0, min(end, b) - max(begin, a)) for a, b in exchanges)
+                of_step[name].setdefault(e["name"], []).append((e["dur"], beside / e["dur"]))
+    beside = without = pairs = 0
+    for name in set.intersection(*(set(one) for one in of_step.values())):
+        if len({len(one[name]) for one in of_step.values()}) == 1:
+            for place in zip(*(one[name] for one in of_step.values()), strict=True):
+                hidden = [took for took, share in place if share >= 0.5]
+                clean = [took for took, share in place if share == 0]
+                if hidden and clean:
+                    pairs += 1
+                    beside += len(hidden) * median(hidden)
+                    without += len(hidden) * median(clean)
+    found = measure(load([path])).overlap
+    assert found.slowdown_pairs == pairs > 100
+    assert found.slowdown == pytest.approx(beside / without, rel=1e-6)
+    assert 1 < found.slowdown < 2

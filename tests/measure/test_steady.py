@@ -1,0 +1,195 @@
+"""Which steps are set aside, on which ranks, and what they are then no part of. Times in microseconds."""
+
+import json
+from itertools import pairwise
+from statistics import median, quantiles
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.measure.figures import measure
+from dptune.measure.outliers import outliers
+from dptune.measure.steady import figures, steady
+from dptune.measure.steptime import step_time
+from dptune.measure.views import view
+from dptune.runfile.facts import Facts, Window
+from dptune.trace import load
+
+US = 1000
+
+
+def event(category, name, start, end, tid=1, **args):
+    shared = {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": tid}
+    return {**shared, "ts": start, "dur": end - start, "args": args}
+
+
+def run_of(tmp_path, lengths, ranks=1, names=None, marked=True, since=(0, 0), lacking=0):
+    """A step launches a copy and a kernel at its beginning; the kernel runs until 10 before its end.
+
+    `since`: how many of the first steps each rank has not recorded; `lacking`: how late rank 1's clock is.
+    """
+    begins = np.cumsum([1000, *lengths]).tolist()
+    for rank in range(ranks):
+        events = []
+        for number, (start, end) in enumerate(pairwise(begins)):
+            if number < since[rank]:
+                continue
+            start, end = (at - lacking * rank for at in (start, end))
+            name = names[number] if names else "gemm"
+            copy, kernel = {"correlation": 2 * number + 1}, {"correlation": 2 * number + 2}
+            mark = f"ProfilerStep#{number}" if marked else "Optimizer.step#SGD.step"
+            events += [
+                event("user_annotation", mark, *((start, end) if marked else (start - 1, start))),
+                event("cuda_runtime", "cudaMemcpyAsync", start, start + 1, **copy),
+                event(
+                    "gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", start + 2, start + 5, 7, device=0, bytes=8, **copy
+                ),
+                event("cuda_runtime", "cudaLaunchKernel", start + 1, start + 2, **kernel),
+                event("kernel", name, start + 5, end - 10, 7, device=0, **kernel),
+            ]
+        document = {"distributedInfo": {"rank": rank, "world_size": ranks, "backend": "nccl"}, "traceEvents": events}
+        (tmp_path / f"{rank}.json").write_text(json.dumps(document))
+    return load([tmp_path])
+
+
+def views_of(run):
+    return [view(rank.rank, rank.lean) for rank in run.ranks]
+
+
+def kept(run):
+    views, aside = steady(views_of(run))
+    return [[window.number for window in own.devices[0].windows] for own in views], [step.number for step in aside]
+
+
+def plain(lengths):
+    """The rule as it is said, by trying: the steps that are longer than the limit of the others."""
+    found = []
+    for many in range(1, len(lengths) // 3 + 1):
+        if len(lengths) < 4:
+            break
+        order = sorted(lengths)
+        others, long = order[:-many], order[-many:]
+        low, _, high = quantiles(others, n=4, method="inclusive")
+        limit = max(median(others) + 5 * (high - low), 1.5 * median(others))
+        if long[0] > limit >= others[-1]:
+            found = long
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lengths", "long"),
+    [
+        ([900, 100, 101, 102], [0]),
+        ([900, 100, 101], []),  # of three steps none can be told
+        ([100, 102, 98, 149], []),
+        ([100, 102, 98, 155], [3]),
+        ([100, 140, 60, 190], []),  # noisy: 100 + 5 x 40
+        ([5000, 900, 100, 101, 99, 100], [0, 1]),
+        ([900, 900, 900, 100, 100, 100, 100], []),  # more than a third: that is how the run is
+        ([200] * 6, []),
+        ([210, 219, 425, 210, 220], [2]),
+    ],
+)
+def test_the_rule_by_hand(lengths, long):
+    assert outliers(lengths) == long
+
+
+@given(st.lists(st.integers(1, 50) | st.integers(50, 1000), max_size=15))
+def test_the_rule_equals_a_plain_one(lengths):
+    found = outliers(lengths)
+    assert sorted(lengths[at] for at in found) == plain(lengths)
+    assert len(found) <= len(lengths) / 3
+
+
+def test_a_long_step_is_no_part_of_any_figure(tmp_path):
+    """By hand: five steps of 100, the first of 900; the last window ends with its kernel, 10 before the step's end."""
+    run = run_of(tmp_path, [900, 100, 100, 100, 100])
+    measured = measure(run)
+    (aside,) = measured.steps.set_aside
+    assert (aside.number, aside.length_ns, aside.of_usual, aside.warm_up) == (0, 900 * US, 9.0, True)
+    assert (measured.steps.basis, measured.steps.by_rank) == ("profiler_step", {0: 4})
+    assert measured.account.window_ns == (100 * 3 + 88) * US
+    assert measured.account.compute_ns == 85 * 4 * US
+    (copies,) = measured.copies
+    assert (copies.calls, copies.calls_per_step) == (4, 1.0)
+    assert measured.ranks[0].devices[0].whole.window_ns == (900 + 400 - 2 - 10) * US
+
+
+def test_the_same_numbers_go_on_all_ranks(tmp_path):
+    """By hand: on rank 1 the step is as long, for its kernel waits."""
+    assert kept(run_of(tmp_path, [100, 100, 100, 700, 100, 100], ranks=2)) == ([[0, 1, 2, 4, 5]] * 2, [3])
+
+
+def test_operations_of_a_step_set_aside_lie_outside_all_steps(tmp_path):
+    (own,), _ = steady(views_of(run_of(tmp_path, [100, 700, 100, 100])))
+    assert [step.number for step in own.steps] == [0, 2, 3]
+    assert own.devices[0].launched_in.tolist() == [0, 0, -1, -1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["ncclDevKernel_AllReduce_Sum_f32", "multi_tensor_apply_kernel<Adam>"])
+def test_an_optimizer_step_among_micro_batches_stays(tmp_path, name):
+    names = ["gemm", "gemm", "gemm", name]
+    assert kept(run_of(tmp_path, [100, 100, 100, 200], names=names)) == ([[0, 1, 2, 3]], [])
+    assert kept(run_of(tmp_path, [100, 100, 100, 200], names=[name] * 4)) == ([[0, 1, 2]], [3])
+
+
+def test_the_last_window_does_not_shorten_the_step_time(tmp_path):
+    """By hand: the last lacks 12 of 100. With three others it is left out, with two it is needed."""
+    whole, short = step_time([], views_of(run_of(tmp_path, [100] * 4))), (88, 100, 100)
+    assert (whole.lean_median_ns, whole.lean_q1_ns, whole.lean_q3_ns, whole.lean_steps) == (*[100 * US] * 3, 3)
+    few = step_time([], views_of(run_of(tmp_path, [100] * 3)))
+    assert (few.lean_q1_ns, few.lean_steps) == (round(np.percentile(short, 25) * US), 3)
+
+
+def test_unprofiled_steps_are_counted_and_kept(tmp_path):
+    window = Window("unprofiled", 1, [100, 100, 101, 99, 900])
+    times = step_time([Facts(0, windows=[window]), Facts(1, windows=[Window("unprofiled", 1, [100] * 5)])], [])
+    assert (times.unprofiled_steps, times.unprofiled_outliers, times.unprofiled_median_ns) == (5, 1, 100)
+
+
+def test_steps_without_numbers_are_numbered_by_what_other_ranks_do_meanwhile(tmp_path):
+    """The ends of the optimizer bound steps: n ends make n - 1 steps. Rank 1 began to record two steps later."""
+    lengths = [100, 110, 90, 100, 120, 100, 100]
+    assert kept(run_of(tmp_path, lengths, 2, marked=False, since=(0, 2), lacking=20))[0] == [
+        [0, 1, 2, 3, 4, 5],
+        [2, 3, 4, 5],
+    ]
+    assert kept(run_of(tmp_path, lengths, 2, marked=False, since=(2, 0)))[0] == [[2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
+
+
+def test_where_clocks_differ_the_first_steps_are_the_same(tmp_path):
+    lengths = [100] * 6
+    assert kept(run_of(tmp_path, lengths, 2, marked=False, lacking=-100_000))[0] == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_what_tells_the_steps_is_said(tmp_path):
+    found = figures(*steady(views_of(run_of(tmp_path, [100] * 5, marked=False))))
+    assert (found.basis, found.similarity, found.by_rank) == ("optimizer", 1.0, {0: 4})
+    marked = figures(*steady(views_of(run_of(tmp_path, [100] * 5))))
+    assert (marked.basis, marked.known("similarity")) == ("profiler_step", None)
+
+
+KEPT = ("torchrec_straggler_4xv100", "nanogpt_8xh100", "hta_training/b1ceb4c", "single_gpu/29571b7")
+
+
+@pytest.mark.parametrize("name", [*KEPT, "torchrec_qcomm_a_4xv100", "kineto_resnet50_loader/234cf25"])
+def test_public_runs_that_keep_all_their_steps(real_traces, name):
+    folder = real_traces / name
+    run = load([folder] if folder.is_dir() else list(folder.parent.glob(f"{folder.name}*")))
+    views, aside = steady(views_of(run))
+    assert aside == []
+    assert all(own.windows >= 3 for own in views)
+
+
+def test_a_public_run_with_one_step_twice_as_long(real_traces):
+    (path,) = real_traces.glob("cpu_only/05cd72f*")
+    _, (aside,) = steady(views_of(load([path])))
+    assert (aside.number, aside.warm_up, aside.of_usual) == (553, False, pytest.approx(1.98, abs=0.01))
+
+
+@pytest.mark.parametrize("name", ["healthy", "tiny_buckets", "starved_loader", "accumulation_without_no_sync"])
+def test_the_sample_runs_keep_all_their_steps(pytestconfig, name):
+    _, aside = steady(views_of(load([pytestconfig.rootpath / "sample_traces" / name])))
+    assert aside == []

@@ -1,0 +1,154 @@
+"""The sections of copies, kernels and memory, from figures set by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptune.advice import Report
+from dptune.measured import CopyFigures, CopySite, KernelFigures, KernelTime, MemoryFigures
+from dptune.present.text import text
+
+from_trace = "the trace does not say"
+ANONYMOUS = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<Adam>(T)"
+
+
+def section(page: str, title: str) -> str:
+    """The lines of a section, joined, so that folding does not matter."""
+    _, _, rest = page.partition(f"\n{title}")
+    assert rest, f"no section '{title}'"
+    return " ".join(rest.split("\n\n")[0].split())
+
+
+def with_figures(report: Report, **figures: object) -> Report:
+    missing = {name: why for name, why in report.measured.missing.items() if name not in figures}
+    return report.model_copy(update={"measured": report.measured.model_copy(update={**figures, "missing": missing})})
+
+
+@pytest.fixture
+def full(report: Report) -> Report:
+    site = CopySite.only(
+        "the window was recorded without Python's stacks",
+        rank=1,
+        window="rich",
+        operator="aten::item",
+        module="Net_0",
+        function="train.py(31): step",
+        copy_bytes=4,
+        calls_per_step=2,
+        every_step=True,
+        total_ns=1_500_000,
+        blocking_calls=6,
+    )
+    copy = CopyFigures.only(
+        from_trace,
+        direction="d2h",
+        pinned=False,
+        calls=12,
+        calls_per_step=2,
+        total_bytes=48,
+        total_ns=2_000_000,
+        exposed_ns=500_000,
+        gb_per_s=0.02,
+        blocking_calls=12,
+        sites=[site],
+    )
+    top = KernelTime(
+        name=ANONYMOUS, kind="optimizer", calls_per_step=4, total_ns=40_000_000, median_ns=12_340, step_share=0.25
+    )
+    kernels = KernelFigures(
+        counted="kernels",
+        per_step=450,
+        median_ns=8_250,
+        total_ns=80_000_000,
+        short_share=0.6,
+        launch_bound_share=0.125,
+        kinds_ns={"elementwise": 20_000_000, "optimizer": 60_000_000},
+        top=[top],
+    )
+    memory = MemoryFigures.only(
+        from_trace,
+        rank=0,
+        device="cuda:0",
+        basis="run",
+        window="rich",
+        peak_allocated_bytes=40 * 2**30,
+        peak_reserved_bytes=60 * 2**30,
+        peak_share=0.75,
+        allocated_bytes_per_step=100 * 2**30,
+        growth_bytes_per_step=2**20,
+        malloc_calls_per_step=1.5,
+    )
+    return with_figures(report, copies=[copy], kernels=kernels, memory=[memory])
+
+
+def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
+    said = section(text(full), "Copies")
+    assert "device to host pageable 2 48 bytes 2.00 0.50 ~0.02 2" in said
+    assert "Where they are asked for (on rank 1)" in said
+    assert (
+        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 per step of 4 bytes, in every step "
+        "(1.50 ms, 6 calls blocking)" in said
+    )
+
+
+def test_kernels_say_how_many_of_what_kind_and_which(full: Report) -> None:
+    said = section(text(full), "Kernels")
+    assert "Per step 450, the median takes 8.25 us; 60.0 % of them are shorter than 10 us" in said
+    assert "Their time optimizer 75.0 %, elementwise 25.0 %" in said
+    assert "Tensor cores 30.0 % of the step" in said
+    assert "Launch-bound 12.5 % of the step" in said
+    assert "multi_tensor_apply_kernel<Adam>(T) optimizer 4 12.3 25.0 %" in section(text(full, 120), "Kernels")
+
+
+def test_operators_of_a_cpu_are_called_that(report: Report) -> None:
+    top = KernelTime.only(
+        "a CPU runs no kernels",
+        name="aten::mm",
+        calls_per_step=4,
+        total_ns=40_000_000,
+        median_ns=12_340,
+        step_share=0.25,
+    )
+    operators = KernelFigures.only(
+        "a CPU runs no kernels", counted="operators", per_step=9, median_ns=8_250, total_ns=80_000_000, top=[top]
+    )
+    page = text(with_figures(report, kernels=operators))
+    said = section(page, "Operators of the compute threads, by their own time")
+    assert "aten::mm 4 12.3 25.0 %" in said
+    assert "Launch-bound" not in said
+    assert "\nKernels" not in page
+
+
+def test_memory_says_how_full_and_of_what(full: Report) -> None:
+    said = section(text(full), "Memory")
+    assert "0 cuda:0 40.0 GiB 60.0 GiB 75.0 % 100.0 GiB 1.00 MiB 1.50" in said
+    assert "over the whole run" in said
+    assert "unused not measured: the trace does not say" in said
+
+
+def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(report: Report) -> None:
+    one = MemoryFigures.only("nobody counted", rank=3, device="cuda:0", malloc_calls_per_step=2, malloc_share=0.04)
+    cpu = MemoryFigures.only(
+        "nobody counted", rank=0, device="cpu", window="rich", allocations_per_step=7, allocated_bytes_per_step=2048
+    )
+    said = section(text(with_figures(report, memory=[one])), "Memory")
+    assert said == (
+        "How full it is: not measured: nobody counted. Calls that fetch or return memory of the device itself: 2 per "
+        "step, 4.0 % of it (rank 3)."
+    )
+    said = section(text(with_figures(report, memory=[cpu])), "Memory")
+    assert said.endswith("A step asks for 2.00 KiB in 7 allocations (rank 0, rich window).")
+
+
+def test_what_is_missing_altogether_says_why(foreign: Report) -> None:
+    page = text(foreign)
+    for title in ("Copies", "Kernels", "Memory"):
+        assert "not measured: " in section(page, title)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_every_line_fits_the_page(full: Report, width: int) -> None:
+    page = text(full, width)
+    for title in ("Copies", "Kernels", "Memory"):
+        for row in page.partition(f"\n{title}")[2].split("\n\n")[0].splitlines():
+            assert len(row) <= width, row

@@ -1,0 +1,68 @@
+"""The section on links: what it shows of each fit, and what it says where there is none."""
+
+from __future__ import annotations
+
+from dptune.advice import Report
+from dptune.measured import LinkFigures, LinkSize
+from dptune.present.text import text
+
+WHY = "2 message sizes: a fit needs at least 3"
+
+
+def fit(**more: object) -> LinkFigures:
+    size = LinkSize(message_bytes=4096, calls=4, median_ns=9, q1_ns=8, q3_ns=10)
+    known = {"kind": "all_reduce", "ranks": [0, 1, 2, 3], "scope": "inter-node", "basis": "trace", "calls": 4}
+    return LinkFigures.only(WHY, **{**known, "sizes": [size], **more})
+
+
+FITTED = {
+    "group": "dp",
+    "alpha_us": 20.8,
+    "busbw_gb_per_s": 303.4,
+    "busbw_low_gb_per_s": 0.01234,
+    "busbw_high_gb_per_s": 304.7,
+    "peak_gb_per_s": 450.0,
+    "confidence": "high",
+}
+
+
+def page(report: Report, links: list[LinkFigures]) -> str:
+    shown = report.model_copy(update={"measured": report.measured.model_copy(update={"links": links})})
+    whole = text(shown, 100)
+    section = whole.partition("\nLinks: latency and bandwidth between ranks\n")[2].partition("\n\nCopies")[0]
+    return " ".join(section.split())
+
+
+def test_a_fit_is_a_row(report: Report) -> None:
+    said = page(report, [fit(**FITTED)])
+    assert "kind group ranks hosts sizes alpha us GB/s low high peak sure all_reduce dp 0-3 many 1" in said
+    assert "20.8 303.4 0.0123 304.7 450.0 high" in said
+    assert "By a sweep" not in said
+
+
+def test_what_is_not_fitted_says_why(report: Report) -> None:
+    assert f"not measured: {WHY}" in page(report, [fit(), fit(**FITTED)])
+
+
+def test_a_sweep_stands_apart_and_is_named(report: Report) -> None:
+    sweep = fit(**FITTED, basis="sweep", source="dptune-runs/links.json", measured="2026-11-20")
+    said = page(report, [fit(**FITTED), sweep])
+    own, _, swept = said.partition("By a sweep of `dptune links`:")
+    assert own.startswith("From the run's own collectives:")
+    assert (own.count("all_reduce"), swept.count("all_reduce")) == (1, 1)
+    assert "The sweep is dptune-runs/links.json, made 2026-11-20." in swept
+
+
+def test_calls_left_out_are_counted(report: Report) -> None:
+    said = page(report, [fit(**FITTED, shared_calls=3), fit(**FITTED, shared_calls=4)])
+    assert "7 calls left out: another collective of the same ranks ran meanwhile." in said
+
+
+def test_groups_that_do_not_fit_on_the_page_are_counted(report: Report) -> None:
+    assert "and 3 more groups: see --format json" in page(report, [fit(**FITTED)] * 15)
+
+
+def test_without_any_the_reason(report: Report) -> None:
+    assert "Links: latency and bandwidth between ranks not measured: no second rank was read" in " ".join(
+        text(report).split()
+    )

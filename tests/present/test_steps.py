@@ -1,0 +1,66 @@
+"""What a report says of its steps: what tells them, how many, which are left out."""
+
+import pytest
+
+from dptune.measured import Measured, SetAsideStep, StepsFigures, StepTime
+from dptune.present.steps import steps
+
+
+def said(report, found: StepsFigures | None, **times: object) -> str:
+    measured: Measured = report.measured
+    step: StepTime = measured.step.model_copy(update=times)
+    shown = report.model_copy(update={"measured": measured.model_copy(update={"steps": found, "step": step})})
+    return " ".join("".join(span.text for span in line).strip() for line in steps(shown, 400))
+
+
+@pytest.mark.parametrize(
+    ("basis", "words"),
+    [
+        ("profiler_step", "as the profiler marks them."),
+        ("optimizer", "from the end of one optimizer step to the end of the next. Their operations are 98.7 % alike."),
+        ("repeating", "what repeats in the order of operations, since nothing marks them. Their operations are 98.7 %"),
+    ],
+)
+def test_what_tells_the_steps(report, basis, words):
+    marked = basis == "profiler_step"
+    missing = {"similarity": "they are marked"} if marked else {}
+    found = StepsFigures(basis=basis, similarity=None if marked else 0.987, by_rank={0: 4, 1: 4}, missing=missing)
+    assert f"The shares of this report are of 4 traced steps on each rank: {words}" in said(report, found)
+
+
+def test_ranks_with_different_numbers_of_steps(report):
+    found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 4, 1: 6})
+    assert "of 4 to 6 traced steps on each rank" in said(report, found)
+    assert "of 1 traced step: " in said(report, found.model_copy(update={"by_rank": {0: 1}}))
+
+
+def test_steps_that_are_set_aside(report):
+    long = [
+        SetAsideStep(number=0, length_ns=900_000_000, of_usual=9.0, warm_up=True),
+        SetAsideStep(number=7, length_ns=210_400_000, of_usual=2.104, warm_up=False),
+    ]
+    text = said(report, StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6}, set_aside=long))
+    assert "Step 0 is part of no figure: it took 900.0 ms, 9.00 times as long as the others (warm-up)." in text
+    assert "Step 7 is part of no figure: it took 210.4 ms, 2.10 times as long as the others." in text
+
+
+def test_unprofiled_steps_that_took_much_longer_are_told_and_kept(report):
+    found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
+    assert "much longer" not in said(report, found)
+    assert "2 steps took much longer than the others; the median holds them too" in said(
+        report, found, unprofiled_outliers=2
+    )
+
+
+def test_the_quartiles_of_both_windows_that_have_them(report):
+    text = said(report, None)
+    assert "140.2 ms, 20 steps, half of them between 138.0 and 145.0 ms" in text
+    assert "158.0 ms, 5 steps, half of them between 157.0 and 160.0 ms" in text
+    assert "The shares of this report" not in text
+
+
+def test_a_last_step_that_is_not_timed_is_told(report):
+    found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
+    assert "The last step is not timed" in said(report, found, basis="traced", lean_steps=5)
+    assert "not timed" not in said(report, found, basis="traced", lean_steps=6)
+    assert "not timed" not in said(report, found, lean_steps=5)  # recordings time every step

@@ -1,0 +1,109 @@
+"""Two nodes on one machine, joined by a wire of a given rate and delay: network namespaces and a relay between them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MTU = 9000
+FRAME_BYTES = MTU + 14  # with the header of Ethernet, which the relay counts as well
+SEGMENT_BYTES = MTU - 20 - 32  # without those of IP and TCP with its timestamps
+_RELAY = Path(__file__).parent / "relay.py"
+
+
+class Unavailable(Exception):  # noqa: N818
+    """Why there can be no such network here."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A network namespace with one device. What runs in it by `command` sees a host name of its own."""
+
+    namespace: str
+    device: str
+    address: str
+    host: str
+
+    def command(self, *words: str) -> list[str]:
+        """The command line that runs these words on the node."""
+        alone = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.host]
+        return ["ip", "netns", "exec", self.namespace, *alone, *words]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What joins the nodes, each way."""
+
+    bits_per_s: float
+    delay_s: float
+
+    @property
+    def gb_per_s(self) -> float:
+        """What TCP can carry, 1e9 bytes per second: full segments, one after the other."""
+        return self.bits_per_s / 8 / 1e9 * SEGMENT_BYTES / FRAME_BYTES
+
+
+SLOW = Wire(200e6, 1e-3)
+FAST = Wire(1e9, 0.1e-3)
+
+
+@contextmanager
+def shaped(wire: Wire) -> Iterator[list[Node]]:
+    """Two nodes joined by it. Raises Unavailable where that takes what this machine lacks."""
+    _check()
+    pid = os.getpid()
+    third, fourth = 10 + pid // 250 % 50, pid % 250 + 1
+    nodes = [
+        Node(f"dptune-bed-{pid}-{i}", f"bed{i}", f"10.{third}.{fourth}.{i + 1}", f"bed-node-{i}") for i in range(2)
+    ]
+    relay = None
+    try:
+        for node in nodes:
+            _ip("netns", "add", node.namespace)
+        places = [word for node in nodes for word in (node.namespace, node.device)]
+        relay = subprocess.Popen(
+            [sys.executable, str(_RELAY), str(wire.bits_per_s), str(wire.delay_s), *places],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for its user, whose end it sees
+        )
+        assert relay.stdout is not None
+        if not relay.stdout.readline():
+            raise Unavailable("the relay between the namespaces does not start here")
+        for node in nodes:
+            inside = ("-n", node.namespace)
+            _ip(*inside, "address", "add", f"{node.address}/24", "dev", node.device)
+            _ip(*inside, "link", "set", node.device, "mtu", str(MTU), "txqueuelen", "10000", "up")
+            _ip(*inside, "link", "set", "lo", "up")
+        yield nodes
+    finally:
+        if relay is not None:
+            assert relay.stdin is not None
+            assert relay.stdout is not None
+            relay.stdin.close()
+            relay.stdout.close()
+            relay.wait(timeout=30)
+        for node in nodes:
+            subprocess.run(["ip", "netns", "delete", node.namespace], check=False, stderr=subprocess.DEVNULL)
+
+
+def _check() -> None:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        raise Unavailable("a shaped network needs root")
+    for program in ("ip", "unshare", "hostname"):
+        if shutil.which(program) is None:
+            raise Unavailable(f"a shaped network needs the program {program}")
+    if not os.path.exists("/dev/net/tun"):  # noqa: PTH110
+        raise Unavailable("a shaped network needs /dev/net/tun")
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"`ip {' '.join(words)}` fails here: {done.stderr.strip()}")
