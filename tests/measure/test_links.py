@@ -89,11 +89,19 @@ def test_busbw_of_four_ranks(kind, factor):
 def test_what_shares_its_time_with_another_collective_is_left_out():
     """The second size runs twice: alone, and ten times slower beside a broadcast of another group."""
     found = one_after_the_other()
-    found += [("all_reduce", "dp", 10**6, 60_300, 10 * KB), ("broadcast", "tp", 10**6 + 60_000, 5000, 64)]
+    found += [("all_reduce", "dp", 10**6, 60_300, 10 * KB), ("broadcast", "tp", 10**6 + 40_000, 25_000, 64)]
     ranks = ran(found)
     (one,) = links(match(ranks, 2), ranks, figures(), None)
     assert (one.calls, one.shared_calls) == (3, 1)
     assert one.algbw_gb_per_s == pytest.approx(2.0)
+
+
+def test_a_range_that_is_closed_a_little_late_does_not_share():
+    found = one_after_the_other()
+    found += [("all_reduce", "dp", 10**6, 60_300, 10 * KB), ("broadcast", "tp", 10**6 + 59_000, 5000, 64)]
+    ranks = ran(found)
+    (one,) = [link for link in links(match(ranks, 2), ranks, figures(), None) if link.kind == "all_reduce"]
+    assert (one.calls, one.shared_calls) == (4, 0)
 
 
 def test_collectives_that_only_touch_do_not_share():

@@ -102,7 +102,7 @@ def test_a_training_over_the_wire_sees_the_same_links(nodes: list[Node], swept: 
     (link,) = [one for one in measured.links if one.kind == "all_reduce"]
     assert (link.basis, link.scope, link.ranks) == ("trace", "inter-node", [0, 1])
     assert [size.message_bytes for size in link.sizes] == [64 << 10, 512 << 10, 2 << 20]
-    assert link.shared_calls == 0
+    assert link.shared_calls <= 4  # of 24
     assert 0.85 * SLOW.gb_per_s <= link.busbw_gb_per_s <= 1.05 * SLOW.gb_per_s
     assert 2 * SLOW.delay_s * 1e6 <= link.alpha_us <= 8 * SLOW.delay_s * 1e6
     (sweep,) = [one for one in from_sweep(Sweep(swept, "")) if one.kind == "all_reduce"]
