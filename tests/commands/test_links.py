@@ -11,7 +11,7 @@ import pytest
 from dptune.capture.launch import Launch
 from dptune.capture.links import Asked
 from dptune.cli import main
-from dptune.measure.links import fitted
+from dptune.measure.exchange.links import fitted
 from dptune.runfile import form, paths
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.runfile.record import RunRecord

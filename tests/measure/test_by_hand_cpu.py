@@ -10,7 +10,8 @@ import json
 
 import pytest
 
-from dptune.measure import feeding, measure
+from dptune.measure import measure
+from dptune.measure.steps import feeding
 from dptune.measured import Missing
 from dptune.runfile import form
 from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, Window

@@ -16,9 +16,9 @@ from dptune.advise.difference import build_comparison, changes
 from dptune.compared import Compared, Comparison
 from dptune.errors import RunError
 from dptune.finding import Finding
-from dptune.measure.categories import apportioned
-from dptune.measure.comparison import compare
-from dptune.measure.sides import ReadRun, Sides
+from dptune.measure.comparing.categories import apportioned
+from dptune.measure.comparing.comparison import compare
+from dptune.measure.comparing.sides import ReadRun, Sides
 from dptune.measured import (
     CLASSES,
     Account,

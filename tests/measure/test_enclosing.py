@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measure.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges
 
 OFFSETS = st.sampled_from([0, 1_700_000_000_000_000_000, -5_000_000_000_000_000])
 RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 25)), max_size=60)

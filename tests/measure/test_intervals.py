@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dptune.measure.device.timeline import Split, timeline
 from dptune.measure.intervals import NOTHING, Intervals, first_begun
-from dptune.measure.timeline import Split, timeline
 from dptune.measured import IDLE, Account
 from dptune.trace.kernels import Work
 

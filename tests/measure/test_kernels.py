@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure import measure
-from dptune.measure.kernel_kinds import KERNEL_KINDS, kernel_kind
+from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
 from dptune.measured import Missing
 from dptune.trace import load
 

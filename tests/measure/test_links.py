@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 
 from dptune.measure import measure
-from dptune.measure.calls import Call
-from dptune.measure.links import Sweep, fitted, from_sweep, links, scope
-from dptune.measure.matching import RankCalls, match
+from dptune.measure.exchange.calls import Call
+from dptune.measure.exchange.links import Sweep, fitted, from_sweep, links, scope
+from dptune.measure.exchange.matching import RankCalls, match
 from dptune.measured import RankFigures
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dptune.measure import measure
-from dptune.measure.accumulation import accumulation, samples_per_step
+from dptune.measure.steps.accumulation import accumulation, samples_per_step
 from dptune.measured import Missing
 from dptune.runfile.facts import Facts, Window
 from dptune.trace import load

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure.calls import Call
-from dptune.measure.clocks import clocks
-from dptune.measure.matching import RankCalls, match
-from dptune.measure.waiting import splits
+from dptune.measure.exchange.calls import Call
+from dptune.measure.exchange.clocks import clocks
+from dptune.measure.exchange.matching import RankCalls, match
+from dptune.measure.exchange.waiting import splits
 
 KINDS = ("all_reduce", "all_gather", "broadcast")
 

@@ -1,8 +1,8 @@
 import pytest
 
-from dptune.measure.dtypes import bytes_of, dtype_of
-from dptune.measure.kinds import kernel_dtype, kind_of
-from dptune.measure.precisions import has_tensor_cores, is_fp32, is_tensor_core
+from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core
+from dptune.measure.exchange.dtypes import bytes_of, dtype_of
+from dptune.measure.exchange.kinds import kernel_dtype, kind_of
 from dptune.trace.kernels import Work, work_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure.period import LEAST_ALIKE, period, similarity
+from dptune.measure.steps.period import LEAST_ALIKE, period, similarity
 
 # 4 layers forward, 4 backward, 3 of an optimizer: names 0 to 20, of which layers repeat some.
 FORWARD = [1, 2, 3, 4, 5, 6] * 4

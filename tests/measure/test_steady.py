@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure.figures import measure
-from dptune.measure.outliers import outliers
-from dptune.measure.steady import figures, steady
-from dptune.measure.steptime import step_time
+from dptune.measure.steps.outliers import outliers
+from dptune.measure.steps.steady import figures, steady
+from dptune.measure.steps.times import step_time
 from dptune.measure.views import view
 from dptune.runfile.facts import Facts, Window
 from dptune.trace import load

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dptune.measure.figures import measure
-from dptune.measure.optimizing import optimizer_ends
-from dptune.measure.repeating import Repetition, repetition
-from dptune.measure.sequence import sequence
-from dptune.measure.stepping import stepping
-from dptune.measure.steps import host_steps
+from dptune.measure.steps.optimizing import optimizer_ends
+from dptune.measure.steps.repeating import Repetition, repetition
+from dptune.measure.steps.sequence import sequence
+from dptune.measure.steps.sources import stepping
+from dptune.measure.steps.windows import host_steps
 from dptune.measure.views import view
 from dptune.trace import load
 

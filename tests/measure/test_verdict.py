@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measure.verdict import LEVEL, chance_of, critical_wins, decide, runs_needed
+from dptune.measure.comparing.verdict import LEVEL, chance_of, critical_wins, decide, runs_needed
 
 SPREAD = 0.07  # of run medians between identical processes, as measured: docs/measuring.md
 times = st.lists(st.integers(1, 10**12), min_size=3, max_size=7)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.measure import measure
-from dptune.measure.links import Sweep, from_sweep
+from dptune.measure.exchange.links import Sweep, from_sweep
 from dptune.runfile import form
 from dptune.runfile.links import LinkRecord
 from dptune.trace import load

@@ -8,8 +8,8 @@ from dptune import __version__
 from dptune.advice import Headline
 from dptune.compared import Compared, Comparison, FactDifference
 from dptune.knobs import Value
-from dptune.measure.comparison import compare
-from dptune.measure.sides import Sides
+from dptune.measure.comparing.comparison import compare
+from dptune.measure.comparing.sides import Sides
 
 _AT_MOST = 3  # classes in the sentence
 _WORTH_SHARE = 0.2  # of the largest: a class that changed by less is not in the sentence

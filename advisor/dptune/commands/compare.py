@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the comparison."""
     from dptune.advise.difference import build_comparison
     from dptune.commands.reading import read_run
-    from dptune.measure.sides import Sides
+    from dptune.measure.comparing.sides import Sides
 
     a, b = sides(args.runs)
     read = {name: read_run(name, args.jobs, cached=not args.no_cache) for name in dict.fromkeys([*a, *b])}

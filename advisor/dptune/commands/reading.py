@@ -15,7 +15,7 @@ from dptune.runfile.paths import LATEST, RUNS
 
 if TYPE_CHECKING:
     from dptune.advice import Report
-    from dptune.measure.sides import ReadRun
+    from dptune.measure.comparing.sides import ReadRun
     from dptune.trace import Run
 
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
@@ -51,7 +51,7 @@ def report_of(
 
 def read_run(name: str, jobs: int | None = None, *, cached: bool = True) -> ReadRun:
     """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
-    from dptune.measure.sides import ReadRun
+    from dptune.measure.comparing.sides import ReadRun
 
     if _is_report(Path(name)):
         return ReadRun(name, _report(Path(name)), {})

@@ -12,7 +12,7 @@ from dptune.errors import UsageError
 from dptune.runfile.links import LINKS_JSON
 
 if TYPE_CHECKING:
-    from dptune.measure.links import Sweep
+    from dptune.measure.exchange.links import Sweep
     from dptune.measured import Measured
 
 
@@ -31,7 +31,7 @@ def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
 
     Raises UsageError where `links` cannot be read; any other that cannot be is passed over.
     """
-    from dptune.measure.links import Sweep
+    from dptune.measure.exchange.links import Sweep
     from dptune.runfile import form
     from dptune.runfile.links import LinkRecord
     from dptune.runfile.paths import is_run_folder

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dptune.measure.accounts import device_figures, device_timeline
-from dptune.measure.arrivals import arrivals
-from dptune.measure.clocks import Clock, clocks
-from dptune.measure.collectives import heard
-from dptune.measure.lag import Track, comparable, lateness
-from dptune.measure.matching import Exchange, RankCalls, match
-from dptune.measure.steps import OUTSIDE
-from dptune.measure.timeline import Split, Timeline
+from dptune.measure.device.accounts import device_figures, device_timeline
+from dptune.measure.device.timeline import Split, Timeline
+from dptune.measure.exchange.arrivals import arrivals
+from dptune.measure.exchange.clocks import Clock, clocks
+from dptune.measure.exchange.collectives import heard
+from dptune.measure.exchange.lag import Track, comparable, lateness
+from dptune.measure.exchange.matching import Exchange, RankCalls, match
+from dptune.measure.exchange.waiting import splits
+from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
-from dptune.measure.waiting import splits
 from dptune.measured import ArrivalFigures, DeviceFigures
 from dptune.trace.kernels import Work
 from dptune.trace.run import Run

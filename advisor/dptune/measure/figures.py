@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from dptune.errors import TraceError
-from dptune.measure import (
-    accounts,
-    accumulation,
-    arrivals,
-    attribution,
-    collectives,
-    copies,
-    feeding,
-    gaps,
-    kernels,
-    launching,
-    links,
-    matmul,
-    memory,
-    overlap,
-    phases,
-    platform,
-    steady,
-    steptime,
-)
+from dptune.measure import platform
 from dptune.measure.across import Across, across, host_of
+from dptune.measure.device import accounts, copies, gaps, kernels, matmul, memory, phases
+from dptune.measure.exchange import arrivals, collectives, links, overlap
+from dptune.measure.host import attribution, launching
+from dptune.measure.steps import accumulation, feeding, steady
+from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
 from dptune.measured import Measured, RankFigures
 from dptune.runfile.facts import Facts

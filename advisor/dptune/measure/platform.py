@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dptune.measure.operations import uses_device
+from dptune.measure.device.operations import uses_device
 from dptune.measure.views import RankView
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, Work, work_of

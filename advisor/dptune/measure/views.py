@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dptune.measure.host import Host, host
+from dptune.measure.device.operations import Operations, operations
+from dptune.measure.host.threads import Host, host
 from dptune.measure.intervals import Ints
-from dptune.measure.operations import Operations, operations
-from dptune.measure.stepping import Stepping, stepping
-from dptune.measure.steps import OUTSIDE, Step, launching_steps, windows
+from dptune.measure.steps.sources import Stepping, stepping
+from dptune.measure.steps.windows import OUTSIDE, Step, launching_steps, windows
 from dptune.measured import StepBasis
 from dptune.runfile.facts import Window
 from dptune.trace.columns import Columns

@@ -1,0 +1,1 @@
+"""Figures of one run or set of runs against those of another."""

@@ -1,0 +1,121 @@
+"""Figures of A against figures of B."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from dptune.compared import Basis, Compared, ComparedRun, Condition, Pair, StragglerDifference, Verdict
+from dptune.measure.comparing import breakdown, categories, differing, traffic
+from dptune.measure.comparing.sides import ReadRun, Sides
+from dptune.measure.comparing.verdict import decide, undecided
+from dptune.measured import Missing
+
+
+def compare(sides: Sides) -> Compared:
+    """B against A, whether or not they are comparable: where they are not, the verdict says so."""
+    sides.check()
+    basis = _basis(sides)
+    conditions = sides.conditions()
+    per_sample = all(run.measured.known("samples_per_step") for _, run in sides.runs)
+    step = sides.pair(lambda run: run.step_ns(basis))
+    time = sides.pair(lambda run: _time_ns(run, basis, per_sample))
+    runs = [_run(side, run, basis, per_sample) for side, run in sides.runs]
+    classes, no_classes = categories.categories(sides, basis)
+    phases, no_phases = breakdown.phases(sides, basis)
+    ranks, no_ranks = breakdown.ranks(sides, basis)
+    facts, no_facts = differing.facts(sides)
+    collectives, no_collectives = traffic.collectives(sides)
+    copies, no_copies = traffic.copies(sides)
+    straggler, no_straggler = _straggler(sides)
+    ratio, no_ratio = _ratio(time)
+    figures = {
+        "ratio": (ratio, no_ratio),
+        "categories": (classes, no_classes),
+        "phases": (phases, no_phases),
+        "ranks": (ranks, no_ranks),
+        "collectives": (collectives, no_collectives),
+        "copies": (copies, no_copies),
+        "straggler": (straggler, no_straggler),
+        "facts": (facts, no_facts),
+    }
+    return Compared(
+        objective="time per sample" if per_sample else "time per step",
+        basis=basis,
+        runs=runs,
+        time_ns=time,
+        step_ns=step,
+        verdict=_verdict(sides, conditions, time, runs),
+        conditions=conditions,
+        remarks=list(sides.remarks()),
+        loader_wait_ns=sides.pair(lambda run: _loader_wait_ns(run, basis)),
+        **{name: value for name, (value, _) in figures.items()},
+        missing={name: why for name, (value, why) in figures.items() if value is None},
+    )
+
+
+def _basis(sides: Sides) -> Basis:
+    unprofiled = all(run.measured.step.known("unprofiled_median_ns") is not None for _, run in sides.runs)
+    return "unprofiled" if unprofiled else "traced"
+
+
+def _time_ns(run: ReadRun, basis: Basis, per_sample: bool) -> float:
+    time_ns = run.step_ns(basis)
+    if time_ns <= 0:
+        raise Missing("a step takes no time")
+    return time_ns / run.measured.samples_per_step if per_sample else time_ns
+
+
+def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) -> ComparedRun:
+    figures: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    try:
+        figures = {"time_ns": _time_ns(run, basis, per_sample), "step_ns": run.step_ns(basis)}
+    except Missing as hole:
+        missing = {"time_ns": hole.reason, "step_ns": hole.reason}
+    return ComparedRun(
+        side=side,
+        name=run.name,
+        recorded=run.report.run.recorded or "",
+        trust=run.report.trust.level,
+        **figures,
+        missing=missing,
+    )
+
+
+def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Sequence[ComparedRun]) -> Verdict:
+    apart = [condition.name for condition in conditions if condition.differs]
+    if apart:
+        return undecided(f"the runs differ in {', '.join(apart)}", "not comparable")
+    for side, run in sides.runs:
+        if run.report.trust.level == "unjudgeable":
+            return undecided(f"{run.name} ({side}) cannot be judged by itself")
+    if time.known("difference") is None:
+        return undecided(f"a step time is missing: {time.missing['difference']}")
+    return decide(*([run.time_ns for run in runs if run.side == side] for side in ("A", "B")))
+
+
+def _ratio(time: Pair) -> tuple[float | None, str]:
+    if time.known("difference") is None:
+        return None, time.missing["difference"]
+    return time.b / time.a, ""
+
+
+def _loader_wait_ns(run: ReadRun, basis: Basis) -> float:
+    wait = run.measured.input
+    if wait.known("wait_ns") is not None and wait.basis != basis:
+        raise Missing(f"its wait is that of {wait.basis} steps, and the comparison is of {basis} ones")
+    return wait.wait_ns
+
+
+def _straggler(sides: Sides) -> tuple[StragglerDifference | None, str]:
+    try:
+        ranks = [[run.measured.straggler.rank for run in runs] for runs in (sides.a, sides.b)]
+    except Missing as missing:
+        return None, missing.reason
+    return StragglerDifference(
+        a_ranks=ranks[0],
+        b_ranks=ranks[1],
+        lag_ns=sides.pair(lambda run: run.measured.straggler.lag_ns),
+        waiting_share=sides.pair(lambda run: run.measured.straggler.waiting_share),
+    ), ""

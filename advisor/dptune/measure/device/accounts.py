@@ -1,0 +1,52 @@
+"""The accounts of every rank, device and step, and their sum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dptune.measure.device import idle
+from dptune.measure.device.timeline import Split, Timeline, timeline
+from dptune.measure.views import DeviceView, RankView
+from dptune.measured import Account, DeviceFigures, StepAccount
+
+
+def device_timeline(view: RankView, device: DeviceView, split: Split) -> Timeline:
+    """The timeline of a device over its whole recording and all its steps."""
+    own = device.operations
+    return timeline(
+        min([own.span_ns[0], *(window.start_ns for window in device.windows)]),
+        max([own.span_ns[1], *(window.end_ns for window in device.windows)]),
+        own.time,
+        split,
+        lambda gaps: idle.causes(gaps, view.columns, own, view.host),
+    )
+
+
+def device_figures(device: DeviceView, spent: Timeline) -> DeviceFigures:
+    """One device: its steps, and the whole recording from its first operation to the end of its last."""
+    own, windows = device.operations, device.windows
+    accounts = spent.accounts(
+        np.array([window.start_ns for window in windows], dtype=np.int64),
+        np.array([window.end_ns for window in windows], dtype=np.int64),
+    )
+    return DeviceFigures(
+        device=own.device,
+        steps=[
+            StepAccount(number=window.number, start_ns=window.start_ns, account=account)
+            for window, account in zip(windows, accounts, strict=True)
+        ],
+        whole=spent.account(*own.span_ns),
+        device_operations=len(own.rows),
+        kernels=own.kernels,
+    )
+
+
+def total(devices: list[DeviceFigures]) -> Account | None:
+    """The sum over steps and devices; None where no device has a step."""
+    accounts = [step.account for device in devices for step in device.steps]
+    if not accounts:
+        return None
+    summed = accounts[0]
+    for each in accounts[1:]:
+        summed = summed + each
+    return summed

@@ -1,0 +1,168 @@
+"""Copies between host and device, by direction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from dptune.measure.device.blocking import Blocking, blocking
+from dptune.measure.device.copy_sites import Told, sites
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import DeviceView, RankView
+from dptune.measured import CopyFigures
+from dptune.trace.kernels import Work
+from dptune.trace.schema import NONE
+
+Direction = Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"]
+
+# Names: CUPTI as libkineto writes them ("Memcpy HtoD (Pinned -> Device)"), and roctracer's ("CopyHostToDevice").
+_DIRECTIONS: tuple[tuple[re.Pattern[str], Direction], ...] = (
+    (re.compile(r"HtoD|HostToDevice", re.IGNORECASE), "h2d"),
+    (re.compile(r"DtoH|DeviceToHost", re.IGNORECASE), "d2h"),
+    (re.compile(r"PtoP|PeerToPeer", re.IGNORECASE), "p2p"),
+    (re.compile(r"DtoD|DeviceToDevice", re.IGNORECASE), "d2d"),
+    (re.compile(r"HtoH|HostToHost", re.IGNORECASE), "h2h"),
+)
+_ON_DEVICES = ("d2d", "p2p")
+# From here on start-up, a few microseconds, does not dominate: at 25 GB/s (PCIe 4 x16) and at 2 TB/s.
+_LARGE_BYTES, _LARGE_ON_DEVICE_BYTES = 2**20, 2**23
+
+NO_LAUNCH = "which step the copies belong to is not known: the trace does not say which calls launched them"
+_NO_BYTES = "the trace does not say how many bytes were copied"
+_NO_PIN = "the trace does not say whether the host memory was pinned"
+_NO_TIME = "the copies take no time in the trace"
+_NO_LARGE = "no copy is as large as {} MiB, below which start-up dominates"
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The copies of one kind on one device, launched inside steps: their rows, and those of their launches."""
+
+    view: RankView
+    device: DeviceView
+    rows: Ints
+    launch: Ints
+    steps: Ints
+    blocking: Blocking
+
+    @cached_property
+    def time(self) -> Intervals:
+        """Their union."""
+        return Intervals.union(self.view.columns.ts_ns[self.rows], self.view.columns.ends(self.rows))
+
+    @property
+    def sizes(self) -> Ints:
+        """Bytes of each, NONE where the trace does not say."""
+        return self.view.columns.total_bytes[self.rows]
+
+    @property
+    def durations(self) -> Ints:
+        """Nanoseconds of each."""
+        return self.view.columns.dur_ns[self.rows]
+
+
+_Kind = tuple[Direction, bool | None]
+
+
+def copies(views: Sequence[RankView], rich: RankView | None) -> list[CopyFigures] | None:
+    """One record per direction and kind of host memory, of the copies launched inside steps.
+
+    `rich` is the rich window of one rank, which tells where the copies come from. None where there are copies on a
+    device, and the launch of none was recorded.
+    """
+    if any(_unlaunched(device) for view in views for device in view.devices):
+        return None
+    groups: dict[_Kind, list[_Part]] = {}
+    for view in views:
+        for key, part in _parts(view):
+            groups.setdefault(key, []).append(part)
+    detailed: dict[_Kind, list[_Part]] = {}
+    for key, part in _parts(rich) if rich is not None else []:
+        detailed.setdefault(key, []).append(part)
+    steps = sum(view.windows for view in views)
+    whole_ns = sum(window.length_ns for view in views for device in view.devices for window in device.windows)
+    return [
+        _figures(key, parts, steps, whole_ns, _told(parts, detailed.get(key, [])))
+        for key, parts in sorted(groups.items(), key=lambda item: str(item[0]))
+    ]
+
+
+def _unlaunched(device: DeviceView) -> bool:
+    launch = device.operations.launch[device.operations.work == Work.COPY]
+    return len(launch) > 0 and bool((launch == UNLAUNCHED).all())
+
+
+def _parts(view: RankView) -> list[tuple[_Kind, _Part]]:
+    found = []
+    for device in view.devices:
+        own, columns = device.operations, view.columns
+        chosen = np.flatnonzero((own.work == Work.COPY) & (device.launched_in != OUTSIDE))
+        kinds: dict[_Kind, list[int]] = {}
+        for name_id in np.unique(columns.name_id[own.rows[chosen]]).tolist():
+            kinds.setdefault(_kind(columns.names[name_id]), []).append(name_id)
+        for key, name_ids in kinds.items():
+            at = chosen[np.isin(columns.name_id[own.rows[chosen]], name_ids)]
+            rows, launch = own.rows[at], own.launch[at]
+            held = blocking(columns, rows, launch, key[0] in _ON_DEVICES, key[1])
+            found.append((key, _Part(view, device, rows, launch, device.launched_in[at], held)))
+    return found
+
+
+def _kind(name: str) -> _Kind:
+    direction: Direction = next((word for pattern, word in _DIRECTIONS if pattern.search(name)), "unknown")
+    pinned = True if "Pinned" in name else False if "Pageable" in name else None
+    return direction, pinned
+
+
+def _told(parts: list[_Part], detailed: list[_Part]) -> Told:
+    """Of which device it is told where its copies come from: one of the rich window, else that with most of them."""
+    part = max(detailed or parts, key=lambda part: (int(part.durations.sum()), -part.view.rank))
+    return Told(part.view, "rich" if detailed else "lean", part.rows, part.launch, part.steps, part.blocking.held)
+
+
+def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: Told) -> CopyFigures:
+    direction, pinned = key
+    sizes, durations = (np.concatenate(each) for each in zip(*((p.sizes, p.durations) for p in parts), strict=True))
+    total_bytes = sum(sizes.tolist()) if (sizes != NONE).all() else None
+    least = _LARGE_ON_DEVICE_BYTES if direction == "d2d" else _LARGE_BYTES
+    large = (sizes >= least) & (durations > 0)
+    total_ns = int(durations.sum())
+    above = (Work.COMPUTE, Work.COMMUNICATION)
+    exposed = [
+        part.time - (part.device.operations.time[above[0]] | part.device.operations.time[above[1]]) for part in parts
+    ]
+    exposed_ns = sum(time.total_ns for time in exposed)
+    inside = sum(
+        part.time.within(step.start_ns, step.end_ns).total_ns for part in parts for step in part.device.windows
+    )
+    no_rate = _NO_BYTES if total_bytes is None else _NO_TIME
+    figures: dict[str, tuple[Any, str]] = {
+        "pinned": (pinned, _NO_PIN if direction in ("h2d", "d2h") else "no host memory takes part"),
+        "total_bytes": (total_bytes, _NO_BYTES),
+        "gb_per_s": (total_bytes / total_ns if total_bytes is not None and total_ns else None, no_rate),
+        "large_gb_per_s": (
+            float(np.median(sizes[large] / durations[large])) if large.any() else None,
+            no_rate if total_bytes is None or not total_ns else _NO_LARGE.format(least // 2**20),
+        ),
+    }
+    return CopyFigures(
+        direction=direction,
+        calls=len(sizes),
+        calls_per_step=len(sizes) / steps,
+        total_ns=total_ns,
+        exposed_ns=exposed_ns,
+        hidden_ns=sum(part.time.total_ns for part in parts) - exposed_ns,
+        step_share=inside / whole_ns,
+        blocking_calls=sum(int(part.blocking.held.sum()) for part in parts),
+        held_ns=sum(part.blocking.time.total_ns for part in parts),
+        sites=sites(told),
+        **{name: value for name, (value, _) in figures.items()},
+        missing={name: why for name, (value, why) in figures.items() if value is None},
+    )

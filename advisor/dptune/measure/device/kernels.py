@@ -1,0 +1,151 @@
+"""Which kernels the steps run: how many, how long, of what kind, and those with the most time.
+
+Time is that of unions inside the windows of the steps: two kernels of one name that run at once count once. A CPU runs
+none: there it is the operators by their own time, without that of the operators inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
+from dptune.measure.device.operator_time import computing, own_time
+from dptune.measure.device.phases import bounds
+from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import DeviceView, RankView
+from dptune.measured import Account, KernelFigures, KernelTime
+from dptune.trace.kernels import Work
+
+MOST = 12  # of those that are told by name
+SHORT_NS = 10_000  # about what it takes the host to launch one: a device that runs only shorter ones waits for it
+
+_ON_CPU = "a CPU runs no kernels"
+_NONE_BEGINS = "it runs into the steps, but begins in none"
+
+
+@dataclass(frozen=True, eq=False)
+class _Ran:
+    """What a device ran: name and duration of those that begin in its steps, and the time inside the steps by name."""
+
+    names: tuple[str, ...]
+    name_id: Ints
+    dur_ns: Ints
+    total_ns: dict[str, int]
+
+
+def kernels(devices: Iterable[tuple[RankView, DeviceView]], account: Account | None) -> KernelFigures | None:
+    """The kernels of all devices that have steps, or the operators of a CPU; None where there are none of either."""
+    stepped = [(view, device) for view, device in devices if device.windows]
+    on_gpu = [(view, device) for view, device in stepped if not device.operations.on_cpu]
+    ran = [_kernels(view, device) for view, device in on_gpu]
+    if not on_gpu:
+        ran = [_operators(view, device) for view, device in stepped]
+    durations = np.concatenate([np.zeros(0, dtype=np.int64), *(own.dur_ns for own in ran)])
+    if account is None or not len(durations):
+        return None
+    kinds = _kinds(on_gpu)
+    figures = {
+        "short_share": float((durations < SHORT_NS).mean()) if on_gpu else None,
+        "launch_bound_share": account.share("launch_idle_ns") if on_gpu else None,
+        "kinds_ns": {kind: time_ns for kind, time_ns in kinds.items() if time_ns} if on_gpu else None,
+    }
+    steps = sum(view.windows for view in {id(view): view for view, _ in stepped}.values())
+    return KernelFigures(
+        counted="kernels" if on_gpu else "operators",
+        per_step=len(durations) / steps,
+        median_ns=round(float(np.median(durations))),
+        total_ns=sum(kinds.values()) if on_gpu else int(durations.sum()),
+        **figures,
+        top=_top(ran, steps, sum(window.length_ns for _, device in stepped for window in device.windows), bool(on_gpu)),
+        missing={name: _ON_CPU for name, value in figures.items() if value is None},
+    )
+
+
+def _kernels(view: RankView, device: DeviceView) -> _Ran:
+    columns, rows, windows = view.columns, _rows(device), _windows(device)
+    rows = rows[np.argsort(columns.name_id[rows], kind="stable")]
+    name_id = columns.name_id[rows].astype(np.int64)
+    numbers, first = np.unique(name_id, return_index=True)
+    total: dict[str, int] = {}
+    for number, own in zip(numbers.tolist(), np.split(rows, first[1:]) if len(rows) else [], strict=True):
+        union = Intervals.union(columns.ts_ns[own], columns.ends(own))
+        if inside := int(windows.lengths(union.start_ns, union.end_ns).sum()):
+            total[columns.names[number]] = inside
+    begin = _holds(windows, columns.ts_ns[rows])
+    return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total)
+
+
+def _operators(view: RankView, device: DeviceView) -> _Ran:
+    own = device.operations
+    rows = computing(view.columns, own.rows[(own.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)])
+    name_id, time = view.columns.name_id[rows].astype(np.int64), own_time(view.columns, rows)
+    numbers, at = np.unique(name_id, return_inverse=True)
+    total = np.zeros(len(numbers), dtype=np.int64)
+    np.add.at(total, at, time)
+    names = view.columns.names
+    return _Ran(
+        names, name_id, time, {names[n]: ns for n, ns in zip(numbers.tolist(), total.tolist(), strict=True) if ns}
+    )
+
+
+def _kinds(on_gpu: list[tuple[RankView, DeviceView]]) -> dict[str, int]:
+    """Time inside the steps by kind; what several kinds run at once belongs to the first of `KERNEL_KINDS`."""
+    found = dict.fromkeys(KERNEL_KINDS, 0)
+    for view, device in on_gpu:
+        columns, rows = view.columns, _rows(device)
+        numbers, at = np.unique(columns.name_id[rows], return_inverse=True)
+        kind = np.array([KERNEL_KINDS.index(kernel_kind(columns.names[n])) for n in numbers], dtype=np.int64)[at]
+        windows, above = _windows(device), NOTHING
+        for number, name in enumerate(KERNEL_KINDS):
+            own = rows[kind == number]
+            time = (windows & Intervals.union(columns.ts_ns[own], columns.ends(own))) - above
+            found[name] += time.total_ns
+            above |= time
+    return found
+
+
+def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[KernelTime]:
+    """Those names with the most time, the longest first."""
+    total: dict[str, int] = {}
+    for own in ran:
+        for name, time_ns in own.total_ns.items():
+            total[name] = total.get(name, 0) + time_ns
+    found = []
+    for name in sorted(total, key=lambda name: (-total[name], name))[:MOST]:
+        durations = np.concatenate(
+            [own.dur_ns[own.name_id == own.names.index(name)] for own in ran if name in own.names]
+        )
+        figures = {
+            "kind": (kernel_kind(name) if on_gpu else None, _ON_CPU),
+            "median_ns": (round(float(np.median(durations))) if len(durations) else None, _NONE_BEGINS),
+        }
+        found.append(
+            KernelTime(
+                name=name,
+                calls_per_step=len(durations) / steps,
+                total_ns=total[name],
+                step_share=total[name] / whole_ns,
+                **{figure: value for figure, (value, _) in figures.items()},
+                missing={figure: why for figure, (value, why) in figures.items() if value is None},
+            )
+        )
+    return found
+
+
+def _rows(device: DeviceView) -> Ints:
+    """Kernels that compute or communicate."""
+    return np.asarray(device.operations.rows[device.operations.work <= Work.COMMUNICATION], dtype=np.int64)
+
+
+def _windows(device: DeviceView) -> Intervals:
+    return Intervals.union(*bounds(device.windows))
+
+
+def _holds(windows: Intervals, times_ns: Ints) -> Mask:
+    """Which times lie in the windows."""
+    at = np.searchsorted(windows.start_ns, times_ns, side="right") - 1
+    return np.asarray((at >= 0) & (times_ns < windows.end_ns[at]), dtype=np.bool_)

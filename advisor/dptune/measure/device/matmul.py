@@ -1,0 +1,65 @@
+"""Time in matrix products and convolutions: in fp32, and on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core
+from dptune.measure.intervals import Intervals
+from dptune.measure.views import RankView
+from dptune.measured import MatmulFigures
+from dptune.runfile.facts import DeviceFacts
+from dptune.trace.events import Device
+from dptune.trace.kernels import KERNEL_CATEGORIES
+
+_ON_CPU = "kernel names tell the precision only on a GPU: this run computes on the CPU"
+
+
+def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigures:
+    """Shares of the steps' windows, over all ranks and devices; unions, as everywhere."""
+    on_cpu = device.kind == "cpu" if device else all(own.operations.on_cpu for v in views for own in v.devices)
+    if not views:
+        why = "no trace was recorded"
+        return MatmulFigures(missing=dict.fromkeys(("fp32_share", "tensor_core_share", "tensor_cores"), why))
+    if on_cpu and any(v.devices for v in views):
+        return MatmulFigures(tensor_cores=False, missing={"fp32_share": _ON_CPU, "tensor_core_share": _ON_CPU})
+    tensor_cores = has_tensor_cores(*_identity(views, device))
+    missing = {} if tensor_cores is not None else {"tensor_cores": "the trace does not name the device"}
+    whole = sum(window.length_ns for v in views for own in v.devices for window in own.windows)
+    if not whole:
+        why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")
+        missing |= {"fp32_share": why, "tensor_core_share": why}
+        return MatmulFigures(tensor_cores=tensor_cores, missing=missing)
+    return MatmulFigures(
+        fp32_share=sum(_time(v, is_fp32) for v in views) / whole,
+        tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
+        tensor_cores=tensor_cores,
+        missing=missing,
+    )
+
+
+def _time(view: RankView, wanted: Callable[[str], bool]) -> int:
+    columns = view.columns
+    chosen = columns.of_category(KERNEL_CATEGORIES) & columns.named(wanted)
+    total = 0
+    for own in view.devices:
+        rows = own.operations.rows[chosen[own.operations.rows]]
+        time = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+        total += sum(time.within(window.start_ns, window.end_ns).total_ns for window in own.windows)
+    return total
+
+
+def _identity(views: Sequence[RankView], device: DeviceFacts | None) -> tuple[str, int | None]:
+    """Name and compute capability's major number of the device the run computes on."""
+    if device is not None and device.name:
+        major = (device.compute_capability or "").split(".")[0]
+        return device.name, int(major) if major.isdigit() else None
+    listed = device_of(views[0])
+    return (listed.name, listed.compute_major) if listed else ("", None)
+
+
+def device_of(view: RankView) -> Device | None:
+    """The device of the file's list that this rank ran on; the first where the list does not say."""
+    by_index = {f"cuda:{device.index}": device for device in view.trace.devices}
+    own = [by_index[ran.operations.device] for ran in view.devices if ran.operations.device in by_index]
+    return next(iter([*own, *view.trace.devices]), None)

@@ -1,0 +1,232 @@
+"""Memory of each device: how full, how much of it is asked for in a step, and whether it grows from step to step.
+
+Torch records every allocation with what is allocated and reserved after it (`[memory]`); source: torch
+c10/core/CachingDeviceAllocator.h, c10/core/CPUAllocator.cpp. On a CPU that count begins with the recording.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dptune.measure.device.phases import bounds
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.steps.windows import Step
+from dptune.measure.views import RankView
+from dptune.measured import MemoryFigures
+from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.trace.columns import Memory
+from dptune.trace.kernels import LAUNCH_CATEGORIES
+from dptune.trace.schema import NONE
+
+# c10::DeviceType; HIP calls itself cuda, as torch does.
+_TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
+_CPU = 0
+# Where the caching allocator's memory comes from: the driver; by cuMem* with expandable segments.
+_MALLOC = re.compile(
+    r"^(cuda|hip)(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^(cu|hip)Mem(Create|Release|Map|Unmap)"
+)
+
+_NO_EVENTS = "no allocations were recorded in its steps: only the rich window has them, and it is read of one rank"
+_NO_RUN = "torch did not say at the end of the run, and no allocations were recorded in its steps"
+_NO_TOTALS = "torch did not say at the end of the run, and the trace has sizes of allocations, not what they come to"
+_ON_CPU = "torch counts the memory of a CPU only from when it records it"
+_NO_CAPACITY = "neither the recording nor the trace says how much memory the device has"
+_NO_CALLS = "the trace holds no step, or no call of the runtime"
+_SEVERAL = "the rank uses several devices, and the call does not say which it is for"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A window of a rank that recorded allocations."""
+
+    window: Literal["lean", "rich"]
+    view: RankView
+
+
+def memory(facts: Mapping[int, Facts], views: Sequence[RankView], rich: RankView | None) -> list[MemoryFigures]:
+    """One record per rank and device; `rich` is the rich window of one rank."""
+    lean = {view.rank: view for view in views}
+    found = []
+    for rank in sorted({*facts, *lean}):
+        own = lean.get(rank)
+        told = _told(own, rich if rich is not None and rich.rank == rank else None)
+        device = facts[rank].device if rank in facts else None
+        names = _devices(device, own, told)
+        for name in names:
+            of_it = (
+                device
+                if device is not None and (len(names) == 1 or _named(device.kind, device.index) == name)
+                else None
+            )
+            events = _Events.of(told, name, len(names) == 1) if told is not None else None
+            found.append(_figures(rank, name, of_it, own, events))
+    return found
+
+
+def _told(lean: RankView | None, rich: RankView | None) -> Told | None:
+    if rich is not None and rich.steps and len(rich.trace.memory):
+        return Told("rich", rich)
+    return Told("lean", lean) if lean is not None and lean.steps and len(lean.trace.memory) else None
+
+
+def _devices(facts: DeviceFacts | None, lean: RankView | None, told: Told | None) -> list[str]:
+    """What the rank computes on, by its trace, else by its facts, else by its allocations."""
+    if lean is not None and lean.devices:
+        return sorted({device.operations.device for device in lean.devices})
+    if facts is not None:
+        return [_named(facts.kind, facts.index)]
+    if told is None:
+        return []
+    kept = told.view.trace.memory
+    pairs = sorted(set(zip(kept.device_type.tolist(), kept.device.tolist(), strict=True)))
+    return [_named(_TYPES[kind], index) for kind, index in pairs if kind in _TYPES and kind != _CPU]
+
+
+def _named(kind: str, index: int | None) -> str:
+    return "cpu" if kind == "cpu" else f"{kind}:{index or 0}"
+
+
+def _figures(
+    rank: int, name: str, own: DeviceFacts | None, lean: RankView | None, events: _Events | None
+) -> MemoryFigures:
+    on_cpu = name == "cpu"
+    whole_run = own is not None and own.peak_allocated_bytes is not None
+    if own is not None and whole_run:
+        allocated, reserved = own.peak_allocated_bytes, own.peak_reserved_bytes
+    else:
+        allocated, reserved = events.peaks() if events is not None and not on_cpu else (None, None)
+    capacity = (own.memory_bytes if own is not None else None) or _capacity(lean, name)
+    per_step = events.per_step() if events is not None else {}
+    malloc, no_malloc = _malloc(lean)
+    no_peak = _ON_CPU if on_cpu else _NO_RUN if events is None else _NO_TOTALS
+    figures: dict[str, tuple[Any, str]] = {
+        "window": (events.window if events is not None else None, _NO_EVENTS),
+        "capacity_bytes": (capacity, _NO_CAPACITY),
+        "peak_allocated_bytes": (allocated, no_peak),
+        "peak_reserved_bytes": (reserved, no_peak),
+        "peak_share": (
+            reserved / capacity if reserved and capacity else None,
+            no_peak if not reserved else _NO_CAPACITY,
+        ),
+        "allocations_per_step": (per_step.get("allocations_per_step"), _NO_EVENTS),
+        "allocated_bytes_per_step": (per_step.get("allocated_bytes_per_step"), _NO_EVENTS),
+        "fragmentation": (
+            events.fragmentation() if events is not None else None,
+            _ON_CPU if on_cpu else _NO_EVENTS if events is None else _NO_TOTALS,
+        ),
+        "growth_bytes_per_step": (
+            events.growth() if events is not None else None,
+            _NO_EVENTS
+            if events is None
+            else "it takes two steps in a row, and what is allocated after each allocation",
+        ),
+        "malloc_calls_per_step": (malloc[0] if malloc else None, no_malloc),
+        "malloc_ns": (malloc[1] if malloc else None, no_malloc),
+        "malloc_share": (malloc[2] if malloc else None, no_malloc),
+    }
+    return MemoryFigures(
+        rank=rank,
+        device=name,
+        basis="run" if whole_run else "steps",
+        **{figure: value for figure, (value, _) in figures.items()},
+        missing={figure: why for figure, (value, why) in figures.items() if value is None},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Events:
+    """The allocations of one device in order of time, and the steps they lie in."""
+
+    window: Literal["lean", "rich"]
+    steps: list[Step]
+    ts_ns: Ints
+    size: Ints
+    allocated: Ints
+    reserved: Ints
+
+    @classmethod
+    def of(cls, told: Told, name: str, alone: bool) -> _Events | None:
+        """Those of one device, `alone` where the rank uses no other; None where its allocations were not recorded.
+
+        Of a rank alone on its device the number is not asked: ROCm counts devices in two ways in one file.
+        """
+        kept: Memory = told.view.trace.memory
+        kind, _, index = name.partition(":")
+        chosen = np.isin(kept.device_type, [number for number, known in _TYPES.items() if known == kind])
+        if kind != "cpu" and not (alone and len(np.unique(kept.device[chosen])) == 1):
+            chosen &= kept.device == int(index)
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.argsort(kept.ts_ns[rows], kind="stable")]
+        columns = (column[rows] for column in (kept.ts_ns, kept.size_bytes, kept.allocated_bytes, kept.reserved_bytes))
+        return cls(told.window, told.view.steps, *columns) if len(rows) else None
+
+    def _inside(self, step: Step) -> slice:
+        return slice(*np.searchsorted(self.ts_ns, [step.start_ns, step.end_ns]).tolist())
+
+    def per_step(self) -> dict[str, Any]:
+        """How many allocations a step makes and how large they are together, the medians."""
+        sizes = [self.size[self._inside(step)] for step in self.steps]
+        asked = [own[own > 0] for own in sizes]
+        return {
+            "allocations_per_step": float(np.median([len(own) for own in asked])),
+            "allocated_bytes_per_step": round(float(np.median([int(own.sum()) for own in asked]))),
+        }
+
+    def _all_inside(self) -> slice:
+        return slice(*np.searchsorted(self.ts_ns, [self.steps[0].start_ns, self.steps[-1].end_ns]).tolist())
+
+    def peaks(self) -> tuple[int | None, int | None]:
+        """The most that was allocated and reserved from the first step to the last."""
+        inside = self._all_inside()
+        allocated, reserved = self.allocated[inside], self.reserved[inside]
+        if not len(allocated) or (allocated == NONE).any():
+            return None, None
+        before = int(allocated[0] - self.size[inside][0])
+        return max(int(allocated.max()), before), int(reserved.max()) if int(reserved.max()) > 0 else None
+
+    def fragmentation(self) -> float | None:
+        """What the allocator held and no tensor used, when most was allocated in a step."""
+        inside = self._all_inside()
+        allocated, reserved = self.allocated[inside], self.reserved[inside]
+        if not len(allocated) or (allocated == NONE).any() or reserved[allocated.argmax()] <= 0:
+            return None
+        return 1 - float(allocated.max()) / float(reserved[allocated.argmax()])
+
+    def growth(self) -> int | None:
+        """What is allocated at the end of a step less what was at the end of the one before, the median."""
+        last = np.searchsorted(self.ts_ns, [step.end_ns for step in self.steps]) - 1
+        following = np.diff([step.number for step in self.steps]) == 1
+        more = np.diff(self.allocated[last])[following & (last[:-1] >= 0)]
+        return round(float(np.median(more))) if len(more) and (self.allocated != NONE).all() else None
+
+
+def _capacity(lean: RankView | None, name: str) -> int | None:
+    """By the file's list of devices: the one of this number, or the only one on the list for the only one used."""
+    if lean is None or name == "cpu":
+        return None
+    listed = lean.trace.devices
+    alone = len(listed) == len(lean.devices) == 1
+    return next((device.memory_bytes for device in listed if alone or f"cuda:{device.index}" == name), None)
+
+
+def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float] | None, str]:
+    """Calls to the driver's allocator per step, their time and their share of the steps; and why where not known."""
+    if lean is None or not lean.steps:
+        return None, _NO_CALLS
+    if len(lean.devices) > 1:
+        return None, _SEVERAL
+    columns = lean.columns
+    calls = columns.of_category(LAUNCH_CATEGORIES)
+    if not calls.any():
+        return None, _NO_CALLS
+    rows = np.flatnonzero(calls & columns.named(_MALLOC.search))
+    steps = Intervals.union(*bounds(lean.steps))
+    begin = columns.ts_ns[rows]
+    count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in lean.steps)
+    time = steps & Intervals.union(begin, columns.ends(rows))
+    return (count / len(lean.steps), time.total_ns, time.total_ns / steps.total_ns), ""

@@ -1,0 +1,120 @@
+"""How each rank comes to collectives: how late, in which steps, and why; and whom the others wait for."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+
+from dptune.measure.exchange.lag import Lateness, lags
+from dptune.measure.exchange.matching import Exchange
+from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, StragglerFigures
+
+ALONE = "it takes the traces of at least two ranks, and all of those of a collective, to tell who came late"
+NEVER = "no rank came later to a collective than the others"
+_LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
+_MORE = 0.01  # from this share on, more operations than the mean of the others are more work
+_CAUSES: dict[str, LagCause] = {
+    "input_idle_ns": "input",
+    "copy_ns": "copies",
+    "memset_ns": "copies",
+    "gc_idle_ns": "gc",
+    "sync_idle_ns": "host",
+    "launch_idle_ns": "host",
+    "host_idle_ns": "host",
+    "exposed_transfer_ns": "communication",
+    "exposed_waiting_ns": "communication",
+    "exposed_unsplit_ns": "communication",
+    "dependency_idle_ns": "unexplained",
+    "unexplained_idle_ns": "unexplained",
+}
+
+
+def arrivals(
+    exchanges: Sequence[Exchange], late: Sequence[Lateness], operations: Mapping[int, float]
+) -> dict[int, ArrivalFigures]:
+    """By rank, from comparable collectives; empty where there is none.
+
+    `operations` is how many operations of compute each rank runs per step: a rank that computes longer either has more
+    of them, or takes longer for each.
+    """
+    took_part: Counter[int] = Counter()
+    steps: dict[int, set[int]] = defaultdict(set)
+    for exchange in exchanges:
+        took_part.update(exchange.ranks.tolist())
+        for rank in exchange.ranks.tolist():
+            steps[rank].add(exchange.step)
+    by_rank: dict[int, list[Lateness]] = defaultdict(list)
+    for one in late:
+        by_rank[one.rank].append(one)
+    by_step = lags(late)
+    return {
+        rank: _figures(
+            took_part[rank],
+            by_rank[rank],
+            [StepLag(number=step, lag_ns=by_step.get((step, rank), 0)) for step in sorted(steps[rank])],
+            _compute(rank, operations),
+        )
+        for rank in sorted(steps)
+    }
+
+
+def straggler(ranks: Mapping[int, ArrivalFigures], account: Account | None) -> StragglerFigures | None:
+    """The rank with the greatest lag over all steps; None where no lag is known, or no rank came late."""
+    if not ranks or account is None or not account.window_ns:
+        return None
+    worst = max(ranks, key=lambda rank: sum(step.lag_ns for step in ranks[rank].steps))
+    if not any(step.lag_ns for step in ranks[worst].steps):
+        return None
+    latest: dict[int, int] = defaultdict(int)
+    for figures in ranks.values():
+        for step in figures.steps:
+            latest[step.number] = max(latest[step.number], step.lag_ns)
+    own = ranks[worst].steps
+    return StragglerFigures(
+        rank=worst,
+        lag_ns=ranks[worst].lag_ns,
+        steps_share=sum(step.lag_ns == latest[step.number] for step in own) / len(own),
+        waiting_share=account.share("exposed_waiting_ns"),
+    )
+
+
+def _figures(collectives: int, late: Sequence[Lateness], steps: list[StepLag], compute: LagCause) -> ArrivalFigures:
+    more: dict[str, float] = defaultdict(float)
+    explained = [one for one in late if one.more_ns]
+    for one in explained:
+        for name, more_ns in one.more_ns.items():
+            more[name] += more_ns
+    lag_ns = sum(one.late_ns for one in explained)
+    cause, covers = _cause(more, lag_ns, compute)
+    missing = {}
+    if cause is None:
+        why = "it came late to none" if lag_ns <= 0 else "no one thing covers half of its lag"
+        why = why if explained or not late else "no collective before, from whose end the ranks could be compared"
+        missing = {"cause": why, "cause_share": why}
+    return ArrivalFigures(
+        collectives=collectives,
+        last_share=len(late) / collectives,
+        lag_ns=round(median(step.lag_ns for step in steps)),
+        steps=steps,
+        cause=cause,
+        cause_share=covers,
+        more_ns={name: round(more_ns) for name, more_ns in more.items() if round(more_ns)},
+        missing=missing,
+    )
+
+
+def _compute(rank: int, operations: Mapping[int, float]) -> LagCause:
+    others = [count for other, count in operations.items() if other != rank]
+    return "more compute" if operations[rank] > (1 + _MORE) * mean(others) else "slower compute"
+
+
+def _cause(more: Mapping[str, float], lag_ns: float, compute: LagCause) -> tuple[LagCause | None, float | None]:
+    if lag_ns <= 0:
+        return None, None
+    totals: dict[LagCause, float] = defaultdict(float)
+    for name, more_ns in more.items():
+        totals[_CAUSES.get(name, compute)] += more_ns
+    cause = max(totals, key=lambda one: totals[one])
+    covers = totals[cause] / lag_ns
+    return (cause, covers) if covers >= _LEAST_COVER else (None, None)

@@ -1,0 +1,175 @@
+"""Collective calls inside the steps of one rank: kind, size, and how long each took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dptune.measure.exchange.dtypes import bytes_of, dtype_of
+from dptune.measure.exchange.kinds import UNKNOWN, kernel_dtype, kind_of
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.intervals import Ints, Mask
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import DeviceView, RankView
+from dptune.trace.columns import Columns
+from dptune.trace.events import Trace
+from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
+from dptune.trace.schema import NONE, integer
+
+_NCCL = "nccl:"
+_GATHERING = ("all_gather", "gather")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective on one rank. `step` is the index of its step; what the trace does not say is None.
+
+    `start_ns` is on the trace's own clock; `members` the ranks of the group as the trace writes them; `row` is that of
+    its event in the columns.
+    """
+
+    step: int
+    kind: str
+    start_ns: int
+    dur_ns: int
+    group: str | None = None
+    group_size: int | None = None
+    dtype: str | None = None
+    message_bytes: int | None = None
+    members: str | None = None
+    sequence: int | None = None
+    row: int = NONE
+
+
+def calls(view: RankView, device: DeviceView) -> list[Call]:
+    """The collectives launched (on a CPU: begun) inside steps, in the order of launching."""
+    return described(view, device, (device.operations.work == Work.COMMUNICATION) & (device.launched_in != OUTSIDE))
+
+
+def described(view: RankView, device: DeviceView, chosen: Mask) -> list[Call]:
+    """Those operations of a device that are chosen, all of them collectives, in the order of launching.
+
+    A collective that no step launched has the step OUTSIDE.
+    """
+    own, columns = device.operations, view.columns
+    rows, steps = own.rows[chosen], device.launched_in[chosen]
+    described = {row: at for at, row in enumerate(view.trace.collectives.row.tolist())}
+    if own.on_cpu:
+        kinds = _gloo_kinds(columns)
+        order = np.argsort(columns.ts_ns[rows], kind="stable").tolist()
+        return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds, described) for at in order]
+    launch = own.launch[chosen]
+    titles = _titles(columns, launch)
+    when = np.where(launch == UNLAUNCHED, columns.ts_ns[rows], columns.ts_ns[launch])
+    order = np.argsort(when, kind="stable").tolist()
+    return [_nccl_call(view.trace, int(rows[at]), int(steps[at]), titles[at], described) for at in order]
+
+
+def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[int, int]) -> Call:
+    columns, told = trace.columns, trace.collectives
+    name, start_ns, dur_ns = columns.name(row), int(columns.ts_ns[row]), int(columns.dur_ns[row])
+    at = described.get(row)
+    kind = None if at is None else told.word(told.kind, at)
+    if at is None or kind is None:
+        known = kind_of(title) if title else UNKNOWN
+        known = known if known != UNKNOWN else kind_of(name)
+        dtype = dtype_of(kernel_dtype(name))
+        return Call(step, known, start_ns, dur_ns, *_only_group(trace), dtype=dtype, row=row)
+    dtype = dtype_of(told.word(told.dtype, at))
+    elements = max(int(told.in_elements[at]), int(told.out_elements[at]))
+    size = int(told.group_size[at])
+    return Call(
+        step,
+        kind_of(kind),
+        start_ns,
+        dur_ns,
+        group=told.word(told.group, at),
+        group_size=size if size > 0 else None,
+        dtype=dtype,
+        message_bytes=elements * bytes_of(dtype) if dtype and elements >= 0 else None,
+        members=told.word(told.group_ranks, at),
+        sequence=int(told.sequence[at]) if told.sequence[at] != NONE else None,
+        row=row,
+    )
+
+
+def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str], described: dict[int, int]) -> Call:
+    columns, told = trace.columns, trace.collectives
+    kind = kinds.get(row) or kind_of(columns.name(row))
+    group, group_size = _only_group(trace)
+    at = described.get(row)
+    dtype, total_bytes = (None, None) if at is None else _tensors(told.word(told.dims, at), told.word(told.types, at))
+    if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
+        total_bytes = total_bytes * group_size if group_size else None
+    start_ns, dur_ns = int(columns.ts_ns[row]), int(columns.dur_ns[row])
+    return Call(step, kind, start_ns, dur_ns, group, group_size, dtype, total_bytes, row=row)
+
+
+def _only_group(trace: Trace) -> tuple[str | None, int | None]:
+    """The process group of calls that do not name theirs: the only one there is, if there is only one."""
+    groups = trace.distributed.groups
+    if len(groups) == 1:
+        return next(iter(groups.items()))
+    return None, None
+
+
+def _tensors(dims_json: str | None, types_json: str | None) -> tuple[str | None, int | None]:
+    """Type and bytes of a call's tensors from `Input Dims` and `Input type`; None where they were not recorded."""
+    try:
+        dims, types = msgspec.json.decode(dims_json or ""), msgspec.json.decode(types_json or "")
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None, None
+    found = [(dtype_of(word), shape) for word, shape in zip(types, dims, strict=False)]
+    known = [(dtype, shape) for dtype, shape in found if dtype is not None]
+    if not known:
+        return None, None
+    return known[0][0], sum(_elements(shape) * bytes_of(dtype) for dtype, shape in known)
+
+
+def _elements(shape: Any) -> int:
+    """Elements of a shape, or of a list of shapes."""
+    if isinstance(shape, list) and any(isinstance(part, list) for part in shape):
+        return sum(_elements(part) for part in shape)
+    return math.prod(max(integer(length), 0) for length in shape) if isinstance(shape, list) else 0
+
+
+def _titles(columns: Columns, launch: Ints) -> list[str]:
+    """For each launch the `nccl:*` range of its thread that encloses it, "" where there is none."""
+    ranges = np.flatnonzero(
+        columns.named(lambda name: name.startswith(_NCCL)) & ~columns.of_category({"gpu_user_annotation"})
+    )
+    around = Ranges.of_rows(columns, ranges).around(columns.thread[launch], columns.ts_ns[launch], columns.ends(launch))
+    known = (launch != UNLAUNCHED) & (around != NOWHERE)
+    return [columns.name(int(ranges[at])) if found else "" for at, found in zip(around, known.tolist(), strict=True)]
+
+
+def _gloo_kinds(columns: Columns) -> dict[int, str]:
+    """Kinds of gloo's events by the operators that asked for them: it runs FSDP's reduce_scatter as an all_reduce."""
+    return {event: kind_of(columns.name(operator)) for event, operator in asked(columns).items()}
+
+
+def asked(columns: Columns) -> dict[int, int]:
+    """The rows of the `c10d::` operators that asked for gloo's events, by the rows of those; {} where they do not fit.
+
+    Workers take calls in the order they were made, so both in order of time are the same sequence unless some were not
+    recorded.
+    """
+    events = np.flatnonzero(columns.named(lambda name: name.startswith("gloo:")))
+    operators = np.flatnonzero(
+        columns.named(lambda name: name.startswith("c10d::") and kind_of(name) != UNKNOWN)
+        & ~columns.of_category(LAUNCH_CATEGORIES)
+    )
+    if len(events) != len(operators):
+        return {}
+    events = events[np.argsort(columns.ts_ns[events], kind="stable")]
+    operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
+    if (columns.ts_ns[operators] > columns.ts_ns[events]).any():
+        return {}
+    return dict(zip(events.tolist(), operators.tolist(), strict=True))

@@ -1,0 +1,255 @@
+"""Latency and bandwidth of the links, by kind and group: from the collectives of a trace, and from a sweep.
+
+Only exchanges of which every rank was read, and which shared no time with another collective of any of their ranks, are
+fitted: two at once slow each other. Waiting counts as sharing, so that nothing shared slips in; what ranks outside of
+the group send through the same wire at that time is not seen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dptune.measure.exchange.bandwidth import bus_factor
+from dptune.measure.exchange.fit import Fit, Times, fit, pooled
+from dptune.measure.exchange.matching import Exchange, RankCalls
+from dptune.measure.exchange.peaks import intra_node
+from dptune.measure.intervals import Ints
+from dptune.measured import LinkFigures, LinkSize, RankFigures
+from dptune.runfile.links import KindTimes, LinkRecord, SweepFit
+
+NO_EXCHANGE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
+_NO_GROUP = "the trace does not say which process group"
+_OF_ALL = "a sweep uses the default group"
+_NO_FACTOR = "how much of this kind crosses each link is not known"
+_NO_PEAK = "the links of this device are not known for certain from its name"
+_NETWORK = "nothing says what network joins the hosts"
+_NO_HOSTS = "the hosts of its ranks are not known"
+_SHARED = "every call shared its time with another collective"
+_OUTER = 0.05  # of a collective's time, at each end; 4 % was seen on a busy machine
+_NS_PER_S = 1e9
+
+Scope = Literal["intra-node", "inter-node", "unknown"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What `dptune links` measured, and the file it is kept in. `asked`: named by the user for this run."""
+
+    record: LinkRecord
+    source: str
+    asked: bool = False
+
+    def fits(self, backend: str | None, world_size: int | None) -> bool:
+        """Whether it measured the links of a run with this backend on so many ranks; unknown ones fit if asked for."""
+        return all(
+            own == of_run or (of_run is None and self.asked)
+            for own, of_run in ((self.record.backend, backend), (self.record.world_size, world_size))
+        )
+
+
+def links(
+    exchanges: Sequence[Exchange], calls: Sequence[RankCalls], ranks: Sequence[RankFigures], sweep: Sweep | None
+) -> list[LinkFigures] | None:
+    """The links as the run's own collectives show them, then as a sweep does; None where neither says anything."""
+    return [*from_trace(exchanges, calls, ranks), *(from_sweep(sweep) if sweep else [])] or None
+
+
+def from_trace(
+    exchanges: Sequence[Exchange], calls: Sequence[RankCalls], ranks: Sequence[RankFigures]
+) -> list[LinkFigures]:
+    """One record per kind, group and set of ranks whose exchanges have sizes and split."""
+    crowded = _crowded(calls)
+    hosts = {one.rank: one.known("host") for one in ranks}
+    names = {one.rank: one.known("device_name") for one in ranks}
+    alike: dict[tuple[str, str | None, tuple[int, ...]], list[Exchange]] = defaultdict(list)
+    for exchange in exchanges:
+        if exchange.splits and exchange.message_bytes and exchange.transfer_ns > 0:
+            alike[exchange.kind, exchange.group, tuple(exchange.ranks.tolist())].append(exchange)
+    found = []
+    for (kind, group, members), each in alike.items():
+        alone = [one for one in each if not _shares(one, crowded)]
+        message_bytes = np.array([one.message_bytes for one in alone], dtype=np.int64)
+        durations_ns = np.array([one.transfer_ns for one in alone], dtype=np.int64)
+        sizes = pooled(message_bytes, durations_ns)
+        found.append(
+            _figures(
+                kind,
+                group,
+                list(members),
+                [hosts.get(rank) for rank in members],
+                [names.get(rank) for rank in members],
+                sizes,
+                *fit(sizes) if sizes else (None, _SHARED),
+                shared_calls=len(each) - len(alone),
+                basis="trace",
+            )
+        )
+    return found
+
+
+def from_sweep(sweep: Sweep) -> list[LinkFigures]:
+    """The same from what `dptune links` measured."""
+    record = sweep.record
+    found = []
+    for one in record.kinds:
+        sizes = swept(one)
+        found.append(
+            _figures(
+                one.kind,
+                None,
+                one.ranks,
+                [_at(record.hosts, rank) for rank in one.ranks],
+                [_at(record.devices, rank) for rank in one.ranks],
+                sizes,
+                *fit(sizes),
+                shared_calls=0,
+                basis="sweep",
+                source=sweep.source,
+                measured=record.measured,
+            )
+        )
+    return found
+
+
+def swept(one: KindTimes) -> list[Times]:
+    """The times of a kind of a sweep, ascending by size."""
+    rows = sorted(one.sizes, key=lambda size: size.message_bytes)
+    return [
+        Times(row.message_bytes, row.median_s * _NS_PER_S, row.q1_s * _NS_PER_S, row.q3_s * _NS_PER_S, row.calls)
+        for row in rows
+    ]
+
+
+def scope(hosts: Iterable[str | None]) -> Scope:
+    """Whether ranks on these hosts share a node."""
+    named = set(hosts)
+    if None in named or "" in named or not named:
+        return "unknown"
+    return "intra-node" if len(named) == 1 else "inter-node"
+
+
+def _at(names: Sequence[str], rank: int) -> str | None:
+    return names[rank] if 0 <= rank < len(names) else None
+
+
+def _crowded(calls: Sequence[RankCalls]) -> dict[int, tuple[Ints, Ints]]:
+    """By rank the starts and ends of all its collectives, each sorted, in ns since the epoch."""
+    starts: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
+    for own in calls:
+        starts[own.rank] += [own.base_ns + call.start_ns for call in own.calls]
+        ends[own.rank] += [own.base_ns + call.start_ns + call.dur_ns for call in own.calls]
+    return {
+        rank: (np.sort(np.array(starts[rank], dtype=np.int64)), np.sort(np.array(ends[rank], dtype=np.int64)))
+        for rank in starts
+    }
+
+
+def _shares(exchange: Exchange, crowded: Mapping[int, tuple[Ints, Ints]]) -> bool:
+    """Whether a rank ran another collective meanwhile: begun before the end of this one, and not over by its start.
+
+    Gloo's thread may close the range of one a little after the script has begun the next: the outer parts do not count.
+    """
+    for rank, start, end in zip(
+        exchange.ranks.tolist(), exchange.start_ns.tolist(), exchange.end_ns.tolist(), strict=True
+    ):
+        starts, ends = crowded[rank]
+        outer = round(_OUTER * (end - start))
+        begun = int(np.searchsorted(starts, end - outer, side="left"))
+        over = int(np.searchsorted(ends, start + outer, side="right"))
+        if begun - over > 1:
+            return True
+    return False
+
+
+def _figures(
+    kind: str,
+    group: str | None,
+    ranks: list[int],
+    hosts: list[str | None],
+    names: list[str | None],
+    sizes: Sequence[Times],
+    fitted: Fit | None,
+    no_fit: str,
+    *,
+    shared_calls: int,
+    basis: Literal["trace", "sweep"],
+    source: str = "",
+    measured: str = "",
+) -> LinkFigures:
+    where = scope(hosts)
+    factor = bus_factor(kind, len(ranks))
+    peak, no_peak = _peak(where, names)
+    figures = {
+        "group": (group, _NO_GROUP if basis == "trace" else _OF_ALL),
+        "alpha_us": (fitted and fitted.alpha_ns / 1e3, no_fit),
+        "alpha_low_us": (fitted and fitted.alpha_low_ns / 1e3, no_fit),
+        "alpha_high_us": (fitted and fitted.alpha_high_ns / 1e3, no_fit),
+        "algbw_gb_per_s": (fitted and fitted.beta_gb_per_s, no_fit),
+        "busbw_gb_per_s": (fitted and factor and factor * fitted.beta_gb_per_s, no_fit or _NO_FACTOR),
+        "busbw_low_gb_per_s": (fitted and factor and factor * fitted.beta_low_gb_per_s, no_fit or _NO_FACTOR),
+        "busbw_high_gb_per_s": (fitted and factor and factor * fitted.beta_high_gb_per_s, no_fit or _NO_FACTOR),
+        "residual_share": (fitted and fitted.residual_share, no_fit),
+        "confidence": (fitted and fitted.confidence, no_fit),
+        "peak_gb_per_s": (peak, no_peak),
+    }
+    return LinkFigures(
+        kind=kind,
+        ranks=ranks,
+        scope=where,
+        basis=basis,
+        source=source,
+        measured=measured,
+        sizes=[
+            LinkSize(
+                message_bytes=one.message_bytes,
+                calls=one.calls,
+                median_ns=round(one.median_ns),
+                q1_ns=round(one.q1_ns),
+                q3_ns=round(one.q3_ns),
+            )
+            for one in sizes
+        ],
+        calls=sum(one.calls for one in sizes),
+        shared_calls=shared_calls,
+        **{name: value for name, (value, _) in figures.items()},
+        missing={name: why for name, (value, why) in figures.items() if value is None},
+    )
+
+
+def _peak(where: Scope, names: Sequence[str | None]) -> tuple[float | None, str]:
+    """What the links of a rank carry at most, GB/s per direction, where all are of one kind; else why not."""
+    if where != "intra-node":
+        return None, _NETWORK if where == "inter-node" else _NO_HOSTS
+    found = {intra_node(name or "") for name in names}
+    peak = found.pop() if len(found) == 1 else None
+    return (None, _NO_PEAK) if peak is None else (peak.gb_per_s, "")
+
+
+def fitted(record: LinkRecord) -> LinkRecord:
+    """The record of a sweep with the fit of each kind in it, or why there is none."""
+    kinds = []
+    for one in record.kinds:
+        found, why = fit(swept(one))
+        factor = bus_factor(one.kind, len(one.ranks))
+        kinds.append(replace(one, fit=_kept(found, factor) if found and factor else None, no_fit=why))
+    return replace(record, kinds=kinds)
+
+
+def _kept(found: Fit, factor: float) -> SweepFit:
+    return SweepFit(
+        alpha_us=found.alpha_ns / 1e3,
+        alpha_low_us=found.alpha_low_ns / 1e3,
+        alpha_high_us=found.alpha_high_ns / 1e3,
+        algbw_gb_per_s=found.beta_gb_per_s,
+        busbw_gb_per_s=factor * found.beta_gb_per_s,
+        busbw_low_gb_per_s=factor * found.beta_low_gb_per_s,
+        busbw_high_gb_per_s=factor * found.beta_high_gb_per_s,
+        residual_share=found.residual_share,
+        confidence=found.confidence,
+    )

@@ -1,0 +1,82 @@
+"""Which communication is hidden behind compute: by kind, process group and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
+from dptune.measure.exchange.calls import described
+from dptune.measure.exchange.slowdown import FEWEST_PAIRS, slowdown
+from dptune.measure.intervals import Intervals, first_begun
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase
+from dptune.trace.kernels import Work
+
+NO_COMMUNICATION = "the steps hold no communication"
+_NO_GROUP = "the trace does not say which process group"
+
+_Key = tuple[str, str | None, int | None]
+
+
+def overlap(spent: Sequence[Spent], told: Phased | str, account: Account) -> OverlapFigures | None:
+    """How compute and communication share the steps; None where nothing is communicated.
+
+    `told` are the phases of the devices' operations, or why they are not known.
+    """
+    if not account.communication_ns:
+        return None
+    ratio, pairs = slowdown(spent)
+    few = f"operations seen both with and without communication beside them, at one place in the step: {pairs}"
+    return OverlapFigures(
+        rows=_rows(spent, told),
+        compute_per_communication=account.compute_ns / account.communication_ns,
+        slowdown=ratio,
+        slowdown_pairs=pairs,
+        missing={} if ratio is not None else {"slowdown": f"{few}; it takes {FEWEST_PAIRS}"},
+    )
+
+
+def _rows(spent: Sequence[Spent], told: Phased | str) -> list[CommunicationFigures]:
+    calls: dict[_Key, int] = {}
+    whole: dict[_Key, int] = {}
+    hidden: dict[_Key, int] = {}
+    for at, (view, device, timeline) in enumerate(spent):
+        begin, end = bounds(device.windows)
+        columns, own = view.columns, device.operations
+        exchanges = own.work == Work.COMMUNICATION
+        phase = (
+            None if isinstance(told, str) else dict(zip(own.rows.tolist(), told.operations[at].tolist(), strict=True))
+        )
+        by_key: dict[_Key, list[int]] = {}
+        rows = own.rows[exchanges]
+        for call in described(view, device, exchanges):
+            key = call.kind, call.group, None if phase is None else phase[call.row]
+            by_key.setdefault(key, []).append(int(np.searchsorted(rows, call.row)))
+            calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)
+        since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
+        for key, places in by_key.items():
+            pieces = Intervals.union(since[places], until[places])
+            whole[key] = whole.get(key, 0) + int(pieces.lengths(begin, end).sum())
+            beside = (pieces & timeline.classes["compute_ns"]).lengths(begin, end)
+            hidden[key] = hidden.get(key, 0) + int(beside.sum())
+    shown = [key for key in whole if whole[key] or calls[key]]
+    figures = [_figures(key, calls[key], whole[key], hidden[key], told) for key in shown]
+    return sorted(figures, key=lambda one: (-one.exposed_ns, -one.communication_ns))
+
+
+def _figures(key: _Key, calls: int, whole_ns: int, hidden_ns: int, told: Phased | str) -> CommunicationFigures:
+    kind, group, number = key
+    phase: Phase | None = None if number is None else PHASES[number]
+    why = {"group": (group, _NO_GROUP), "phase": (phase, told if isinstance(told, str) else "")}
+    return CommunicationFigures(
+        kind=kind,
+        group=group,
+        phase=phase,
+        calls=calls,
+        communication_ns=whole_ns,
+        hidden_ns=hidden_ns,
+        exposed_ns=whole_ns - hidden_ns,
+        missing={name: reason for name, (value, reason) in why.items() if value is None},
+    )

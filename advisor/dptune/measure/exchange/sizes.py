@@ -1,0 +1,75 @@
+"""Message sizes for calls that were recorded without shapes.
+
+The lean window has no shapes; the rich window of the same rank has. A step makes the same collectives every time, so
+the calls of a lean step take their sizes, in order, from those of a rich step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dptune.measure.exchange.calls import Call
+from dptune.runfile.facts import Facts
+
+NO_SIZE = "the trace was recorded without shapes, and no window with shapes shows the same collectives in each step"
+
+
+def with_sizes(lean: list[Call], rich: list[Call], facts: Facts | None) -> list[Call]:
+    """The lean calls, with type, size and group from the rich window, else from DDP's bucket sizes, where they fit."""
+    if all(call.message_bytes is not None for call in lean):
+        return lean
+    pattern = _pattern(rich)
+    buckets = _buckets(facts)
+    sized: list[Call] = []
+    for step in _by_step(lean):
+        if pattern and [call.kind for call in step] == [call.kind for call in pattern]:
+            sized += [_sized(call, model) for call, model in zip(step, pattern, strict=True)]
+        else:
+            sized += _reduced(step, buckets)
+    return sized
+
+
+def _sized(call: Call, model: Call) -> Call:
+    if call.message_bytes is not None:
+        return call
+    return replace(
+        call,
+        dtype=call.dtype or model.dtype,
+        message_bytes=model.message_bytes,
+        group=call.group or model.group,
+        group_size=call.group_size or model.group_size,
+    )
+
+
+def _pattern(rich: list[Call]) -> list[Call]:
+    """The calls of one step with sizes; nothing where the rich steps differ from each other."""
+    steps = _by_step(rich)
+    shapes = {tuple((call.kind, call.dtype, call.message_bytes) for call in step) for step in steps}
+    return steps[0] if len(shapes) == 1 else []
+
+
+def _reduced(step: list[Call], buckets: Sequence[int]) -> list[Call]:
+    """Sizes from DDP's buckets, where a step all-reduces exactly those (or them once per backward)."""
+    reduces = [call for call in step if call.kind == "all_reduce"]
+    if not buckets or not reduces or len(reduces) % len(buckets):
+        return step
+    sizes = iter(list(buckets) * (len(reduces) // len(buckets)))
+    return [
+        replace(call, message_bytes=next(sizes)) if call.kind == "all_reduce" and call.message_bytes is None else call
+        for call in step
+    ]
+
+
+def _buckets(facts: Facts | None) -> list[int]:
+    """Bucket sizes in bytes in the order they are reduced; a comm hook sends something else than the bucket."""
+    if facts is None or len(facts.ddp) != 1 or facts.ddp[0].comm_hook not in (None, "", "None"):
+        return []
+    return facts.ddp[0].rebuilt_bucket_sizes or facts.ddp[0].bucket_sizes
+
+
+def _by_step(calls: list[Call]) -> list[list[Call]]:
+    steps: dict[int, list[Call]] = {}
+    for call in calls:
+        steps.setdefault(call.step, []).append(call)
+    return list(steps.values())

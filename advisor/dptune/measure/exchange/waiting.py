@@ -1,0 +1,37 @@
+"""Of each rank's collectives, when data moved and when a rank waited for another that had not come yet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from dptune.measure.device.timeline import Split
+from dptune.measure.exchange.matching import Exchange
+from dptune.measure.intervals import Intervals
+
+
+def splits(exchanges: Iterable[Exchange]) -> dict[tuple[int, str], Split]:
+    """By rank and device, in nanoseconds since the epoch.
+
+    Of a symmetric collective whose whole group was read the transfer is as long as its shortest duration, that of the
+    last rank to come, and lies at its end; what comes before is waiting. Others stay unsplit.
+    """
+    moving: dict[tuple[int, str], list[tuple[int, int, int]]] = defaultdict(list)
+    for exchange in exchanges:
+        if exchange.splits:
+            transfer_ns = exchange.transfer_ns
+            for rank, device, start, end in zip(
+                exchange.ranks.tolist(),
+                exchange.devices,
+                exchange.start_ns.tolist(),
+                exchange.end_ns.tolist(),
+                strict=True,
+            ):
+                moving[rank, device].append((start, end - transfer_ns, end))
+    found = {}
+    for key, times in moving.items():
+        start, moved, end = np.array(times, dtype=np.int64).T
+        found[key] = Split(transfer=Intervals.union(moved, end), waiting=Intervals.union(start, moved))
+    return found

@@ -1,0 +1,89 @@
+"""Who made a call of the runtime: the operator, the nn.Module and the user's function around it.
+
+Modules and functions are Python's, and stand in a trace only where it was recorded with stacks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.device.operations import ENCLOSING
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.intervals import Ints, Mask
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import OPERATOR_CATEGORIES
+
+PYTHON_CATEGORIES = frozenset({"python_function"})
+_MODULE = re.compile(r"^nn\.Module: (.+)$")
+_FRAME = re.compile(r"^(?P<file>[^<].*\.py)\(\d+\): ")
+_INSTALLED = re.compile(r"(?:^|/)(?:site-packages|dist-packages)/|/lib/python\d|^(?:torch|dptune)/")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What is around a call; None where nothing of the kind is."""
+
+    operator: str | None
+    module: str | None
+    function: str | None
+
+
+def has_stacks(columns: Columns) -> bool:
+    """Whether the trace was recorded with Python's stacks."""
+    return bool(columns.of_category(PYTHON_CATEGORIES).any())
+
+
+def callers(columns: Columns, launch: Ints) -> list[Caller]:
+    """For each call, by its row, who made it.
+
+    The operator is the outermost of the `aten::` operators that lie directly around the call (`aten::item`, not the
+    `aten::_local_scalar_dense` inside it), or the innermost of another kind.
+    """
+    python = columns.of_category(PYTHON_CATEGORIES)
+    operators = columns.of_category(OPERATOR_CATEGORIES) & ~columns.named(ENCLOSING.match)
+    told = (
+        _operators(columns, np.flatnonzero(operators), launch),
+        _innermost(columns, python & columns.named(_MODULE.match), launch),
+        _innermost(columns, python & columns.named(is_users), launch),
+    )
+    return [
+        Caller(
+            None if operator == NOWHERE else columns.name(operator),
+            None if module == NOWHERE else columns.name(module).removeprefix("nn.Module: "),
+            None if function == NOWHERE else columns.name(function),
+        )
+        for operator, module, function in zip(*(rows.tolist() for rows in told), strict=True)
+    ]
+
+
+def is_users(frame: str) -> bool:
+    """Whether a frame of Python is neither torch's, Python's nor the recorder's, nor where packages are installed.
+
+    A trace has file names only, cut by the folders of `sys.path`: an installed package counts as the user's own there.
+    """
+    match = _FRAME.match(frame)
+    if match is None or _INSTALLED.search(match["file"]):
+        return False
+    return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names
+
+
+def _innermost(columns: Columns, wanted: Mask, launch: Ints) -> Ints:
+    rows = np.flatnonzero(wanted)
+    found = Ranges.of_rows(columns, rows).at(columns.thread[launch], columns.ts_ns[launch])
+    return np.where(found == NOWHERE, NOWHERE, np.append(rows, NOWHERE)[found])
+
+
+def _operators(columns: Columns, rows: Ints, launch: Ints) -> Ints:
+    ranges = Ranges.of_rows(columns, rows)
+    found = ranges.at(columns.thread[launch], columns.ts_ns[launch])
+    parents = ranges.parents()
+    aten = columns.named(lambda name: name.startswith("aten::"))[rows]
+    own = np.arange(len(rows))
+    outer = np.where((parents != NOWHERE) & aten & aten[parents], parents, own) if len(rows) else own
+    while len(outer) and (outer[outer] != outer).any():
+        outer = outer[outer]
+    return np.where(found == NOWHERE, NOWHERE, np.append(rows[outer], NOWHERE)[found])

@@ -1,0 +1,119 @@
+"""The steps that the figures are of: the same numbers on all ranks, without those that took much longer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import takewhile
+
+import numpy as np
+
+from dptune.measure.steps.outliers import outliers
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import RankView, busiest, renumbered, without
+from dptune.measured import SetAsideStep, StepsFigures
+from dptune.trace.kernels import OPTIMIZER_KERNEL_NAME, Work
+
+_MARKED = "the script marks its steps: they need not be alike"
+_SAME_STEP = 0.25  # of a step: how far the beginnings of one step on two ranks may lie apart
+
+
+def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep]]:
+    """The ranks with the steps that are kept, and those set aside, on all ranks alike.
+
+    How long a step took is the median over ranks of its window on the rank's busiest device: a rank that is slow in
+    one step makes the others wait in it. A step stays, however long, that runs an optimizer or communicates where the
+    shorter ones do not: the others are then micro-batches of it.
+    """
+    views = _numbered_alike(views)
+    lengths: dict[int, list[int]] = defaultdict(list)
+    for own in views:
+        for window in busiest(own):
+            lengths[window.number].append(window.length_ns)
+    numbers = sorted(lengths)
+    took = [round(float(np.median(lengths[number]))) for number in numbers]
+    long = outliers(took)
+    stay = _by_right(views, {numbers[at] for at in long})
+    long = [at for at in long if numbers[at] not in stay]
+    if not long:
+        return list(views), []
+    usual = float(np.median([took[at] for at in range(len(took)) if at not in long]))
+    first = {at for at, _ in takewhile(lambda pair: pair[0] == pair[1], enumerate(long))}
+    aside = [
+        SetAsideStep(number=numbers[at], length_ns=took[at], of_usual=took[at] / usual, warm_up=at in first)
+        for at in long
+    ]
+    gone = frozenset(step.number for step in aside)
+    return [without(own, gone) for own in views], aside
+
+
+def figures(views: Sequence[RankView], aside: list[SetAsideStep]) -> StepsFigures | None:
+    """What tells the steps, how alike they are and how many there are; None where no rank has any."""
+    stepped = [own for own in views if not own.no_steps]
+    if not stepped:
+        return None
+    basis = next(
+        (own.basis for least in ("repeating", "optimizer") for own in stepped if own.basis == least), "profiler_step"
+    )
+    known = [own.similarity for own in stepped if own.similarity is not None]
+    return StepsFigures(
+        basis=basis,
+        similarity=min(known) if known else None,
+        by_rank={own.rank: len(busiest(own)) for own in stepped},
+        set_aside=aside,
+        missing={} if known else {"similarity": _MARKED},
+    )
+
+
+def _by_right(views: Sequence[RankView], long: set[int]) -> set[int]:
+    """Of long steps those that run an optimizer, or communicate, where none of the others does."""
+    stay: set[int] = set()
+    for own in views if long else ():
+        optimizer = own.columns.named(OPTIMIZER_KERNEL_NAME.search)
+        for device in own.devices:
+            ran = device.operations
+            for wanted in (ran.work == Work.COMMUNICATION, optimizer[ran.rows]):
+                places = np.unique(device.launched_in[wanted & (device.launched_in != OUTSIDE)])
+                holding = {own.steps[at].number for at in places.tolist()}
+                stay |= holding if holding <= long else set()
+    return stay
+
+
+def _numbered_alike(views: Sequence[RankView]) -> list[RankView]:
+    """Steps that carry no number take that of the step which another rank of the host makes at the same time.
+
+    That rank is the first whose steps are marked, else the first. Where the steps of the two do not begin within a
+    quarter of a step (the median), as when the clocks differ, the first steps are taken to be the same.
+    """
+    stepped = [own for own in views if own.steps]
+    model = next((own for own in stepped if own.basis == "profiler_step"), stepped[0] if stepped else None)
+    if model is None:
+        return list(views)
+    numbered = [own if own is model or _has_numbers(own) else renumbered(own, _first(own, model)) for own in views]
+    least = min(step.number for own in numbered for step in own.steps)
+    if least >= 0:
+        return numbered
+    return [renumbered(own, own.steps[0].number - least) if own.steps else own for own in numbered]
+
+
+def _has_numbers(view: RankView) -> bool:
+    return view.basis == "profiler_step" or not view.steps
+
+
+def _first(view: RankView, model: RankView) -> int:
+    """The number of the first step. Devices are compared, not hosts: of two ranks one host may run a step ahead."""
+    starts, others = (
+        np.array([own.trace.base_ns + window.start_ns for window in busiest(own)], dtype=np.int64)
+        for own in (view, model)
+    )
+    if not len(starts) or not len(others):
+        return model.steps[0].number
+    apart = np.abs(others - starts[:, np.newaxis])
+    shifts = range(1 - len(starts), len(others))
+    shift = min(shifts, key=lambda by: float(np.median(np.diagonal(apart, by))))
+    usual = float(np.median([window.length_ns for window in busiest(model)]))
+    if view.trace.host != model.trace.host or np.median(np.diagonal(apart, shift)) > _SAME_STEP * usual:
+        return model.steps[0].number
+    own, other = max(0, -shift), max(0, shift)
+    ahead = busiest(view)[own].number - view.steps[0].number
+    return busiest(model)[other].number - ahead

@@ -1,0 +1,88 @@
+"""How long a step takes: unprofiled from the facts, else as traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dptune.measure.steps.outliers import outliers
+from dptune.measure.views import RankView, busiest
+from dptune.measured import StepTime
+from dptune.runfile.facts import Facts, Window
+
+_FOREIGN = "only dptune records unprofiled steps: this run was not recorded by `dptune profile`"
+_LEAST_WHOLE = 3  # windows: with fewer the last one is needed too
+
+
+def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
+    """Step times as the median over ranks of each rank's median, the quartiles likewise.
+
+    A window with device durations is taken from those, else from host durations. Where the facts have no lean window,
+    its time is that of the trace's steps: on a GPU the device's windows, on a CPU the host's steps. The last window of
+    a GPU lacks its tail of idle, and is left out where there are at least three others. Facts keep all their steps.
+    """
+    unprofiled, lean, rich = (_durations(facts, name) for name in ("unprofiled", "lean", "rich"))
+    if not lean:
+        lean = [traced for view in views if (traced := _traced(view))]
+    figures = {
+        "unprofiled_median_ns": _over_ranks(unprofiled, 50),
+        "unprofiled_q1_ns": _over_ranks(unprofiled, 25),
+        "unprofiled_q3_ns": _over_ranks(unprofiled, 75),
+        "lean_median_ns": _over_ranks(lean, 50),
+        "lean_q1_ns": _over_ranks(lean, 25),
+        "lean_q3_ns": _over_ranks(lean, 75),
+        "rich_median_ns": _over_ranks(rich, 50),
+    }
+    figures["median_ns"] = figures["unprofiled_median_ns"] if unprofiled else figures["lean_median_ns"]
+    no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
+    no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step was recorded")
+    reasons = {
+        "unprofiled_median_ns": no_unprofiled,
+        "unprofiled_q1_ns": no_unprofiled,
+        "unprofiled_q3_ns": no_unprofiled,
+        "lean_median_ns": no_lean,
+        "lean_q1_ns": no_lean,
+        "lean_q3_ns": no_lean,
+        "rich_median_ns": "no window with shapes and stacks was recorded",
+        "median_ns": no_lean,
+    }
+    return StepTime(
+        basis="unprofiled" if unprofiled else "traced",
+        **figures,
+        unprofiled_steps=max(map(len, unprofiled), default=0),
+        unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
+        lean_steps=max(map(len, lean), default=0),
+        rich_steps=max(map(len, rich), default=0),
+        missing={name: reasons[name] for name, value in figures.items() if value is None},
+    )
+
+
+def durations(window: Window | None) -> list[int]:
+    """The step durations of a recorded window: of the device where it was timed, else of the host."""
+    if window is None:
+        return []
+    return window.device_durations_ns or window.durations_ns
+
+
+def median(values: Iterable[int]) -> int | None:
+    """The median in whole nanoseconds; None of nothing."""
+    listed = list(values)
+    return round(float(np.median(listed))) if listed else None
+
+
+def _durations(facts: Sequence[Facts], name: str) -> list[list[int]]:
+    return [found for own in facts if (found := durations(own.window(name)))]
+
+
+def _traced(view: RankView) -> list[int]:
+    """The steps of one trace: the windows of its busiest device, else the host's own."""
+    steps = busiest(view) or view.steps
+    whole = [step for step in steps if not step.open_ended]
+    return [step.length_ns for step in (whole if len(whole) >= _LEAST_WHOLE else steps)]
+
+
+def _over_ranks(ranks: list[list[int]], percentile: int) -> int | None:
+    if not ranks:
+        return None
+    return round(float(np.median([np.percentile(steps, percentile) for steps in ranks])))
