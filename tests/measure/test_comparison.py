@@ -286,11 +286,19 @@ def test_what_limits_the_comparison_is_said() -> None:
         "of a (A) only a part could be read: half is lost",
         "not the same ranks were read in every run: their accounts are of different ranks",
     ]
-    days = [[run(f"{side}{n}", 100 + n, recorded=f"2026-01-{day}{n}") for n in range(2)] for side, day in ("a1", "b2")]
-    (remark,) = compared(*days).remarks
-    assert remark.startswith("all runs of one side were recorded before those of the other")
-    days[1][0] = run("b0", 100, recorded="2026-01-09")
-    assert compared(*days).remarks == []
+
+
+def test_one_side_after_the_other_decides_nothing() -> None:
+    """Five runs that take twice as long: slower by the test, unless all were recorded after the others."""
+    days = [
+        [run(f"{side}{n}", (100 if side == "a" else 200) + n, recorded=f"2026-01-{day}{n}") for n in range(5)]
+        for side, day in ("a1", "b2")
+    ]
+    verdict = compared(*days).verdict
+    assert verdict.outcome == "inconclusive"
+    assert verdict.reason.startswith("all runs of one side were recorded before those of the other")
+    days[1][0] = run("b0", 200, recorded="2026-01-09")
+    assert compared(*days).verdict.outcome == "worse"
 
 
 def test_the_same_recording_twice_is_not_two_runs() -> None:

@@ -6,8 +6,9 @@ that B takes more.
 
 Two runs of the same script differ by chance, on a busy machine by 5 % and more. So two runs alone are never called
 better or worse: their difference is shown, and the verdict is inconclusive. Name several runs of each side, with -- in
-between, for a verdict: at least four of each. Record them in turn and shuffled, not all of A first. The test compares
-one time per run (exact Wilcoxon-Mann-Whitney, two-sided, wrong in at most 5 % of cases in which nothing changed).
+between, for a verdict: at least four of each. Record them in turn and shuffled: where all of A came before all of B,
+nothing is decided. The test compares one time per run (exact Wilcoxon-Mann-Whitney, two-sided, wrong in at most 5 % of
+cases in which nothing changed).
 
 Runs on another device, number of ranks, version of torch, or batch are not comparable, which is an error; --anyway
 shows their difference without a verdict.

@@ -83,6 +83,12 @@ def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) 
     )
 
 
+_NOT_IN_TURN = (
+    "all runs of one side were recorded before those of the other, and what the machine did meanwhile would look the "
+    "same: record A and B in turn, shuffled"
+)
+
+
 def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Sequence[ComparedRun]) -> Verdict:
     apart = [condition.name for condition in conditions if condition.differs]
     if apart:
@@ -92,6 +98,8 @@ def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Se
             return undecided(f"{run.name} ({side}) cannot be judged by itself")
     if time.known("difference") is None:
         return undecided(f"a step time is missing: {time.missing['difference']}")
+    if sides.one_after_the_other:
+        return undecided(_NOT_IN_TURN)
     return decide(*([run.time_ns for run in runs if run.side == side] for side in ("A", "B")))
 
 

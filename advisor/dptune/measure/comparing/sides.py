@@ -78,14 +78,15 @@ class Sides:
                 yield f"of {run.name} ({side}) only a part could be read: {first}"
         if len({tuple(rank.rank for rank in run.measured.ranks) for _, run in self.runs}) > 1:
             yield "not the same ranks were read in every run: their accounts are of different ranks"
+
+    @property
+    def one_after_the_other(self) -> bool:
+        """Whether all runs of one side were recorded before those of the other, which are several."""
         recorded = [[run.report.run.recorded or "" for run in runs] for runs in (self.a, self.b)]
-        if min(map(len, recorded)) > 1 and all(all(side) for side in recorded):
-            earlier, later = sorted(recorded)
-            if max(earlier) < min(later):
-                yield (
-                    "all runs of one side were recorded before those of the other: what the machine did meanwhile "
-                    "would look the same; record A and B in turn, shuffled"
-                )
+        if min(map(len, recorded)) < 2 or not all(all(side) for side in recorded):
+            return False
+        earlier, later = sorted(recorded)
+        return max(earlier) < min(later)
 
     def _condition(self, name: str, read: Callable[[ReadRun], Value]) -> Condition:
         found = [(side, run.name, read(run)) for side, run in self.runs]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.launches import UNLAUNCHED, ending
-from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import IDLE, GapFigures
@@ -68,7 +68,7 @@ def _figures(
             _ON_CPU if own.on_cpu else _UNLAUNCHED,
         ),
         "meanwhile": (
-            _meanwhile(columns, _thread(view, launch), start_ns, end_ns),
+            _meanwhile(columns, _thread(view, _around(columns, start_ns, end_ns), launch), start_ns, end_ns),
             "no range of the launching thread lies in it",
         ),
     }
@@ -84,22 +84,27 @@ def _figures(
     )
 
 
-def _thread(view: RankView, launch: int) -> Mask:
-    """The rows of the thread that launched, or else of those that mark the steps."""
+def _around(columns: Columns, start_ns: int, end_ns: int) -> Ints:
+    """The rows of ranges and calls of the host that overlap the gap, but for the marks of steps."""
+    rows = np.flatnonzero((columns.ts_ns < end_ns) & (columns.end_ns > start_ns))
+    said = columns.of_category(RANGE_CATEGORIES | LAUNCH_CATEGORIES, rows) & ~columns.named(STEP_NAME.match, rows)
+    return np.asarray(rows[said], dtype=np.int64)
+
+
+def _thread(view: RankView, rows: Ints, launch: int) -> Ints:
+    """Those of the rows that are of the thread that launched, or else of those that mark the steps."""
     columns = view.columns
     if launch != UNLAUNCHED:
-        return np.asarray(columns.thread == columns.thread[launch], dtype=np.bool_)
+        return np.asarray(rows[columns.thread[rows] == columns.thread[launch]], dtype=np.int64)
     marks = columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match)
-    return np.isin(columns.thread, columns.thread[marks])
+    return np.asarray(rows[np.isin(columns.thread[rows], columns.thread[marks])], dtype=np.int64)
 
 
-def _meanwhile(columns: Columns, thread: Mask, start_ns: int, end_ns: int) -> str | None:
+def _meanwhile(columns: Columns, rows: Ints, start_ns: int, end_ns: int) -> str | None:
     """The name of the range or call with the most time in the gap, of those that do not enclose all of it and more.
 
     A range around the whole gap (a step, the model) says nothing about it, unless nothing else does.
     """
-    said = thread & columns.of_category(RANGE_CATEGORIES | LAUNCH_CATEGORIES) & ~columns.named(STEP_NAME.match)
-    rows: Ints = np.flatnonzero(said & (columns.ts_ns < end_ns) & (columns.end_ns > start_ns))
     inside = rows[(columns.ts_ns[rows] >= start_ns) | (columns.ends(rows) <= end_ns)]
     rows = inside if len(inside) else rows
     if not len(rows):
