@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dptune.advice import Report
-from dptune.measured import Account, DeviceFigures, LagCause, Measured, Missing, RankFigures
+from dptune.measured import Account, ArrivalFigures, DeviceFigures, LagCause, Measured, Missing, RankFigures
 from dptune.present.amounts import ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
@@ -99,10 +99,26 @@ def straggler(measured: Measured) -> str:
         f"later than any other in {percent(worst.steps_share)} of the steps. All ranks together wait "
         f"{percent(worst.waiting_share)} of their time for the last to come."
     )
+    return f"{said} {meanwhile(arrival)}"
+
+
+def lateness(rank: RankFigures) -> str:
+    """How late one rank comes to collectives, and why."""
+    arrival = rank.arrival
+    if not any(step.lag_ns for step in arrival.steps):
+        return f"never: it comes last to none of its {several(arrival.collectives, 'collective')}"
+    said = (
+        f"{ns_as_ms(arrival.lag_ns)} ms in the median step, last to {percent(arrival.last_share)} of its collectives."
+    )
+    return f"{said} {meanwhile(arrival)}"
+
+
+def meanwhile(arrival: ArrivalFigures) -> str:
+    """What a late rank spends more time on than the others."""
     cause = arrival.known("cause")
     if cause is None:
-        return f"{said} Why is not known: {arrival.missing['cause']}."
-    return f"{said} What it does meanwhile: {LAG_CAUSES[cause]} ({percent(arrival.cause_share)} of its lag)."
+        return f"Why is not known: {arrival.missing['cause']}."
+    return f"What it does meanwhile: {LAG_CAUSES[cause]} ({percent(arrival.cause_share)} of its lag)."
 
 
 def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list[Cell]:

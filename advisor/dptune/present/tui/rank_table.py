@@ -11,9 +11,9 @@ from textual.containers import Container
 from textual.widgets import DataTable
 
 from dptune.advice import Report
-from dptune.present.amounts import Hole
+from dptune.present.amounts import Hole, shown
 from dptune.present.lines import Line, labelled, line, wrapped
-from dptune.present.ranks import COLUMNS, WORDS, rank_of_row, rank_remarks, rank_rows, straggler
+from dptune.present.ranks import COLUMNS, WORDS, lateness, rank_of_row, rank_remarks, rank_rows, straggler
 from dptune.present.table import absent_throughout
 from dptune.present.tui.pane import Layout, Pane
 from dptune.present.visible import visible
@@ -67,6 +67,7 @@ class RankTable(Container):
             yield line(f"Rank {rank.rank}", "strong")
             yield from labelled("File", rank.source, width)
             yield from labelled("Device", str(rank.known("device_name") or "its name is not in the trace"), width)
+            yield from labelled("Comes late", str(shown(lambda: lateness(rank))), width)
             for column, cell in zip(COLUMNS, self._rows[place], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
