@@ -52,7 +52,6 @@ def test_every_kind_and_size(tmp_path: Path) -> None:
             assert size.calls >= 2 * size.samples
             assert size.calls % size.samples == 0
             assert 0 < size.q1_s <= size.median_s <= size.q3_s < 1
-        assert kind.sizes[-1].median_s > kind.sizes[0].median_s
     assert "dptune: all_reduce, 4.00 KiB: " in done.err
 
 
