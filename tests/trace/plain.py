@@ -69,9 +69,9 @@ def reading(trace: Any) -> Plain:
             at = nanoseconds(event.get("ts"))
             for key, value in args.items() if at is not None else ():
                 if isinstance(value, int | Decimal) and not isinstance(value, bool) and abs(value) <= Decimal("1e308"):
-                    found.counters.append((at, f"{word(name)}: {key}", float(value)))
+                    found.counters.append((at, f"{label(name)}: {key}", float(value)))
         elif phase == "M" and name == "thread_name" and isinstance(args, dict) and "name" in args:
-            found.thread_names.setdefault((word(event.get("pid")), word(event.get("tid"))), word(args["name"]))
+            found.thread_names.setdefault((label(event.get("pid")), label(event.get("tid"))), word(args["name"]))
     return found
 
 
@@ -80,7 +80,7 @@ def _complete(found: Plain, position: int, event: dict[str, Any], args: dict[str
     if ts is None or dur is None or ts + dur > FARTHEST_NS:
         found.unreadable += 1
         return
-    name, category, pid = word(event.get("name")), event.get("cat"), word(event.get("pid"))
+    name, category, pid = label(event.get("name")), event.get("cat"), label(event.get("pid"))
     external = whole(args.get("External id"))
     row = {
         "ts_ns": ts,
@@ -92,9 +92,9 @@ def _complete(found: Plain, position: int, event: dict[str, Any], args: dict[str
         "total_bytes": max(whole(args.get("bytes")), -1),
         "position": position,
         "name_id": name,
-        "category_id": OLDEST.get(pid, "") if category is None else word(category),
+        "category_id": OLDEST.get(pid, "") if category is None else label(category),
         "pid_id": pid,
-        "tid_id": word(event.get("tid")),
+        "tid_id": label(event.get("tid")),
     }
     said = args.get("Collective name")
     if said is not None or ("Input Dims" in args and name.startswith(SPEAKING)):
@@ -146,8 +146,13 @@ def whole(value: object) -> int:
     return value if abs(value) < 2**63 else -1
 
 
+def label(value: object) -> str:
+    """What an event, its category, its process or thread is called: of a decimal, the digits as they are written."""
+    return str(value) if isinstance(value, Decimal) else word(value)
+
+
 def word(value: object) -> str:
-    """A name or label as text."""
+    """A word of the arguments as text."""
     return "" if value is None else str(float(value)) if isinstance(value, Decimal) else str(value)
 
 

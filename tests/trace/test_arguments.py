@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from dptune.errors import TraceError
 from dptune.trace import body, text
 from dptune.trace.arguments import arguments
 from dptune.trace.decode import decode
@@ -44,6 +45,14 @@ def test_an_event_without_arguments_has_none(tmp_path):
     )
     assert arguments(decode(path), [0]) == [{}]
     assert arguments(decode(path), []) == []
+
+
+@pytest.mark.parametrize("text", ["", " " * 10_000])
+def test_a_file_that_changed_is_told(tmp_path, text):
+    trace = trace_of(tmp_path / "t.json", 30)
+    (tmp_path / "t.json").write_text("{" + text)
+    with pytest.raises(TraceError, match=r"cannot read .*t\.json again: it (changed|became shorter) since it was read"):
+        arguments(trace, [5])
 
 
 def test_real_traces(real_traces):

@@ -1,5 +1,6 @@
 """Columns that were kept are those of the file as it is now, or are not used."""
 
+import errno
 import json
 import os
 import shutil
@@ -7,12 +8,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dptune.finding import Finding
 from dptune.trace import cache, load
 from dptune.trace.decode import decode
 from dptune.trace.reading import read
@@ -47,7 +49,7 @@ def age(path, seconds=3600.0):
 
 
 def entries(path):
-    return sorted((path.parent / cache.FOLDER).glob("*.npz"))
+    return sorted((path.parent / cache.FOLDER).glob("*.columns"))
 
 
 def refuse(*_args, **_kwargs):
@@ -128,12 +130,10 @@ def test_a_damaged_entry_is_as_good_as_none(trace_file, damage):
     elif damage == "text":
         held = bytearray(b"hello" * 1000)
     elif damage == "words":
-        with np.load(entry) as arrays:
-            kept = dict(arrays)
-        told = json.loads(kept["told"].tobytes())
+        told, arrays = cache._contents(first)
         told["words"]["columns.names"] = told["words"]["columns.names"][:3]
-        kept["told"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
-        np.savez(entry, **kept)
+        with entry.open("wb") as out:
+            cache._fill(out, told, arrays)
         held = bytearray(entry.read_bytes())
     entry.unlink()
     if damage == "folder":
@@ -144,10 +144,106 @@ def test_a_damaged_entry_is_as_good_as_none(trace_file, damage):
     assert same(read(str(trace_file)), first)
 
 
+def test_no_bit_of_an_entry_may_differ(trace_file, recwarn):
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    sound = entry.read_bytes()
+    for at in [*range(200), *range(200, len(sound), len(sound) // 300)]:
+        held = bytearray(sound)
+        held[at] ^= 1 << at % 8
+        entry.write_bytes(held)
+        assert cache.Entry(str(trace_file)).load() is None
+    entry.write_bytes(sound)
+    assert same(cache.Entry(str(trace_file)).load(), first)
+    assert list(recwarn) == []
+
+
+@pytest.mark.parametrize("told", [{}, {"arrays": {"columns.ts_ns": ["O", 1]}}, {"arrays": {"columns.ts_ns": 1}}])
+def test_a_sound_entry_that_tells_something_else_is_none(trace_file, told):
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    with entry.open("wb") as out:
+        cache._fill(out, told, [first.columns.ts_ns])
+    assert cache.Entry(str(trace_file)).load() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_a_folder_that_cannot_be_entered_leaves_it_to_the_users(trace_file, tmp_path, monkeypatch):
+    """As root enters any folder, the refusal is made here."""
+    real = Path.open
+
+    def refuse(path, *args, **kwargs):
+        if path.parent.name == cache.FOLDER:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "exists", lambda path, real=Path.exists: bool(path.name != ".gitignore" and real(path)))
+    first = read(str(trace_file))
+    assert len(list((tmp_path / "home" / "dptune" / "columns").glob("*.columns"))) == 1
+    monkeypatch.setattr("dptune.trace.reading.decode", refuse)
+    assert same(read(str(trace_file)), first)
+
+
+def test_a_name_that_is_no_text_fails_nothing(trace_file):
+    trace = read(str(trace_file))
+    finding = Finding(code="x", level="partial", text="\udce9 is no text")
+    for entry in entries(trace_file):
+        entry.unlink()
+    cache.Entry(str(trace_file)).store(replace(trace, findings=(finding,)))
+    assert entries(trace_file) == []
+    assert list((trace_file.parent / cache.FOLDER).glob("*.tmp")) == []
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(trace_file):
+    before = trace_file.stat()
+    first = cache.Entry(str(trace_file))
+    held = bytearray(trace_file.read_bytes())
+    time.sleep(0.05)  # the time of change is a clock of 10 ms
+    trace_file.write_bytes(held)
+    os.utime(trace_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert trace_file.stat().st_mtime_ns == before.st_mtime_ns
+    first.store(decode(trace_file))
+    assert entries(trace_file) == []
+
+
+def test_a_file_that_was_new_when_it_was_opened_is_not_kept(trace_file):
+    os.utime(trace_file)
+    entry = cache.Entry(str(trace_file))
+    age(trace_file)
+    entry._identity = cache.Entry(str(trace_file))._identity  # reading took so long
+    entry.store(decode(trace_file))
+    assert entries(trace_file) == []
+
+
+def test_what_killed_writers_left_goes_after_a_day(trace_file):
+    folder = trace_file.parent / cache.FOLDER
+    folder.mkdir()
+    old, young = folder / "writing-1.tmp", folder / "writing-2.tmp"
+    for path in (old, young):
+        path.write_text("half")
+    age(old, 2 * cache.ABANDONED_SECONDS)
+    read(str(trace_file))
+    assert len(entries(trace_file)) == 1
+    assert list(folder.glob("*.tmp")) == [young]
+
+
+def test_a_writer_that_has_to_end_leaves_nothing(trace_file, monkeypatch):
+    def ended(out, *_):
+        out.write(b"half")
+        cache.abandon()
+        raise SystemExit
+
+    monkeypatch.setattr(cache, "_fill", ended)
+    with pytest.raises(SystemExit):
+        read(str(trace_file))
+    assert [path.name for path in (trace_file.parent / cache.FOLDER).iterdir()] == [".gitignore"]
+
+
 def test_a_folder_that_cannot_be_written_leaves_it_to_the_users(trace_file, tmp_path, monkeypatch):
     (trace_file.parent / cache.FOLDER).write_text("a file stands where the folder would")
     first = read(str(trace_file))
-    (entry,) = (tmp_path / "home" / "dptune" / "columns").glob("*.npz")
+    (entry,) = (tmp_path / "home" / "dptune" / "columns").glob("*.columns")
     assert entry.stat().st_size > 1000
     monkeypatch.setattr("dptune.trace.reading.decode", refuse)
     assert same(read(str(trace_file)), first)
@@ -156,12 +252,12 @@ def test_a_folder_that_cannot_be_written_leaves_it_to_the_users(trace_file, tmp_
 def test_the_users_folder_stays_small(trace_file, tmp_path, monkeypatch):
     (trace_file.parent / cache.FOLDER).write_text("a file stands where the folder would")
     monkeypatch.setattr(cache, "USER_FOLDER_BYTES", 1)
-    old = tmp_path / "home" / "dptune" / "columns" / "0-0.npz"
+    old = tmp_path / "home" / "dptune" / "columns" / "0-0.columns"
     old.parent.mkdir(parents=True)
     old.write_bytes(b"old")
     age(old)
     read(str(trace_file))
-    (entry,) = old.parent.glob("*.npz")
+    (entry,) = old.parent.glob("*.columns")
     assert entry != old
 
 
@@ -184,7 +280,7 @@ def _read_often(path: str) -> int:
     cache.LEAST_TEXT_BYTES = 0
     events = set()
     for _ in range(15):
-        for entry in Path(path).parent.glob(f"{cache.FOLDER}/*.npz"):
+        for entry in Path(path).parent.glob(f"{cache.FOLDER}/*.columns"):
             entry.unlink(missing_ok=True)
         events.add(read(path).events)
     (one,) = events

@@ -11,6 +11,7 @@ from dptune.measure import measure
 from dptune.trace import load
 from dptune.trace.body import Body
 from dptune.trace.decode import decode
+from dptune.trace.repair import repair
 
 TRACE = json.dumps(
     {
@@ -112,6 +113,78 @@ def test_events_after_the_closing_bracket_are_said_to_be_lost(tmp_path):
     trace = read(tmp_path, KERNEL % b"", KERNEL % b"", after=b"], " + KERNEL % b"" + b"]}")
     assert len(trace.columns) == 2
     assert "the list of events is closed and more of them follow" in trace.partial
+
+
+REST = b'],"distributedInfo":{"rank":3,"world_size":4},"baseTimeNanoseconds":1700000000000000000,"traceName":"t"}'
+
+
+@pytest.mark.parametrize(
+    ("kept", "rank", "base_ns"),
+    [
+        (b"]", None, 0),
+        (b'],"distributedInfo":{"rank":3,"world', None, 0),
+        (b'],"distributedInfo":{"rank":3,"world_size":4}', 3, 0),
+        (b'],"distributedInfo":{"rank":3,"world_size":4},"baseTimeNanoseconds":17000000', 3, 0),
+        (REST[: REST.index(b',"traceName')], 3, 0),  # that number may have had more digits
+        (REST[: REST.index(b'"traceName')], 3, 1_700_000_000_000_000_000),
+        (REST[:-2], 3, 1_700_000_000_000_000_000),
+        (REST[:-1], 3, 1_700_000_000_000_000_000),
+    ],
+)
+def test_a_cut_after_the_events_is_said_and_whole_values_are_read(tmp_path, kept, rank, base_ns):
+    trace = read(tmp_path, KERNEL % b"", KERNEL % b"", after=kept)
+    assert "of what follows the events is missing" in trace.partial
+    assert (len(trace.columns), trace.distributed.rank, trace.base_ns) == (2, rank, base_ns)
+
+
+@pytest.mark.parametrize("after", [REST, REST + b" \n", REST.replace(b',"t', b', ,"t'), b"]}", b" ] , } ", b"],\n}"])
+def test_a_whole_rest_is_no_damage(tmp_path, after):
+    assert read(tmp_path, KERNEL % b"", after=after).partial == ""
+
+
+@pytest.mark.parametrize("value", [b"NaN", b'"C:\\x"', b'"\x01"', b"-inf", b"[{},[1]]", b"[1,]"])
+def test_a_careless_rest_is_read(tmp_path, value):
+    after = REST[:-1] + b',"deviceProperties":[{"id":0,"name":"A"}],"x":%s}' % value
+    trace = read(tmp_path, KERNEL % b"", after=after)
+    assert (trace.partial, trace.distributed.rank, len(trace.devices)) == ("", 3, 1)
+
+
+@pytest.mark.parametrize("junk", [b"garbage", b"\n[" + KERNEL % b"" + b"]", b"\0\0"])
+def test_what_follows_a_trace_is_said(tmp_path, junk):
+    path = tmp_path / "t.json"
+    for whole, what in ((b"[%s]", "the list of events"), (b'{"schemaVersion":1,"traceEvents":[%s]}', "the trace")):
+        path.write_bytes(whole % (KERNEL % b"") + junk)
+        trace = decode(path)
+        assert trace.events == 1
+        assert f"where what follows {what} is no part of it" in trace.partial
+
+
+NUMBERS = [b"1e400", b"-1e400", b"9" * 5000, b"1700000000000000.1234", b"1.50", b"1e3", b"12"]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("again", [b"", b'"ph":"X",'])
+@pytest.mark.parametrize("field", [b'"pid":0', b'"tid":7', b'"cat":"kernel"', b'"name":"k"'])
+def test_a_word_that_is_a_number_is_its_text(tmp_path, field, number, again):
+    odd = KERNEL.replace(field, again + field.split(b":")[0] + b":" + number) % b""
+    columns = read(tmp_path, KERNEL % b"", odd, KERNEL % b"").columns
+    assert len(columns) == 3
+    ids = {b'"pid"': columns.pid_id, b'"tid"': columns.tid_id, b'"cat"': columns.category_id}
+    words = {b'"cat"': columns.categories, b'"name"': columns.names}
+    key = field.split(b":")[0]
+    assert words.get(key, columns.labels)[ids.get(key, columns.name_id)[1]] == number.decode()
+    assert columns.stream.tolist() == [7, 7, 7]
+
+
+def test_a_phase_that_is_a_number_is_another_kind_of_event(tmp_path):
+    trace = read(tmp_path, KERNEL % b"", KERNEL.replace(b'"ph":"X"', b'"ph":1e400') % b"", KERNEL % b"")
+    assert (trace.events, len(trace.columns), trace.findings) == (3, 2, ())
+
+
+def test_mending_what_is_never_closed_takes_no_longer_than_it_is_long():
+    """Looked for anew at each quote, the end of the string would take hours."""
+    text = b'{"x":nan,"note":"' + b'\\"' * 500_000
+    assert repair(text) == text.replace(b"nan", b"null")
 
 
 def test_an_allocation_without_arguments_is_none(tmp_path):

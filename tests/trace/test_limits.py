@@ -29,7 +29,7 @@ def small(monkeypatch):
         monkeypatch.setattr(module, "BLOCK_BYTES", 70_000)
     monkeypatch.setattr(body, "LONGEST_EVENT_BYTES", 300_000)
     monkeypatch.setattr(decode_module, "LONGEST_BYTES", 300_000)
-    monkeypatch.setattr(builder, "MOST_ROWS", 10_000)
+    monkeypatch.setattr(builder, "MOST_EVENTS", 10_000)
     monkeypatch.setattr(builder, "MOST_CHARACTERS", 100_000)
 
 
@@ -41,6 +41,12 @@ def written(path, content):
 def test_more_events_than_fit(tmp_path, small):
     trace = decode(written(tmp_path / "t.json", HEAD + b",".join([event()] * 30_000) + b"]}"))
     assert 10_000 < len(trace.columns) < 12_000
+    assert "reading stopped at the limit of 10,000 events" in trace.partial
+
+
+def test_events_that_are_not_complete_count_too(tmp_path, small):
+    trace = decode(written(tmp_path / "t.json", HEAD + event() + b",{}" * 100_000 + b"]}"))
+    assert 10_000 < trace.events < 60_000
     assert "reading stopped at the limit of 10,000 events" in trace.partial
 
 

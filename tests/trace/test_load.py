@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,43 @@ def test_the_file_latest_stands_for_the_run_it_names(tmp_path):
     recording(tmp_path / "runs" / "new", 0)
     (tmp_path / "runs" / "latest").write_text("new\n")
     assert sorted(ranks(load([tmp_path / "runs" / "latest"]))) == [0]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A run folder as `dptune profile` leaves it."""
+    folder = tmp_path / "run"
+    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "healthy"
+    shutil.copytree(sample, folder, ignore=shutil.ignore_patterns(".dptune-cache"))
+    (folder / "links.json").write_text("{}")
+    (folder / "live").mkdir()
+    (folder / "rank-00000.log").write_text("a line")
+    return folder
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_shell_that_names_all_files_of_a_run_folder_names_the_folder(recorded, order):
+    whole, spread = load([recorded]), load(sorted(recorded.iterdir())[::order])
+    assert ranks(spread) == ranks(whole)
+    assert spread.findings == whole.findings
+    assert (spread.sources, spread.rank_basis) == (whole.sources, whole.rank_basis)
+    assert [rank.rich_source for rank in spread.ranks] == [rank.rich_source for rank in whole.ranks]
+
+
+def test_a_folder_and_a_trace_of_it_are_the_folder(recorded, monkeypatch):
+    monkeypatch.chdir(recorded.parent)
+    trace = recorded / "rank-00001.trace.json.gz"
+    for named in ([recorded, trace], [trace, recorded], [trace, "run", recorded], ["run/run.json", trace, trace]):
+        assert ranks(load(named)) == ranks(load([recorded]))
+
+
+def test_a_trace_of_a_folder_by_itself_and_one_that_is_none_of_it(recorded):
+    assert load([recorded / "rank-00001.trace.json.gz"]).rank_basis != "the run folder"
+    other = write(recorded / "other.json", rank=7, world=8)
+    assert ranks(load([recorded, other]))[7] == "other.json"
+
+
+def test_digits_that_are_no_number(tmp_path):
+    for name in ("a\u00b2.json", "a\u0663.json", "a3.json"):
+        write(tmp_path / name)
+    assert len(load([str(tmp_path)]).ranks) == 3

@@ -1,6 +1,8 @@
 """What another process hands over by a file comes out as it went in, and needs no room that is not there."""
 
 import errno
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,6 +11,12 @@ import pytest
 
 from dptune.trace import parcel as parcels
 from dptune.trace.parcel import Parcel, parcel
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Arrays of a few bytes are worth a file."""
+    monkeypatch.setattr(parcels, "LEAST_BYTES", 1)
 
 
 def test_arrays_come_out_as_they_went_in(tmp_path):
@@ -25,10 +33,24 @@ def test_arrays_come_out_as_they_went_in(tmp_path):
     assert found["a"][:2].tolist() == [7, 1]
 
 
-@pytest.mark.parametrize("small", [{"a": 1}, {"none": np.empty(0)}, ValueError("why")])
-def test_what_holds_no_bytes_is_handed_over_as_it_is(tmp_path, small):
+@pytest.mark.parametrize("small", [{"a": 1}, {"none": np.empty(0)}, ValueError("why"), {"few": np.arange(10)}])
+def test_what_holds_few_bytes_is_handed_over_as_it_is(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(parcels, "LEAST_BYTES", 100)
     assert parcel(small, str(tmp_path)) is small
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in /proc")
+def test_what_was_opened_holds_no_file_open(tmp_path):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    found = [parcel({"a": np.arange(1000)}, str(tmp_path)).open() for _ in range(50)]
+    assert len(found) == 50
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_in_a_folder_that_is_gone_it_is_handed_over_as_it_is(tmp_path):
+    arrays = {"a": np.arange(10)}
+    assert parcel(arrays, str(tmp_path / "gone")) is arrays
 
 
 def test_without_room_it_is_handed_over_as_it_is(tmp_path, monkeypatch):
@@ -63,3 +85,34 @@ def test_the_folder_is_in_memory_where_there_is_room_for_it(tmp_path, monkeypatc
     monkeypatch.setattr(parcels, "MEMORY", tmp_path / "absent")
     with parcels.folder() as inside:
         assert Path(inside).parent == Path(tempfile.gettempdir())
+
+
+def test_where_no_folder_can_be_made_there_is_none(monkeypatch):
+    """In memory, because it is read-only; then anywhere."""
+    asked = []
+
+    def refuse(**options):
+        asked.append(options.get("dir"))
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(parcels, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(parcels.tempfile, "mkdtemp", refuse)
+    with parcels.folder() as inside:
+        assert inside is None
+    assert asked[-1] is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no folder in memory")
+def test_what_a_killed_process_left_is_removed_and_what_is_in_use_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(parcels, "MEMORY", tmp_path)
+    monkeypatch.setattr(parcels, "LEAST_ROOM_BYTES", 0)
+    left, young = tmp_path / "dptune-parcels-left", tmp_path / "dptune-parcels-young"
+    for each in (left, young):
+        each.mkdir()
+        (each / "parcel").write_bytes(b"x")
+    with parcels.folder() as used:
+        for each in (left, used):
+            os.utime(each, (1e9, 1e9))
+        with parcels.folder() as other:
+            assert {path.name for path in tmp_path.iterdir()} == {Path(used).name, Path(other).name, young.name}
+    assert list(tmp_path.iterdir()) == [young]

@@ -1,10 +1,14 @@
 """Several traces at once: by processes of dptune's own, or by any executor that is passed in."""
 
+import errno
 import gzip
 import os
 import re
 import signal
+import subprocess
+import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -70,7 +74,7 @@ def test_processes_of_its_own(eight, monkeypatch):
 
 
 def test_few_bytes_are_read_here(eight, monkeypatch):
-    monkeypatch.setattr(reading, "_processes", lambda _jobs: pytest.fail("processes were started"))
+    monkeypatch.setattr(reading, "workers", lambda *_: pytest.fail("processes were started"))
     assert len(load([eight], jobs=2).ranks) == 8
     monkeypatch.setattr(reading, "LEAST_BYTES", 0)
     assert len(load([eight / "trace_0.json.gz"], jobs=2).ranks) == 1
@@ -110,6 +114,67 @@ def test_a_process_that_was_killed_is_one_sentence(eight):
     ):
         load([eight], executor=Dying(pool))
     assert "--jobs 1" in raised.value.hint
+
+
+def test_a_process_that_died_before_all_was_asked_is_one_sentence(eight):
+    class Broken(Here):
+        def submit(self, function, /, *args, **kwargs):
+            raise BrokenProcessPool("a process died")
+
+    with pytest.raises(RunError, match="died, most likely for want of memory"):
+        load([eight], executor=Broken())
+
+
+def test_without_semaphores_it_is_read_here(eight, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(reading, "LEAST_BYTES", 0)
+    monkeypatch.setattr(reading, "workers", refuse)
+    assert len(load([eight], jobs=2).ranks) == 8
+
+
+ENDLESS = """
+import signal, sys, threading, time
+from pathlib import Path
+from dptune.commands.ending import ending
+from dptune.trace import parcel, workers
+
+def read(folder):
+    Path(folder, "written").touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    parcel.MEMORY = Path(sys.argv[1])
+    parcel.LEAST_ROOM_BYTES = 0
+    with ending(), parcel.folder() as shared, workers.workers(2, shared) as pool:
+        asked = [pool.submit(read, shared) for _ in range(20)]
+        while not Path(shared, "written").exists():
+            time.sleep(0.01)
+        print("reading", flush=True)
+        asked[0].result()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_workers_end_with_the_process_that_asked(tmp_path, name):
+    """Each of their calls takes ten minutes, and stdout ends when the last of them has."""
+    (tmp_path / "memory").mkdir()
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "memory")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout.readline() == "reading\n"
+    process.send_signal(getattr(signal, name))
+    process.communicate(timeout=60)
+    ends = {"SIGINT": (1, -signal.SIGINT), "SIGTERM": (143,), "SIGHUP": (129,), "SIGKILL": (-signal.SIGKILL,)}
+    assert process.returncode in ends[name]
+    assert list((tmp_path / "memory").iterdir()) == []
 
 
 def test_an_interrupt_waits_for_no_trace(eight):

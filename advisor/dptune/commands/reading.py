@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.ending import ending
 from dptune.commands.sweeps import check_fit, sweep_of
 from dptune.errors import RunError
 from dptune.runfile.paths import LATEST, RUNS
@@ -69,7 +70,7 @@ def _read(paths: Sequence[str], jobs: int | None, cached: bool, links: Path | No
     settings = config.load()
     chosen: Sequence[str | Path] = paths or [latest(RUNS)]
     sweep = sweep_of(chosen, links)
-    with progress() as show:
+    with ending(), progress() as show:
         run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
         measured = measure(run, sweep)
     check_fit(sweep, measured)

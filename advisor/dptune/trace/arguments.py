@@ -37,6 +37,8 @@ def arguments(trace: Trace, rows: Sequence[int]) -> list[dict[str, Any]]:
     for block, text in _texts(trace, sorted(wanted)):
         first = int(trace.blocks.position[block])
         pieces = list(_pieces(text))
+        if max(wanted[block]) >= len(pieces):
+            raise _changed(trace, "it changed since it was read")
         found.update({first + at: _args(pieces[at]) for at in wanted[block]})
     return [found[position] for position in positions.tolist()]
 
@@ -54,10 +56,13 @@ def _texts(trace: Trace, blocks: list[int]) -> Iterator[tuple[int, bytes]]:
                 else:
                     held += more
             if at + len(held) < end:
-                why = text.broken or "it became shorter since it was read"
-                raise TraceError(f"cannot read {text.name} again: {why}", "read the run again")
+                raise _changed(trace, text.broken or "it became shorter since it was read")
             yield block, held[begin - at : end - at]
             at, held = at + len(held[: end - at]), held[end - at :]
+
+
+def _changed(trace: Trace, why: str) -> TraceError:
+    return TraceError(f"cannot read {source.redacted(trace.path)} again: {why}", "read the run again")
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:

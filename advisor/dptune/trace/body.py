@@ -8,9 +8,10 @@ from collections import deque
 import msgspec
 import numpy as np
 
+from dptune.trace import single
 from dptune.trace.builder import Builder
 from dptune.trace.events import Blocks
-from dptune.trace.repair import REFUSED, decoded
+from dptune.trace.repair import REFUSED
 from dptune.trace.scan import Walk
 from dptune.trace.schema import TYPED, Event
 from dptune.trace.text import BLOCK_BYTES, GIB, Text
@@ -20,8 +21,7 @@ LONGEST_BYTES = 64 * MIB  # of what stands before or after the events
 LONGEST_EVENT_BYTES = 8 * MIB  # walking one made of nothing but brackets takes seconds for each of them
 
 _TYPED = msgspec.json.Decoder(list[TYPED])
-_TOLERANT = msgspec.json.Decoder(list[Event])
-_EVENT = msgspec.json.Decoder(Event)
+_TOLERANT = msgspec.json.Decoder(list[Event], float_hook=str)  # pids and tids keep their digits
 _NEXT = re.compile(rb"\}\s*+,\s*+(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _TAIL_BYTES = 16 * 1024  # where the last boundary is looked for first
@@ -35,44 +35,44 @@ SECOND = ", where a second trace begins: two ranks wrote to one file"
 class Body:
     """What stands between the brackets of `traceEvents`: `first` is the text after the opening one, at byte `offset`.
 
-    After `take`, `footer` is the text after the closing bracket ("" where it is missing), and `damage` says where the
-    events broke off ("" where they did not).
+    After `take`, `footer` is the text after the closing bracket ("" where it is missing), at byte `offset`; `damage`
+    says where the events broke off ("" where they did not).
     """
 
     def __init__(self, text: Text, first: bytes, offset: int, builder: Builder) -> None:
         self.footer = b""
         self.damage = ""
+        self.offset = offset  # of the first byte of _pending
         self._text = text
         self._builder = builder
         self._pending = first
-        self._offset = offset  # of the first byte of _pending
         self._ended = False
         self._closed = False
         self._blocks: list[tuple[int, int, int]] = []
 
     def take(self) -> None:
         """Read the events to their end."""
-        need, reached = BLOCK_BYTES, self._offset
+        need, reached = BLOCK_BYTES, self.offset
         while not self._closed and not self.damage:
             self._fill(need)
             before = self._builder.events
             if not self._at_once():
                 self._one_by_one()
             if self._builder.full:
-                self._break(f": reading stopped at the limit of {self._builder.full}")
+                self.broken(f": reading stopped at the limit of {self._builder.full}")
             elif self._builder.events > before:
-                need, reached = BLOCK_BYTES, self._offset
-            elif not self.damage and self._offset + len(self._pending) - reached > LONGEST_EVENT_BYTES:
-                self._break(f", where no event ends in {LONGEST_EVENT_BYTES // MIB} MiB")
+                need, reached = BLOCK_BYTES, self.offset
+            elif not self.damage and self.offset + len(self._pending) - reached > LONGEST_EVENT_BYTES:
+                self.broken(f", where no event ends in {LONGEST_EVENT_BYTES // MIB} MiB")
             else:  # an event that does not close is not walked again for each block that is read
                 need = 2 * len(self._pending)
         if self._closed:
             self._fill(LONGEST_BYTES)
             self.footer = self._pending
             if _AGAIN.search(self.footer):
-                self._break(SECOND)
+                self.broken(SECOND)
             elif _EVENTS.match(self.footer):
-                self._break(", where the list of events is closed and more of them follow")
+                self.broken(", where the list of events is closed and more of them follow")
 
     def blocks(self) -> Blocks:
         """Where the events lie."""
@@ -89,7 +89,7 @@ class Body:
         self._pending = b"".join(parts)
 
     def _advance(self, by: int) -> None:
-        self._offset += by
+        self.offset += by
         self._pending = self._pending[by:]
 
     def _at_once(self) -> bool:
@@ -120,7 +120,7 @@ class Body:
                     continue
             first = self._builder.events
             if self._took(events, decoder is _TYPED):
-                self._blocks.append((self._offset, self._offset + len(listed) - 2, first))
+                self._blocks.append((self.offset, self.offset + len(listed) - 2, first))
                 self._advance(cut)
                 return True
         self._closed = False
@@ -146,7 +146,7 @@ class Body:
         builder, walk = self._builder, Walk(self._pending)
         first = self._builder.events
         while (piece := walk.event()) is not None:
-            event = decoded(_EVENT, piece)
+            event = single.event(piece)
             if event is not None:
                 builder.add(event)
             elif piece.count(b'"ph"') > 1:  # whole events inside an event: brackets were lost
@@ -157,17 +157,18 @@ class Body:
                 builder.events += 1
                 builder.unreadable += 1
         if builder.events > first:
-            self._blocks.append((self._offset, self._offset + walk.at, first))
+            self._blocks.append((self.offset, self.offset + walk.at, first))
         self._advance(walk.at)
         self._closed = walk.closed
         if self._closed:
             self._advance(1)
         elif walk.broken or self._ended:
             limit = f": reading stopped at the limit of {self._text.limit_bytes / GIB:g} GiB of text"
-            self._break(limit if self._text.limited else self._second())
+            self.broken(limit if self._text.limited else self._second())
 
-    def _break(self, why: str) -> None:
-        self.damage = f"at byte {self._offset:,} of its text{why}"
+    def broken(self, why: str) -> None:
+        """Note what is damaged at `offset`."""
+        self.damage = f"at byte {self.offset:,} of its text{why}"
 
     def _second(self) -> str:
         """Whether another trace begins in the rest of the file, which is read for it."""

@@ -17,7 +17,7 @@ from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
 from dptune.trace.repair import REFUSED, decoded, repair
 from dptune.trace.schema import ABSENT, NONE, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
 
-MOST_ROWS = 100_000_000  # of complete events, 7.6 GB as columns: what 30 GB of text hold
+MOST_EVENTS = 100_000_000  # of any kind; complete ones are 7.6 GB as columns: what 30 GB of text hold
 MOST_CHARACTERS = 2**29  # of distinct names and other words together
 MEMORY_NAME = "[memory]"
 THREAD_NAME = "thread_name"
@@ -60,10 +60,10 @@ class Builder:
     @property
     def full(self) -> str:
         """Which limit was reached; "" for none."""
-        if len(self._rows) + len(self._waiting) > MOST_ROWS:
-            return f"{MOST_ROWS:,} events"
+        if self.events > MOST_EVENTS:
+            return f"{MOST_EVENTS:,} events"
         words = (self._names, self._categories, self._words, self._series, self._pids.words)
-        if sum(each.characters for each in words) > MOST_CHARACTERS or len(self.thread_names) > MOST_ROWS // 100:
+        if sum(each.characters for each in words) > MOST_CHARACTERS or len(self.thread_names) > MOST_EVENTS // 100:
             return f"{MOST_CHARACTERS:,} characters of names"
         return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,19 +53,20 @@ class Columns:
         """End of the events of some rows, nanoseconds."""
         return self.ts_ns[rows] + self.dur_ns[rows]
 
-    @property
+    @cached_property
     def thread(self) -> Ints:
         """A number for the thread of each event: its process and its thread."""
         return self.pid_id.astype(np.int64) * len(self.labels) + self.tid_id
 
-    def of_category(self, wanted: Iterable[str]) -> Mask:
-        """Which rows have one of the categories."""
-        wanted = frozenset(wanted)
-        return _chosen(self.categories, lambda category: category in wanted)[self.category_id]
+    def of_category(self, wanted: Iterable[str], rows: Ints | None = None) -> Mask:
+        """Which rows (of all, or of some) have one of the categories, or the one word, as the file writes them."""
+        wanted = frozenset({wanted} if isinstance(wanted, str) else wanted)
+        ids = self.category_id if rows is None else self.category_id[rows]
+        return _chosen(self.categories, lambda category: category in wanted)[ids]
 
-    def named(self, wanted: Callable[[str], object]) -> Mask:
-        """Which rows have a name for which `wanted` is true; it is asked once per distinct name."""
-        return _chosen(self.names, wanted)[self.name_id]
+    def named(self, wanted: Callable[[str], object], rows: Ints | None = None) -> Mask:
+        """Which rows (of all, or of some) have a name for which `wanted` is true, asked once per distinct name."""
+        return _chosen(self.names, wanted)[self.name_id if rows is None else self.name_id[rows]]
 
     def name(self, row: int) -> str:
         """The name of a row."""

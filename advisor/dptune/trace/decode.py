@@ -14,6 +14,7 @@ from dptune.trace.body import LONGEST_BYTES, Body
 from dptune.trace.builder import Builder
 from dptune.trace.doubts import doubts
 from dptune.trace.events import Trace
+from dptune.trace.footer import footer
 from dptune.trace.header import is_torch, metadata
 from dptune.trace.repair import REFUSED, repair
 from dptune.trace.schema import Header
@@ -60,7 +61,7 @@ def _decode(path: str, text: Text) -> Trace:
         raise _no_events(name, b'"traceEvents"' in opening.start)
     body = Body(text, opening.rest, opening.offset, builder)
     body.take()
-    header = _header(opening.header, _footer(body.footer))
+    header = _header(opening.header, _rest(body, listed=opening.start.startswith(b"[")))
     columns = builder.columns()
     if not likeness.is_torch(columns, is_torch(header)):
         raise likeness.refusal(name, opening.start, columns)
@@ -141,10 +142,18 @@ def _header(*parts: bytes) -> Header:
     return best
 
 
-def _footer(text: bytes) -> bytes:
-    """What stands after the events as a JSON object."""
-    rest = text.strip().removeprefix(b",")
-    return b"{" + rest if rest.endswith(b"}") else b"{}"
+def _rest(body: Body, listed: bool) -> bytes:
+    """What stands after the events as a JSON object; nothing does where the file is a list of them."""
+    if body.damage:
+        return b"{}"
+    if listed:
+        if body.footer.strip():
+            body.broken(", where what follows the list of events is no part of it")
+        return b"{}"
+    found, wrong = footer(body.footer)
+    if wrong:
+        body.broken(wrong)
+    return found
 
 
 def _no_events(name: str, listed: bool, damage: str = "") -> TraceError:

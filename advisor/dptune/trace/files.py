@@ -6,12 +6,14 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from dptune.errors import RunError
 from dptune.finding import Finding
 from dptune.runfile import paths as names
+from dptune.runfile.links import LINKS_JSON
 from dptune.trace.failure import RemoteError
 from dptune.trace.remote import Remote
 from dptune.trace.source import located, redacted
@@ -28,20 +30,45 @@ class Files:
     run_folders: list[Path] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    _seen: set[Path] = field(default_factory=set)
+
+    def add(self, paths: list[Path], path: Path) -> None:
+        """Append a path to one of the lists, unless it is there."""
+        if (key := _key(path)) not in self._seen:
+            self._seen.add(key)
+            paths.append(path)
+
+
+def _key(path: Path) -> Path:
+    """The path as it is the same however it is written."""
+    return path if isinstance(path, Remote) else path.absolute()
 
 
 def find(wanted: Sequence[str | os.PathLike[str]]) -> Files:
     """Expand globs and folders, of paths and URLs. Raises RunError for one that leads to nothing."""
     found = Files()
+    named: list[tuple[str | os.PathLike[str], Path]] = []
     for given in wanted:
-        try:
-            for path in _expanded(_named(given)):
+        with _told(given):
+            named += [(given, path) for path in _expanded(_named(given))]
+    named.sort(key=lambda each: not _is_ours(each[1]))  # a shell's `run/*` names a folder's files beside one another
+    for given, path in named:
+        with _told(given):
+            if path.parent not in found.run_folders or not path.is_dir():
                 _take(path, found)
-        except RemoteError as error:
-            raise RunError(f"cannot read {redacted(os.fspath(given))}: {error}", error.hint) from None
+    folders = {_key(path) for path in found.run_folders}
+    found.traces = [path for path in found.traces if _key(path.parent) not in folders or not _belongs(path)]
     if not found.run_folders and not found.traces:
         raise RunError("no trace files were named", "give a run folder, a trace file, a glob or a folder of traces")
     return found
+
+
+@contextmanager
+def _told(given: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        raise RunError(f"cannot read {redacted(os.fspath(given))}: {error}", error.hint) from None
 
 
 def _named(given: str | os.PathLike[str]) -> Path:
@@ -57,10 +84,20 @@ def _take(path: Path, found: Files) -> None:
         path = path.parent  # whose newest run it names
     if path.is_dir():
         _folder(path, found)
-    elif path.name == names.RUN_JSON or path.name.endswith(".facts.json"):
-        _once(found.run_folders, path.parent)
+    elif _is_ours(path):
+        found.add(found.run_folders, path.parent)
     else:
-        _once(found.traces, path)
+        found.add(found.traces, path)
+
+
+def _belongs(path: Path) -> bool:
+    """Whether a file in a run folder belongs to it and is no foreign trace that somebody put there."""
+    return names.rank_of(path) is not None or path.name == LINKS_JSON or not path.name.endswith(_SUFFIXES)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the name is that of a file by which a run folder is known."""
+    return path.name == names.RUN_JSON or path.name.endswith(".facts.json")
 
 
 def _expanded(path: Path) -> list[Path]:
@@ -80,7 +117,7 @@ def _folder(folder: Path, found: Files) -> None:
     if not names.is_run_folder(folder):
         folder = _latest(folder) or folder
     if names.is_run_folder(folder):
-        _once(found.run_folders, folder)
+        found.add(found.run_folders, folder)
         return
     files = {path for path in folder.rglob("*") if path.is_file()}
     inside = sorted(_traces(folder, files), key=lambda path: _natural(str(path)))
@@ -90,7 +127,7 @@ def _folder(folder: Path, found: Files) -> None:
     if not inside:
         raise RunError(f"{folder} holds no trace files", "traces end in .json or .json.gz")
     for path in _last_iteration(inside, found):
-        _once(found.traces, path)
+        found.add(found.traces, path)
 
 
 def _latest(folder: Path) -> Path | None:
@@ -146,9 +183,4 @@ def _last_iteration(traces: list[Path], found: Files) -> list[Path]:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """A sort key under which rank10 comes after rank9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _once(paths: list[Path], path: Path) -> None:
-    if path not in paths:
-        paths.append(path)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

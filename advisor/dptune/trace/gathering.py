@@ -15,6 +15,7 @@ from dptune.trace.files import Files, find
 from dptune.trace.reading import read_all
 from dptune.trace.run import Progress, RankTrace, Run, shown, spans
 from dptune.trace.source import located, redacted
+from dptune.trace.together import apart
 
 
 def load(
@@ -49,6 +50,7 @@ def load(
     for path in files.traces:
         trace = gathered.take(path)
         if trace is not None:
+            gathered.foreign.append(trace)
             known = ranks.rank_of(trace, path)
             if known is None:
                 gathered.rankless.append(trace)
@@ -78,6 +80,7 @@ class _Gathered:
         self.read = read
         self.cached = cached
         self.placed: dict[int, RankTrace] = {}
+        self.foreign: list[Trace] = []
         self.rankless: list[Trace] = []
         self.failed: list[DptuneError] = []
         self.parts: list[folder.Contents] = []
@@ -109,8 +112,14 @@ class _Gathered:
         self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, self.cached)
 
     def run(self) -> Run:
+        if not self.parts and (why := apart(self.foreign)):
+            raise RunError(
+                f"these traces are not of one run: {why}", "name the traces of one run; two runs: `dptune compare A B`"
+            )
+        free = 0
         for trace in self.rankless:
-            free = next(n for n in range(len(self.placed) + 1) if n not in self.placed)
+            while free in self.placed:
+                free += 1
             self.place(free, ranks.ORDER, trace)
         facts = {rank: own for part in self.parts for rank, own in part.facts.items()}
         if not self.placed and not facts:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-_FIRST_ROWS = 1024
+_FIRST_ROWS = 64
 _GROWTH = 1.5
 
 

@@ -88,7 +88,7 @@ OPTIMIZER_STEP_NAME = re.compile(r"^Optimizer\.step#")
 BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 # Kernels by which a training step can be told where nothing marks it: they need not be all of its kind.
 BACKWARD_KERNEL_NAME = re.compile(r"(?i)backward|_bwd|bwd_|dgrad|wgrad|grad_(input|weight)")
-OPTIMIZER_KERNEL_NAME = re.compile(r"(?i)multi_tensor_apply|foreach|^triton_for_|adam|sgd|lamb|rmsprop|addcdiv")
+OPTIMIZER_KERNEL_NAME = re.compile(r"(?i)multi_tensor_apply|foreach|^triton_for_|adam|sgd|lamb(?!da)|rmsprop|addcdiv")
 LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
 # gc.collect() as torch records Python's calls.
 COLLECTION_NAME = re.compile(r"^<built-in (function|method) collect\b")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
+import os
 import pickle
 import shutil
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 MEMORY = Path("/dev/shm")
 LEAST_ROOM_BYTES = 2**30
+LEAST_BYTES = 2**20  # of arrays together: fewer go by the pipe as fast
+STALE_SECONDS = 60.0  # what is younger may be about to be locked
+_PREFIX = "dptune-parcels-"
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,12 @@ class Parcel:
     sizes: tuple[int, ...]
 
     def open(self) -> Any:
-        """The object; its file is removed, and lives on in memory for as long as the arrays do."""
+        """The object; its file is read whole and removed, so that a thousand of them hold no thousand files open."""
         path = Path(self.file)
+        whole = memoryview(bytearray(sum(self.sizes)))
         with path.open("rb") as file:
-            whole = memoryview(mmap.mmap(file.fileno(), sum(self.sizes), access=mmap.ACCESS_COPY))
-        with contextlib.suppress(OSError):  # Windows removes it with its folder
+            file.readinto(whole)
+        with contextlib.suppress(OSError):
             path.unlink()
         buffers, at = [], 0
         for size in self.sizes:
@@ -37,19 +45,77 @@ class Parcel:
         return pickle.loads(self.body, buffers=buffers)
 
 
-def folder() -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder for parcels: in memory, where the system has room for files there."""
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= LEAST_ROOM_BYTES
-    return tempfile.TemporaryDirectory(prefix="dptune-", dir=MEMORY if roomy else None, ignore_cleanup_errors=True)
+@contextmanager
+def folder() -> Iterator[str | None]:
+    """A temporary folder for parcels, in memory where the system has room there; None where no folder can be made.
+
+    What killed processes left in memory is removed first: a folder in use is locked by the process that made it.
+    """
+    made, lock = _in_memory()
+    if made is None:
+        with contextlib.suppress(OSError):
+            made = tempfile.mkdtemp(prefix=_PREFIX)
+    try:
+        yield made
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _in_memory() -> tuple[str | None, int | None]:
+    """A folder in memory and the lock on it."""
+    try:
+        if not MEMORY.is_dir():
+            return None, None
+        for left in MEMORY.glob(f"{_PREFIX}*"):
+            _remove_stale(left)
+        if shutil.disk_usage(MEMORY).free < LEAST_ROOM_BYTES:
+            return None, None
+        made = tempfile.mkdtemp(prefix=_PREFIX, dir=MEMORY)
+    except OSError:  # it may be read-only, or full of files
+        return None, None
+    return made, _lock(made)
+
+
+def _remove_stale(left: Path) -> None:
+    with contextlib.suppress(OSError):
+        old = time.time() - left.stat().st_mtime > STALE_SECONDS
+        lock = _lock(left) if old else None
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(made: str | Path) -> int | None:
+    """Lock a folder for as long as the descriptor is open, at most until this process ends; None if that fails."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        descriptor = os.open(made, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def parcel(found: Any, folder: str) -> Any:
-    """The object as a Parcel with its file in that folder; the object itself where there is no room for it."""
+    """The object as a Parcel with its file in that folder; the object itself where it is small or there is no room."""
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(found, protocol=5, buffer_callback=buffers.append)
-    if not any(buffer.raw().nbytes for buffer in buffers):
+    if sum(buffer.raw().nbytes for buffer in buffers) < LEAST_BYTES:
         return found
-    file = tempfile.NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115 - whoever opens the parcel removes it
+    try:
+        file = tempfile.NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115 - who opens the parcel removes it
+    except OSError:
+        return found
     try:
         with file:
             for buffer in buffers:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from contextlib import ExitStack
 from functools import partial
-from multiprocessing.context import BaseContext
 from typing import Any
 
 from dptune.errors import DptuneError, RunError
@@ -18,6 +16,7 @@ from dptune.trace.events import Trace
 from dptune.trace.parcel import Parcel, folder, parcel
 from dptune.trace.run import Progress, shown
 from dptune.trace.text import Tick
+from dptune.trace.workers import workers
 
 LEAST_BYTES = 4 * 2**20  # of files together: less is read here before another process has started
 
@@ -51,19 +50,13 @@ def read_all(
         return _at_once(names, sizes, executor, cached, progress)
     if min(jobs, len(names)) < 2 or sum(sizes) < LEAST_BYTES:
         return _one_by_one(names, sizes, cached, progress)
-    with folder() as shared, _processes(min(jobs, len(names))) as pool:
+    with ExitStack() as stack:
+        shared = stack.enter_context(folder())
+        try:
+            pool = stack.enter_context(workers(min(jobs, len(names)), shared))
+        except (OSError, ImportError, NotImplementedError):  # the system has no semaphores, or none left
+            return _one_by_one(names, sizes, cached, progress)
         return _at_once(names, sizes, pool, cached, progress, shared)
-
-
-def _processes(jobs: int) -> ProcessPoolExecutor:
-    """Processes that read: forked from one that has imported what it takes, never from this one and its threads."""
-    context: BaseContext
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-    else:
-        context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
 
 
 def _at_once(
@@ -76,13 +69,13 @@ def _at_once(
 ) -> dict[str, Trace | DptuneError]:
     """By calls of the executor; where it runs on this machine, results are handed over in a shared folder."""
     read_one = _outcome if shared is None else partial(_parcel, shared)
-    waiting: dict[Future[Trace | DptuneError | Parcel], int] = {
-        executor.submit(read_one, name, cached): at for at, name in enumerate(names)
-    }
+    waiting: dict[Future[Trace | DptuneError | Parcel], int] = {}
     found: dict[int, Trace | DptuneError] = {}
     done, total = 0, sum(sizes)
     progress(f"0 of {len(names)} traces", done, total)
     try:
+        for at, name in enumerate(names):
+            waiting[executor.submit(read_one, name, cached)] = at
         for future in as_completed(list(waiting)):
             at = waiting.pop(future)
             outcome = future.result()

@@ -11,8 +11,9 @@ from typing import Any
 
 REFUSED = (ValueError, RecursionError)  # what decoders raise: the errors of msgspec and of text are ValueErrors
 
+# A string that is never closed is a token too: it would be looked for anew at each quote inside of it.
 _TOKEN = re.compile(
-    rb'(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>-?\b(?:nan|inf(?:inity)?)\b)|(?P<comma>,(?=\s*[}\]]))',
+    rb'(?P<string>"(?:[^"\\]|\\.)*+"?)|(?P<number>-?\b(?:nan|inf(?:inity)?)\b)|(?P<comma>,(?=\s*[}\]]))',
     re.DOTALL | re.IGNORECASE,
 )
 _ESCAPE = re.compile(

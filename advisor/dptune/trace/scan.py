@@ -36,27 +36,28 @@ class Walk:
             self.closed = first == b"]"
             self.broken = bool(first) and not self.closed
             return None
-        close = self._closing()
+        close = closing(self.text, self.at)
         if close is None:
             return None
         begin, self.at = self.at, close
         return self.text[begin:close]
 
-    def _closing(self) -> int | None:
-        """One past the bracket that closes the one at `at`; None where the text ends first."""
-        if flat := _WHOLE.match(self.text, self.at):
-            return flat.end()
-        depth = 1
-        for match in _BRACKETS.finditer(self.text, self.at + 1):
-            brackets = match[1]
-            if brackets is None:
-                continue
-            if brackets == b'"':
-                return None
-            if brackets[:1] in b"{[":
-                depth += len(brackets)
-            elif len(brackets) < depth:
-                depth -= len(brackets)
-            else:
-                return match.start() + depth
-        return None
+
+def closing(text: bytes, at: int) -> int | None:
+    """One past the bracket that closes the one at `at`; None where the text ends first."""
+    if flat := _WHOLE.match(text, at):
+        return flat.end()
+    depth = 1
+    for match in _BRACKETS.finditer(text, at + 1):
+        brackets = match[1]
+        if brackets is None:
+            continue
+        if brackets == b'"':
+            return None
+        if brackets[:1] in b"{[":
+            depth += len(brackets)
+        elif len(brackets) < depth:
+            depth -= len(brackets)
+        else:
+            return match.start() + depth
+    return None

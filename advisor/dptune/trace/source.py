@@ -29,7 +29,7 @@ def located(given: str | os.PathLike[str]) -> Path:
 def identity(name: str) -> str | None:
     """A text that changes when the file's content does; None where that cannot be told.
 
-    Of a local file its device, inode, size and time of change; of a remote one what its store says of it, asked anew.
+    Of a local file its device, inode, size and times of change; of a remote one what its store says of it, asked anew.
     """
     try:
         if is_url(name):
@@ -39,7 +39,7 @@ def identity(name: str) -> str | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def size(name: str) -> int:

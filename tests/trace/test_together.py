@@ -1,0 +1,74 @@
+"""Traces of one run were recorded at one time; those of different times are refused together."""
+
+import json
+
+import pytest
+
+from dptune.errors import RunError
+from dptune.trace import load
+from dptune.trace.together import APART_NS
+
+EPOCH_US = 1_700_000_000_000_000
+FAR_US = APART_NS // 1000
+
+
+def write(path, start_us, rank, base_ns=None):
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": start_us, "dur": 10}
+    document = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [event]}
+    if base_ns is not None:
+        document["baseTimeNanoseconds"] = base_ns
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("torchrec_4xv100", "torchrec_straggler_4xv100", "torchrec_qcomm_a_4xv100", "torchrec_qcomm_b_4xv100"),
+        *("torchrec_resnet18_2xv100", "nanogpt_8xh100"),
+    ],
+)
+def test_real_runs_are_of_one_time(real_traces, name):
+    assert len(load([real_traces / name]).ranks) > 1
+
+
+@pytest.mark.parametrize(
+    "names", [["kineto_resnet50_loader"], ["large_single"], ["torchrec_4xv100", "torchrec_straggler_4xv100"]]
+)
+def test_real_traces_of_different_times_are_refused(real_traces, names):
+    with pytest.raises(RunError, match=r"not of one run: .* begins .* after .* has ended") as refused:
+        load([real_traces / name for name in names])
+    assert "dptune compare" in refused.value.hint
+
+
+@pytest.mark.parametrize(("gap_us", "refused"), [(FAR_US + 10, False), (FAR_US + 11, True)])
+def test_the_gap_is_from_the_end_of_one_to_the_beginning_of_the_next(tmp_path, gap_us, refused):
+    write(tmp_path / "rank0.json", EPOCH_US, 0)
+    write(tmp_path / "rank1.json", EPOCH_US + gap_us, 1)
+    if refused:
+        with pytest.raises(RunError, match=r"rank1\.json begins 60 seconds after .*rank0\.json has ended"):
+            load([tmp_path])
+    else:
+        assert len(load([tmp_path]).ranks) == 2
+
+
+def test_a_long_trace_bridges_what_lies_within_it(tmp_path):
+    write(tmp_path / "rank0.json", EPOCH_US, 0)
+    text = (tmp_path / "rank0.json").read_text().replace('"dur": 10', f'"dur": {5 * FAR_US}')
+    (tmp_path / "rank0.json").write_text(text)
+    write(tmp_path / "rank1.json", EPOCH_US + FAR_US, 1)
+    write(tmp_path / "rank2.json", EPOCH_US + 5 * FAR_US, 2)
+    assert len(load([tmp_path]).ranks) == 3
+
+
+def test_times_that_count_from_no_epoch_are_not_compared(tmp_path):
+    write(tmp_path / "rank0.json", 5, 0)
+    write(tmp_path / "rank1.json", EPOCH_US, 1)
+    write(tmp_path / "rank2.json", 10 * FAR_US, 2)
+    assert len(load([tmp_path]).ranks) == 3
+
+
+def test_an_offset_counts_from_its_base(tmp_path):
+    write(tmp_path / "rank0.json", 5, 0, base_ns=EPOCH_US * 1000)
+    write(tmp_path / "rank1.json", 5, 1, base_ns=EPOCH_US * 1000 + 3 * 86_400 * 10**9)
+    with pytest.raises(RunError, match="begins 3 days after"):
+        load([tmp_path])
