@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
 
 OFFSETS = st.sampled_from([0, 1_700_000_000_000_000_000, -5_000_000_000_000_000])
 RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 25)), max_size=60)
@@ -37,6 +37,19 @@ def test_the_innermost_range_is_that_of_a_plain_search(found, queries, offset):
     assert own.around(thread, start + offset, start + length + offset).tolist() == wanted
     moments = [plain(found, thread, start, start + 1) for thread, start, _ in queries]
     assert own.at(thread, start + offset).tolist() == moments
+
+
+@given(RANGES, st.lists(st.integers(-2, 60), max_size=6), OFFSETS)
+def test_what_holds_a_moment_is_kept(found, moments, offset):
+    class Columns:
+        ts_ns = ints([start + offset for _, start, _ in found])
+
+        @staticmethod
+        def ends(rows):
+            return ints([start + length + offset for _, start, length in found])[rows]
+
+    kept = [at for at, (_, start, length) in enumerate(found) if any(start <= m < start + length for m in moments)]
+    assert holding(Columns, np.arange(len(found)), ints(moments) + offset).tolist() == kept
 
 
 @given(RANGES, OFFSETS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.host.enclosing import Ranges
+from dptune.measure.host.enclosing import Ranges, holding
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.trace.columns import Columns
@@ -64,7 +64,8 @@ def _waits(columns: Columns) -> Mask:
 
 def _together(columns: Columns, one: Ints, other: Ints) -> Mask:
     """Which pairs of calls the same operator makes, or none: a wait outside it is the script's, for all that runs."""
-    operators = np.flatnonzero(columns.of_category(OPERATOR_CATEGORIES))
+    calls = columns.ts_ns[np.concatenate((one, other))]
+    operators = holding(columns, np.flatnonzero(columns.of_category(OPERATOR_CATEGORIES)), calls)
     ranges, thread = Ranges.of_rows(columns, operators), columns.thread
     first, second = (ranges.at(thread[rows], columns.ts_ns[rows]) for rows in (one, other))
     return np.asarray(first == second, dtype=np.bool_)

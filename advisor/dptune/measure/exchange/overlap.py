@@ -46,14 +46,13 @@ def _rows(spent: Sequence[Spent], told: Phased | str) -> list[CommunicationFigur
         begin, end = bounds(device.windows)
         columns, own = view.columns, device.operations
         exchanges = own.work == Work.COMMUNICATION
-        phase = (
-            None if isinstance(told, str) else dict(zip(own.rows.tolist(), told.operations[at].tolist(), strict=True))
-        )
+        phase = None if isinstance(told, str) else told.operations[at][exchanges]
         by_key: dict[_Key, list[int]] = {}
         rows = own.rows[exchanges]
         for call in described(view, device, exchanges):
-            key = call.kind, call.group, None if phase is None else phase[call.row]
-            by_key.setdefault(key, []).append(int(np.searchsorted(rows, call.row)))
+            place = int(np.searchsorted(rows, call.row))
+            key = call.kind, call.group, None if phase is None else int(phase[place])
+            by_key.setdefault(key, []).append(place)
             calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)
         since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
         for key, places in by_key.items():

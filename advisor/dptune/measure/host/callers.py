@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.device.operations import ENCLOSING
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
 from dptune.measure.intervals import Ints, Mask
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
@@ -46,7 +46,7 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
     python = columns.of_category(PYTHON_CATEGORIES)
     operators = columns.of_category(OPERATOR_CATEGORIES) & ~columns.named(ENCLOSING.match)
     told = (
-        _operators(columns, np.flatnonzero(operators), launch),
+        _operators(columns, holding(columns, np.flatnonzero(operators), columns.ts_ns[launch]), launch),
         _innermost(columns, python & columns.named(_MODULE.match), launch),
         _innermost(columns, python & columns.named(is_users), launch),
     )
@@ -72,7 +72,7 @@ def is_users(frame: str) -> bool:
 
 
 def _innermost(columns: Columns, wanted: Mask, launch: Ints) -> Ints:
-    rows = np.flatnonzero(wanted)
+    rows = holding(columns, np.flatnonzero(wanted), columns.ts_ns[launch])
     found = Ranges.of_rows(columns, rows).at(columns.thread[launch], columns.ts_ns[launch])
     return np.where(found == NOWHERE, NOWHERE, np.append(rows, NOWHERE)[found])
 

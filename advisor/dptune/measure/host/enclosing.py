@@ -103,3 +103,10 @@ class Ranges:
         inside = block >= first[at]
         found[at[inside]] = self.index[block[inside]]
         return found
+
+
+def holding(columns: Columns, rows: Ints, time_ns: Ints) -> Ints:
+    """Those of the rows that any of the moments lies in, on whatever thread; the others are around none of them."""
+    moments = np.sort(time_ns)
+    before = np.searchsorted(moments, columns.ts_ns[rows], side="left")
+    return np.asarray(rows[np.searchsorted(moments, columns.ends(rows), side="left") > before], dtype=np.int64)
