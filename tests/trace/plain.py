@@ -41,7 +41,7 @@ class Plain:
 
 def document(text: bytes | str) -> Any:
     """The JSON with exact numbers. NaN and the infinities are null."""
-    return json.loads(text, parse_float=Decimal, parse_int=_whole, parse_constant=lambda _: None)
+    return json.loads(text, parse_float=Written, parse_int=_whole, parse_constant=lambda _: None)
 
 
 def read(path: Path) -> Plain:
@@ -146,9 +146,20 @@ def whole(value: object) -> int:
     return value if abs(value) < 2**63 else -1
 
 
+class Written(Decimal):
+    """A number with a point or an exponent, and the digits that it was written with (Decimal writes 1e5 as 1E+5)."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Written:
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+
 def label(value: object) -> str:
     """What an event, its category, its process or thread is called: of a decimal, the digits as they are written."""
-    return str(value) if isinstance(value, Decimal) else word(value)
+    return value.text if isinstance(value, Written) else str(value) if isinstance(value, Decimal) else word(value)
 
 
 def word(value: object) -> str:
