@@ -254,3 +254,18 @@ def test_a_trace_that_breaks_off_has_no_steady_steps(tmp_path):
     assert measured.ranks[0].devices[0].steps == []
     with pytest.raises(Missing, match="breaks off"):
         _ = measured.account
+
+
+def test_a_clock_that_no_machine_has_is_left_out(tmp_path):
+    """Times since the epoch would not fit 64 bits: the ranks' times count from themselves, and all else is as it was."""
+    for rank in range(2):
+        document = {
+            "schemaVersion": 1,
+            "baseTimeNanoseconds": 2**63 - 1000,
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": events(rank),
+        }
+        (tmp_path / f"{rank}.json").write_text(json.dumps(document))
+    measured = measure(load([tmp_path]))
+    assert measured.straggler.rank == 1
+    assert measured.account.exposed_waiting_ns == 10 * US

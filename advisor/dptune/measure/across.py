@@ -47,7 +47,7 @@ def across(run: Run, views: list[RankView]) -> Across:
     timelines: list[tuple[RankView, DeviceView, Timeline]] = []
     devices: dict[int, list[DeviceFigures]] = {}
     for own in views:
-        base_ns = own.trace.base_ns
+        base_ns = own.base_ns
         for device in own.devices:
             name = device.operations.device
             spent = device_timeline(own, device, split.get((own.rank, name), Split()).since(base_ns))

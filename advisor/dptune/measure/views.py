@@ -51,6 +51,15 @@ class RankView:
         return self.trace.columns
 
     @property
+    def base_ns(self) -> int:
+        """What its times count from, ns since the epoch; 0 where they would not fit int64 then, as of no real clock."""
+        columns, base_ns = self.columns, self.trace.base_ns
+        if not len(columns):
+            return base_ns
+        farthest = max(abs(int(columns.ts_ns.min())), abs(int(columns.end_ns.max())))
+        return base_ns if abs(base_ns) + farthest < 2**63 else 0
+
+    @property
     def windows(self) -> int:
         """How many steps have a window on some device: what a count per step is divided by."""
         return len({window.number for device in self.devices for window in device.windows})

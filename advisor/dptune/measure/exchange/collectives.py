@@ -40,7 +40,7 @@ def heard(own: RankView, rich: Callable[[int], Trace | None], facts: Facts | Non
         shaped = [call for device in detailed.devices for call in calls(detailed, device)] if detailed else []
         found = [with_sizes(each, shaped, facts) for each in found]
     return [
-        RankCalls(own.rank, device.operations.device, own.trace.base_ns, numbers, each)
+        RankCalls(own.rank, device.operations.device, own.base_ns, numbers, each)
         for device, each in zip(own.devices, found, strict=True)
     ]
 
