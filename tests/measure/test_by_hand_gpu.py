@@ -257,7 +257,7 @@ def test_a_trace_that_breaks_off_has_no_steady_steps(tmp_path):
 
 
 def test_a_clock_that_no_machine_has_is_left_out(tmp_path):
-    """Times since the epoch would not fit 64 bits: the ranks' times count from themselves, and all else is as it was."""
+    """Times since the epoch would not fit 64 bits: they are not counted from it, and all else is as it was."""
     for rank in range(2):
         document = {
             "schemaVersion": 1,
