@@ -103,8 +103,7 @@ def _has_numbers(view: RankView) -> bool:
 def _first(view: RankView, model: RankView) -> int:
     """The number of the first step. Devices are compared, not hosts: of two ranks one host may run a step ahead."""
     starts, others = (
-        np.array([own.base_ns + window.start_ns for window in busiest(own)], dtype=np.int64)
-        for own in (view, model)
+        np.array([own.base_ns + window.start_ns for window in busiest(own)], dtype=np.int64) for own in (view, model)
     )
     if not len(starts) or not len(others):
         return model.steps[0].number
