@@ -77,9 +77,7 @@ def figures() -> str:
     from dptune import measured
 
     records = [
-        value
-        for value in vars(measured).values()
-        if inspect.isclass(value) and issubclass(value, measured.Model) and value.__module__ == measured.__name__
+        value for value in vars(measured).values() if inspect.isclass(value) and issubclass(value, measured.Model)
     ]
     return "\n\n".join(_record(record) for record in records if record not in (measured.Model, measured.Figures))
 

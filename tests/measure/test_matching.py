@@ -1,14 +1,20 @@
 """Which calls of the ranks are one exchange: by number, by order, and with calls missing at the head or the tail."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dptune.measure import measure
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.clocks import clocks
+from dptune.measure.exchange.collectives import collectives
 from dptune.measure.exchange.matching import RankCalls, match
 from dptune.measure.exchange.waiting import splits
+from dptune.trace import load
 
 KINDS = ("all_reduce", "all_gather", "broadcast")
 
@@ -147,3 +153,80 @@ def test_clocks_are_compared_by_way_of_ranks_between():
         match([rank(0, near), rank(1, both, base_ns=30), rank(2, far, base_ns=100)], 3), {0: "a", 1: "b", 2: "c"}
     )
     assert {number: clock.ahead_ns for number, clock in found.items()} == {0: 0, 1: 30, 2: 100}
+
+
+NUMBERED, UNNUMBERED, LACKING = (3, 4), (None, None), (None,)
+
+
+def event(category, name, start, length, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": length, "args": args}
+
+
+def kernel(name, launched, correlation, **args):
+    """A kernel of 10 us that begins 5 us after its launch."""
+    args |= {"device": 0, "stream": 7, "correlation": correlation}
+    launch = event("cuda_runtime", "cudaLaunchKernel", launched, 1, correlation=correlation)
+    return [launch, event("kernel", name, launched + 5, 10, **args)]
+
+
+def row(folder, *ranks, kind="allreduce"):
+    """The one row of collectives of a run; of each rank, by step of 100 us, the sequence numbers of its calls.
+
+    A step holds calls of 4,000 bytes at 20 and 40 us, or only at 40, and computes at 60.
+    """
+    told = {"Collective name": kind, "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float"}
+    told |= {"Group size": 2, "Process Group Name": "0"}
+    for number, steps in enumerate(ranks):
+        events = []
+        for step, sequences in enumerate(steps):
+            begins, first = 100 * step, 10 * step
+            events += [event("user_annotation", f"ProfilerStep#{step}", begins, 100)]
+            events += kernel("gemm", begins + 60, first)
+            for at, sequence in enumerate(sequences, 3 - len(sequences)):
+                numbered = {} if sequence is None else {"Seq": sequence}
+                events += kernel("ncclDevKernel", begins + 20 * at, first + at, **told, **numbered)
+        about = {"backend": "nccl", "rank": number, "world_size": 2}
+        document = {"schemaVersion": 1, "distributedInfo": about, "traceEvents": events}
+        (folder / f"{number}.json").write_text(json.dumps(document))
+    (found,) = measure(load([folder])).collectives
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "matched"),
+    [
+        ((NUMBERED, NUMBERED), (NUMBERED, NUMBERED), "sequence"),
+        ((UNNUMBERED, UNNUMBERED), (UNNUMBERED, UNNUMBERED), "order"),
+        ((UNNUMBERED, UNNUMBERED), (LACKING, LACKING), "shift"),
+        ((NUMBERED, UNNUMBERED), (NUMBERED, UNNUMBERED), "order"),
+        ((LACKING, NUMBERED), (UNNUMBERED, NUMBERED), "shift"),
+        ((UNNUMBERED, UNNUMBERED), (UNNUMBERED, LACKING), "shift"),
+    ],
+)
+def test_a_row_is_matched_as_surely_as_the_least_sure_of_its_collectives(tmp_path, first, second, matched):
+    found = row(tmp_path, first, second)
+    assert (found.matched, found.transfer_ns, found.waiting_ns) == (matched, 10_000, 0)
+
+
+def test_what_does_not_tell_its_transfer_is_matched_too(tmp_path):
+    found = row(tmp_path, (UNNUMBERED,) * 2, (UNNUMBERED,) * 2, kind="broadcast")
+    assert (found.kind, found.matched, found.known("transfer_ns")) == ("broadcast", "order", None)
+
+
+def test_calls_that_are_matched_with_none_say_why(tmp_path):
+    only = row(tmp_path, (UNNUMBERED,) * 2)
+    assert (only.calls, only.missing["matched"]) == (4, "it takes the traces of at least two ranks")
+    other = row(tmp_path, (UNNUMBERED,) * 2, ((), ()))
+    assert (other.calls, other.missing["matched"]) == (4, "no calls of this kind and size were matched across ranks")
+
+
+def test_rows_of_two_types_and_one_size_keep_their_own_exchanges():
+    """Both of 4,096 bytes, moved in 100 ns as fp32 and in 400 ns as bf16."""
+    of_type = {"Float": 100, "BFloat16": 400}
+    both = [
+        Call(0, "all_reduce", 1000 * at, lasts, group="g", group_size=2, dtype=dtype, message_bytes=4096)
+        for at, (dtype, lasts) in enumerate(of_type.items())
+    ]
+    ranks = [rank(0, both), rank(1, both)]
+    rows = collectives(ranks, match(ranks, 2), [SimpleNamespace(windows=1)] * 2)
+    assert {row.dtype: row.transfer_ns for row in rows} == of_type

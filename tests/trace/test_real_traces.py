@@ -6,12 +6,12 @@ from dptune.trace import load
 def test_counts_equal_the_manifest(real_traces, manifest_entry):
     trace = load([real_traces / manifest_entry["file"]]).ranks[0].lean
     columns = trace.columns
-    steps = columns.named(lambda name: name.startswith("ProfilerStep#"))
+    steps = columns.rows(named=lambda name: name.startswith("ProfilerStep#"))
     found = np.array(columns.categories)[columns.category_id[steps]].tolist()
     assert trace.events == manifest_entry["events"]
     assert {category: found.count(category) for category in set(found)} == manifest_entry["profiler_steps"]
-    assert columns.of_category({"kernel", "Kernel"}).sum() == manifest_entry["gpu_kernels"]
-    described = columns.of_category({"kernel"})[trace.collectives.row]
+    assert len(columns.rows({"kernel", "Kernel"})) == manifest_entry["gpu_kernels"]
+    described = columns.of_category({"kernel"}, trace.collectives.row)
     assert described.sum() == manifest_entry["nccl_kernels_with_metadata"]
     assert trace.partial == ""
     claimed = manifest_entry["distributed"] or {}

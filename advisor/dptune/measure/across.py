@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from dptune.measure.device.accounts import device_figures, device_timeline
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.exchange.arrivals import arrivals
+from dptune.measure.exchange.calls import Collectives
+from dptune.measure.exchange.calls import calls as collective_calls
 from dptune.measure.exchange.clocks import Clock, clocks
 from dptune.measure.exchange.collectives import heard
 from dptune.measure.exchange.lag import Track, comparable, lateness
@@ -21,9 +23,13 @@ from dptune.trace.run import Run
 
 @dataclass(frozen=True, eq=False)
 class Across:
-    """What takes all ranks to know; dictionaries are by rank."""
+    """What takes all ranks to know; dictionaries are by rank.
+
+    `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too.
+    """
 
     calls: list[RankCalls]
+    ran: Collectives
     exchanges: list[Exchange]
     clocks: dict[int, Clock]
     spent: list[tuple[RankView, DeviceView, Timeline]]
@@ -34,11 +40,14 @@ class Across:
 def across(run: Run, views: list[RankView]) -> Across:
     """Match the collectives of all ranks, then account for every device."""
     traces = {rank.rank: rank for rank in run.ranks}
+    ran = {
+        (own.rank, device.operations.device): collective_calls(own, device) for own in views for device in own.devices
+    }
     calls = [
         each
         for own in views
         if not own.no_steps
-        for each in heard(own, lambda rank: traces[rank].rich, run.facts.get(own.rank))
+        for each in heard(own, ran, lambda rank: traces[rank].rich, run.facts.get(own.rank))
     ]
     exchanges = match(calls, run.world_size)
     found = clocks(exchanges, {own.rank: host_of(run, own.rank) for own in views})
@@ -58,6 +67,7 @@ def across(run: Run, views: list[RankView]) -> Across:
     late = lateness(compared, found, tracks)
     return Across(
         calls,
+        ran,
         exchanges,
         found,
         timelines,

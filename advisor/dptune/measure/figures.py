@@ -63,7 +63,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             told if windowed and isinstance(told, str) else no_steps,
         ),
         "overlap": (
-            None if account is None else overlap.overlap(windowed, told, account),
+            None if account is None else overlap.overlap(windowed, together.ran, told, account),
             no_steps if account is None else overlap.NO_COMMUNICATION,
         ),
         "attribution": (

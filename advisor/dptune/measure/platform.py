@@ -22,10 +22,10 @@ def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str 
             ), ""
     for view in views:
         names = " ".join(device.name for device in view.trace.devices)
-        hip = view.columns.named(lambda name: name.startswith("hip"))
+        hip = view.columns.rows(named=lambda name: name.startswith("hip"))
         makers = {device.operations.device.partition(":")[0] for device in view.devices} - {"cpu"}
         if makers:
-            return ("rocm" if _ROCM.search(names) or hip.any() else makers.pop()), ""
+            return ("rocm" if _ROCM.search(names) or len(hip) else makers.pop()), ""
         if uses_device(view.columns):
             return None, "the trace holds no event of the device that the run computes on"
         if view.devices:

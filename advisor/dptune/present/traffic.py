@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import CollectiveFigures, CopyFigures, CopySite, Missing
+from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Missing
 from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
@@ -39,6 +39,10 @@ _DIRECTIONS = {
     "h2h": "on the host",
     "unknown": "unknown",
 }
+_DOUBTS: dict[MatchBasis, str] = {
+    "order": " Calls without a number are matched across ranks by their order.",
+    "shift": " ~ is less sure: the calls of the ranks differ, and are matched where most kinds and sizes agree.",
+}
 _AT_MOST = 12
 _SITES = 3  # places that are told of each kind of copy
 
@@ -63,7 +67,9 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
         "waiting. Moving is the ms in which data moved, the shortest over the ranks; GB/s is what each link carried in "
         "it (busbw of nccl-tests)."
     )
-    yield from wrapped(words, width, "  ", role="dim")
+    bases = {one.known("matched") for one in found[:_AT_MOST] if one.known("transfer_ns") is not None}
+    doubts = "".join(said for basis, said in _DOUBTS.items() if basis in bases)
+    yield from wrapped(words + doubts, width, "  ", role="dim")
 
 
 def copies(report: Report, width: int) -> Iterator[Line]:
@@ -112,6 +118,7 @@ def feeding(report: Report, width: int) -> Iterator[Line]:
 
 
 def _collective(one: CollectiveFigures) -> list[Cell]:
+    about = "~" if one.known("matched") == "shift" else ""
     return [
         one.kind,
         shown(lambda: one.group),
@@ -120,8 +127,8 @@ def _collective(one: CollectiveFigures) -> list[Cell]:
         shown(lambda: one.message_bytes, data),
         times(one.calls_per_step),
         ns_as_ms(one.median_ns),
-        shown(lambda: one.transfer_ns, ns_as_ms),
-        shown(lambda: one.busbw_gb_per_s, number),
+        shown(lambda: one.transfer_ns, lambda ns: about + ns_as_ms(ns)),
+        shown(lambda: one.busbw_gb_per_s, lambda rate: about + number(rate)),
     ]
 
 

@@ -58,19 +58,57 @@ class Columns:
         """A number for the thread of each event: its process and its thread."""
         return self.pid_id.astype(np.int64) * len(self.labels) + self.tid_id
 
-    def of_category(self, wanted: Iterable[str], rows: Ints | None = None) -> Mask:
-        """Which rows (of all, or of some) have one of the categories, or the one word, as the file writes them."""
-        wanted = frozenset({wanted} if isinstance(wanted, str) else wanted)
-        ids = self.category_id if rows is None else self.category_id[rows]
-        return _chosen(self.categories, lambda category: category in wanted)[ids]
+    def rows(self, categories: Iterable[str] | None = None, named: Callable[[str], object] | None = None) -> Ints:
+        """The rows, ascending, that have one of the categories (as the file writes them; None: any) and a name for
+        which `named` is true, asked once per distinct name.
+        """
+        kinds = self._kinds
+        chosen = np.arange(len(kinds.category_id))
+        if categories is not None:
+            wanted = frozenset(categories)
+            chosen = chosen[_chosen(self.categories, lambda category: category in wanted)[kinds.category_id]]
+        numbers = chosen.tolist()
+        if named is not None:
+            words = kinds.name_id[chosen].tolist()
+            numbers = [kind for kind, word in zip(numbers, words, strict=True) if named(self.names[word])]
+        parts = [kinds.order[kinds.first[kind] : kinds.first[kind + 1]] for kind in numbers]
+        found = np.concatenate([np.zeros(0, dtype=np.int32), *parts])
+        found.sort()
+        return found.astype(np.int64)
 
-    def named(self, wanted: Callable[[str], object], rows: Ints | None = None) -> Mask:
-        """Which rows (of all, or of some) have a name for which `wanted` is true, asked once per distinct name."""
-        return _chosen(self.names, wanted)[self.name_id if rows is None else self.name_id[rows]]
+    def of_category(self, wanted: Iterable[str], rows: Ints) -> Mask:
+        """Which of some rows have one of the categories."""
+        wanted = frozenset(wanted)
+        return _chosen(self.categories, lambda category: category in wanted)[self.category_id[rows]]
+
+    def named(self, wanted: Callable[[str], object], rows: Ints) -> Mask:
+        """Which of some rows have a name for which `wanted` is true, asked once per distinct name."""
+        return _chosen(self.names, wanted)[self.name_id[rows]]
 
     def name(self, row: int) -> str:
         """The name of a row."""
         return self.names[int(self.name_id[row])]
+
+    @cached_property
+    def _kinds(self) -> _Kinds:
+        pair = self.category_id.astype(np.int64) * len(self.names) + self.name_id
+        if len(self.names) * len(self.categories) <= 1 << 16:
+            pair = pair.astype(np.uint16)  # which numpy sorts by radix
+        order = np.argsort(pair, kind="stable").astype(np.int32)
+        pair = pair[order]
+        first = np.flatnonzero(np.append(True, pair[1:] != pair[:-1]) if len(pair) else pair)
+        rows = order[first]
+        return _Kinds(order, np.append(first, len(pair)).tolist(), self.category_id[rows], self.name_id[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """The rows sorted by category and name, `order`; kind n, of one category and one name, begins at `first[n]`."""
+
+    order: Ids
+    first: list[int]
+    category_id: Ids
+    name_id: Ids
 
 
 @dataclass(frozen=True, eq=False)

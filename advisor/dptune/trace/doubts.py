@@ -29,7 +29,7 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
     if builder.negative:
         text = f"{name}: {builder.negative:,} events have a negative duration, taken as 0"
         yield Finding(code="negative-durations", level="partial", text=text)
-    processes = np.unique(columns.pid_id[columns.of_category(OPERATOR_CATEGORIES)])
+    processes = np.unique(columns.pid_id[columns.rows(OPERATOR_CATEGORIES)])
     if len(processes) > 1:
         pids = ", ".join(columns.labels[p] for p in processes)
         text = f"{name} holds operators of {len(processes)} processes ({pids}): several ranks wrote to one file"
@@ -42,15 +42,15 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
 
 
 def _device_events(name: str, columns: Columns) -> Iterator[Finding]:
-    if columns.of_category(DEVICE_CATEGORIES).any():
+    if len(columns.rows(DEVICE_CATEGORIES)):
         return
-    foreign = columns.of_category(FOREIGN_DEVICE_CATEGORIES)
-    if foreign.any():
-        what = columns.categories[columns.category_id[foreign][0]]
+    foreign = columns.rows(FOREIGN_DEVICE_CATEGORIES)
+    if len(foreign):
+        what = columns.categories[columns.category_id[foreign[0]]]
         text = f"{name} records a device that dptune cannot account for (events of category {what})"
         yield Finding(code="device-unknown", level="unjudgeable", text=text)
         return
-    launches = int((columns.of_category(LAUNCH_CATEGORIES) & columns.named(LAUNCH_NAME.search)).sum())
+    launches = len(columns.rows(LAUNCH_CATEGORIES, LAUNCH_NAME.search))
     if launches:
         text = f"{name} launched {launches:,} kernels but holds no GPU event: they were not recorded or were dropped"
         yield Finding(code="gpu-events-missing", level="unjudgeable", text=text)

@@ -143,7 +143,7 @@ class BridgedTrace(HtaTrace):  # type: ignore[misc]
         """The rows of a frame of some categories (None: all), and the arguments of their events."""
         columns = self._sources[rank].columns
         at = np.searchsorted(columns.position, self.traces[rank]["index"].to_numpy())
-        chosen = np.ones(len(at), np.bool_) if categories is None else columns.of_category(categories)[at]
+        chosen = np.ones(len(at), np.bool_) if categories is None else columns.of_category(categories, at)
         rows = np.flatnonzero(chosen)
         return rows, arguments(self._sources[rank], at[rows].tolist()) if len(rows) else []
 
@@ -216,7 +216,9 @@ class Analysis(TraceAnalysis):  # type: ignore[misc]
 
 def _kept(columns: Columns) -> Mask:
     """The events that HTA keeps: those with a category, without the profiler's own spans."""
-    return ~columns.of_category({"", "Trace"})
+    kept = np.ones(len(columns), dtype=np.bool_)
+    kept[columns.rows({"", "Trace"})] = False
+    return kept
 
 
 def _frame(trace: Trace, kept: Mask, symbols: Any) -> Any:

@@ -14,8 +14,8 @@ def step_rows(columns: Columns) -> tuple[Ints, int]:
     Dropped is a range that another lies inside (a step written as annotation and as operator, or one around several),
     and a later one of a number that was marked before.
     """
-    marked = columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match) & (columns.dur_ns > 0)
-    rows = np.flatnonzero(marked)
+    rows = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
+    rows = rows[columns.dur_ns[rows] > 0]
     if not len(rows):
         return rows, 0
     rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]

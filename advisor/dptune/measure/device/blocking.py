@@ -38,15 +38,15 @@ def blocking(columns: Columns, rows: Ints, launch: Ints, on_device: bool, pinned
     """
     begin, end = columns.ts_ns[rows], columns.ends(rows)
     called = columns.ends(launch)
-    a_copy = columns.named(_COPY.search)[launch]
-    asynchronous = columns.named(_ASYNCHRONOUS.search)[launch]
+    a_copy = columns.named(_COPY.search, launch)
+    asynchronous = columns.named(_ASYNCHRONOUS.search, launch)
     if on_device:
         in_call = a_copy & ~asynchronous & (called >= end)
     else:
         staged = called > begin + (end - begin) // 2
         in_call = a_copy & (~asynchronous | (staged & (pinned is not True)))
     after = _next(columns, launch)
-    waited = a_copy & (after != UNLAUNCHED) & _waits(columns)[after] & _together(columns, launch, after)
+    waited = a_copy & (after != UNLAUNCHED) & _waits(columns, after) & _together(columns, launch, after)
     waited &= not on_device
     held = in_call | waited
     calls, then = launch[in_call], after[waited]
@@ -57,15 +57,15 @@ def blocking(columns: Columns, rows: Ints, launch: Ints, on_device: bool, pinned
     return Blocking(held, time)
 
 
-def _waits(columns: Columns) -> Mask:
-    calls = columns.of_category(LAUNCH_CATEGORIES)
-    return np.asarray(calls & columns.named(lambda name: waits("cuda_runtime", name) and not _COPY.search(name)))
+def _waits(columns: Columns, rows: Ints) -> Mask:
+    waiting = columns.named(lambda name: waits("cuda_runtime", name) and not _COPY.search(name), rows)
+    return np.asarray(columns.of_category(LAUNCH_CATEGORIES, rows) & waiting, dtype=np.bool_)
 
 
 def _together(columns: Columns, one: Ints, other: Ints) -> Mask:
     """Which pairs of calls the same operator makes, or none: a wait outside it is the script's, for all that runs."""
     calls = columns.ts_ns[np.concatenate((one, other))]
-    operators = holding(columns, np.flatnonzero(columns.of_category(OPERATOR_CATEGORIES)), calls)
+    operators = holding(columns, columns.rows(OPERATOR_CATEGORIES), calls)
     ranges, thread = Ranges.of_rows(columns, operators), columns.thread
     first, second = (ranges.at(thread[rows], columns.ts_ns[rows]) for rows in (one, other))
     return np.asarray(first == second, dtype=np.bool_)
@@ -73,10 +73,12 @@ def _together(columns: Columns, one: Ints, other: Ints) -> Mask:
 
 def _next(columns: Columns, launch: Ints) -> Ints:
     """For each call the row of what its thread begins next, operator, range or call; UNLAUNCHED where nothing."""
-    told = np.flatnonzero(columns.of_category(RANGE_CATEGORIES | LAUNCH_CATEGORIES))
-    thread = columns.thread
-    order = told[np.lexsort((columns.ts_ns[told], thread[told]))]
-    place = np.full(len(columns), len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    after = np.append(order, [UNLAUNCHED, UNLAUNCHED])[place[launch] + 1]
-    return np.where((after != UNLAUNCHED) & (thread[after] == thread[launch]), after, UNLAUNCHED).astype(np.int64)
+    told, thread = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES), columns.thread
+    after = np.full(len(launch), UNLAUNCHED, dtype=np.int64)
+    for number in np.unique(thread[launch]).tolist():
+        own, asking = told[thread[told] == number], thread[launch] == number
+        order = own[np.argsort(columns.ts_ns[own], kind="stable")]
+        place = np.full(len(columns), len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        after[asking] = np.append(order, [UNLAUNCHED, UNLAUNCHED])[place[launch[asking]] + 1]
+    return after

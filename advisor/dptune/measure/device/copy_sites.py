@@ -49,11 +49,13 @@ def sites(told: Told) -> list[CopySite]:
     total = {key: int(columns.dur_ns[told.rows[places]].sum()) for key, places in alike.items()}
     longest = sorted(alike, key=lambda key: (-total[key], str(key)))[:MOST]
     stacks = has_stacks(columns)
-    return [_site(told, *key, alike[key], total[key], stacks) for key in longest]
-
-
-def _site(told: Told, caller: Caller, size: int, places: Sequence[int], total_ns: int, stacks: bool) -> CopySite:
     windows = {at for device in told.view.devices for at in np.unique(device.launched_in).tolist() if at >= 0}
+    return [_site(told, windows, *key, alike[key], total[key], stacks) for key in longest]
+
+
+def _site(
+    told: Told, windows: set[int], caller: Caller, size: int, places: Sequence[int], total_ns: int, stacks: bool
+) -> CopySite:
     figures: dict[str, tuple[Any, str]] = {
         "operator": (caller.operator, _NO_OPERATOR),
         "module": (caller.module, _NO_MODULE if stacks else _NO_STACKS),

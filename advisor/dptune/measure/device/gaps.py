@@ -13,7 +13,6 @@ from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import IDLE, GapFigures
-from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
 MOST = 10  # gaps of a run that are told
@@ -34,7 +33,8 @@ def gaps(spent: Iterable[tuple[RankView, DeviceView, Timeline]]) -> list[GapFigu
                 key = int(lengths[at]), -len(found)
                 found.append((*key, (view, device, timeline, window, int(own.start_ns[at]))))
         found = heapq.nlargest(MOST, found, key=lambda one: one[:2])
-    return [_figures(*gap, length_ns) for length_ns, _, gap in found]
+    told = {id(device): _Told(view, device) for view, device in {id(gap[1]): gap[:2] for _, _, gap in found}.values()}
+    return [_figures(told[id(gap[1])], *gap, length_ns) for length_ns, _, gap in found]
 
 
 def _idle(timeline: Timeline) -> Intervals:
@@ -43,21 +43,72 @@ def _idle(timeline: Timeline) -> Intervals:
     return Intervals.union(start, end)
 
 
+class _Told:
+    """What a rank tells of the gaps of one device of its: sorted once, however many they are."""
+
+    def __init__(self, view: RankView, device: DeviceView) -> None:
+        own, columns = device.operations, view.columns
+        self._columns, self._launch = columns, own.launch
+        self._begun, self._ended = _sorted(columns.ts_ns[own.rows]), _sorted(columns.ends(own.rows))
+        self._rows = own.rows
+        rows = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES, lambda name: not STEP_NAME.match(name))
+        self._host = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+        self._host_start = columns.ts_ns[self._host]
+        self._host_latest = np.maximum.accumulate(columns.ends(self._host))
+        marks = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
+        self._marking = columns.thread[marks]
+
+    def before(self, start_ns: int) -> int:
+        """The row of the operation that ended last before a gap, the first of several; UNLAUNCHED where none did."""
+        order, ends = self._ended
+        last = int(np.searchsorted(ends, start_ns, side="right")) - 1
+        return UNLAUNCHED if last < 0 else int(self._rows[order[np.searchsorted(ends, ends[last])]])
+
+    def after(self, end_ns: int) -> tuple[int, int]:
+        """The row of the operation that begins at the end of a gap, and of the call that launched it."""
+        order, starts = self._begun
+        begun = order[slice(*np.searchsorted(starts, [end_ns, end_ns + 1]).tolist())]
+        gap = Intervals(np.array([end_ns - 1]), np.array([end_ns]))
+        (after,), (launch,) = (
+            found.tolist() for found in ending(gap, self._columns, self._rows[begun], self._launch[begun])
+        )
+        return after, launch
+
+    def meanwhile(self, launch: int, start_ns: int, end_ns: int) -> str | None:
+        """The name of the range or call with the most time in a gap, of those that do not enclose all of it and more.
+
+        Of the thread that launched, or else those that mark the steps. A range around the whole gap (the model) says
+        nothing about it, unless nothing else does.
+        """
+        columns = self._columns
+        first = int(np.searchsorted(self._host_latest, start_ns, side="right"))
+        rows = np.sort(self._host[first : int(np.searchsorted(self._host_start, end_ns))])
+        rows = rows[columns.ends(rows) > start_ns]
+        threads = self._marking if launch == UNLAUNCHED else columns.thread[[launch]]
+        rows = rows[np.isin(columns.thread[rows], threads)]
+        inside = rows[(columns.ts_ns[rows] >= start_ns) | (columns.ends(rows) <= end_ns)]
+        rows = inside if len(inside) else rows
+        if not len(rows):
+            return None
+        overlap = np.minimum(columns.ends(rows), end_ns) - np.maximum(columns.ts_ns[rows], start_ns)
+        return columns.name(int(rows[overlap.argmax()]))
+
+
+def _sorted(times_ns: Ints) -> tuple[Ints, Ints]:
+    order = np.argsort(times_ns, kind="stable")
+    return order, times_ns[order]
+
+
 def _figures(
-    view: RankView, device: DeviceView, timeline: Timeline, window: Step, start_ns: int, length_ns: int
+    told: _Told, view: RankView, device: DeviceView, timeline: Timeline, window: Step, start_ns: int, length_ns: int
 ) -> GapFigures:
     columns, own = view.columns, device.operations
     end_ns = start_ns + length_ns
     account = timeline.account(start_ns, end_ns)
-    ends = columns.ends(own.rows)
-    before = own.rows[ends <= start_ns]
-    gap = Intervals(np.array([start_ns]), np.array([end_ns]))
-    (after,), (launch,) = (rows.tolist() for rows in ending(gap, columns, own.rows, own.launch))
+    before = told.before(start_ns)
+    after, launch = told.after(end_ns)
     figures = {
-        "before": (
-            columns.name(int(before[columns.ends(before).argmax()])) if len(before) else None,
-            "nothing ran before",
-        ),
+        "before": (None if before == UNLAUNCHED else columns.name(before), "nothing ran before"),
         "after": (
             None if after == UNLAUNCHED else columns.name(after),
             "the step ends before the next operation begins",
@@ -68,7 +119,7 @@ def _figures(
             _ON_CPU if own.on_cpu else _UNLAUNCHED,
         ),
         "meanwhile": (
-            _meanwhile(columns, _thread(view, _around(columns, start_ns, end_ns), launch), start_ns, end_ns),
+            told.meanwhile(launch, start_ns, end_ns),
             "no range of the launching thread lies in it",
         ),
     }
@@ -82,32 +133,3 @@ def _figures(
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
     )
-
-
-def _around(columns: Columns, start_ns: int, end_ns: int) -> Ints:
-    """The rows of ranges and calls of the host that overlap the gap, but for the marks of steps."""
-    rows = np.flatnonzero((columns.ts_ns < end_ns) & (columns.end_ns > start_ns))
-    said = columns.of_category(RANGE_CATEGORIES | LAUNCH_CATEGORIES, rows) & ~columns.named(STEP_NAME.match, rows)
-    return np.asarray(rows[said], dtype=np.int64)
-
-
-def _thread(view: RankView, rows: Ints, launch: int) -> Ints:
-    """Those of the rows that are of the thread that launched, or else of those that mark the steps."""
-    columns = view.columns
-    if launch != UNLAUNCHED:
-        return np.asarray(rows[columns.thread[rows] == columns.thread[launch]], dtype=np.int64)
-    marks = columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match)
-    return np.asarray(rows[np.isin(columns.thread[rows], columns.thread[marks])], dtype=np.int64)
-
-
-def _meanwhile(columns: Columns, rows: Ints, start_ns: int, end_ns: int) -> str | None:
-    """The name of the range or call with the most time in the gap, of those that do not enclose all of it and more.
-
-    A range around the whole gap (a step, the model) says nothing about it, unless nothing else does.
-    """
-    inside = rows[(columns.ts_ns[rows] >= start_ns) | (columns.ends(rows) <= end_ns)]
-    rows = inside if len(inside) else rows
-    if not len(rows):
-        return None
-    overlap = np.minimum(columns.ends(rows), end_ns) - np.maximum(columns.ts_ns[rows], start_ns)
-    return columns.name(int(rows[overlap.argmax()]))

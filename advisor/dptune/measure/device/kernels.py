@@ -71,11 +71,13 @@ def _kernels(view: RankView, device: DeviceView) -> _Ran:
     name_id = columns.name_id[rows].astype(np.int64)
     numbers, first = np.unique(name_id, return_index=True)
     total: dict[str, int] = {}
-    for number, own in zip(numbers.tolist(), np.split(rows, first[1:]) if len(rows) else [], strict=True):
-        union = Intervals.union(columns.ts_ns[own], columns.ends(own))
+    start, end = columns.ts_ns[rows], columns.ends(rows)
+    until = [*first[1:].tolist(), len(rows)]
+    for number, since, to in zip(numbers.tolist(), first.tolist(), until[: len(first)], strict=True):
+        union = Intervals.union(start[since:to], end[since:to])
         if inside := int(windows.lengths(union.start_ns, union.end_ns).sum()):
             total[columns.names[number]] = inside
-    begin = _holds(windows, columns.ts_ns[rows])
+    begin = _holds(windows, start)
     return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total)
 
 

@@ -40,10 +40,10 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
 
 def _time(view: RankView, wanted: Callable[[str], bool]) -> int:
     columns = view.columns
-    chosen = columns.of_category(KERNEL_CATEGORIES) & columns.named(wanted)
     total = 0
     for own in view.devices:
-        rows = own.operations.rows[chosen[own.operations.rows]]
+        ran = own.operations.rows
+        rows = ran[columns.of_category(KERNEL_CATEGORIES, ran) & columns.named(wanted, ran)]
         time = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
         total += sum(time.within(window.start_ns, window.end_ns).total_ns for window in own.windows)
     return total

@@ -221,10 +221,9 @@ def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float] | None, str
     if len(lean.devices) > 1:
         return None, _SEVERAL
     columns = lean.columns
-    calls = columns.of_category(LAUNCH_CATEGORIES)
-    if not calls.any():
+    if not len(columns.rows(LAUNCH_CATEGORIES)):
         return None, _NO_CALLS
-    rows = np.flatnonzero(calls & columns.named(_MALLOC.search))
+    rows = columns.rows(LAUNCH_CATEGORIES, _MALLOC.search)
     steps = Intervals.union(*bounds(lean.steps))
     begin = columns.ts_ns[rows]
     count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in lean.steps)

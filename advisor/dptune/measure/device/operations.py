@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.host.launches import UNLAUNCHED, launch_rows
-from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
+from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -68,7 +68,7 @@ class Operations:
 def operations(trace: Trace) -> list[Operations]:
     """The devices of a trace that ran anything; none where the device's events were not recorded."""
     columns = trace.columns
-    rows = np.flatnonzero(columns.of_category(DEVICE_CATEGORIES))
+    rows = columns.rows(DEVICE_CATEGORIES)
     if len(rows):
         device = _device_index(columns, rows)
         return [_gpu(columns, rows[device == index], int(index)) for index in np.unique(device)]
@@ -79,18 +79,16 @@ def operations(trace: Trace) -> list[Operations]:
 
 def uses_device(columns: Columns) -> bool:
     """Whether the process gave work to a device other than the CPU, recorded or not."""
-    launches = columns.of_category(LAUNCH_CATEGORIES) & columns.named(LAUNCH_NAME.search)
-    return bool(launches.any() or columns.of_category(DEVICE_CATEGORIES | FOREIGN_DEVICE_CATEGORIES).any())
+    launches = columns.rows(LAUNCH_CATEGORIES, LAUNCH_NAME.search)
+    return len(launches) > 0 or len(columns.rows(DEVICE_CATEGORIES | FOREIGN_DEVICE_CATEGORIES)) > 0
 
 
 def loader_ranges(trace: Trace) -> Intervals:
     """When the script waits inside its DataLoader: on the threads that mark the steps, on any where none does."""
     columns = trace.columns
-    ranges = columns.of_category(RANGE_CATEGORIES)
-    loading, marks = ranges & columns.named(LOADER_NAME.match), ranges & columns.named(STEP_NAME.match)
-    if marks.any():
-        thread = columns.thread
-        loading &= np.isin(thread, thread[marks])
+    loading, marks = (columns.rows(RANGE_CATEGORIES, name.match) for name in (LOADER_NAME, STEP_NAME))
+    if len(marks):
+        loading = loading[np.isin(columns.thread[loading], columns.thread[marks])]
     return _union(columns, loading)
 
 
@@ -102,7 +100,7 @@ def _gpu(columns: Columns, rows: Ints, index: int) -> Operations:
         work_of(columns.categories[one // len(columns.names)], columns.names[one % len(columns.names)]) for one in pair
     ]
     work = np.array(kinds, dtype=np.int64)[at]
-    kernels = int(columns.of_category(KERNEL_CATEGORIES)[rows].sum())
+    kernels = int(columns.of_category(KERNEL_CATEGORIES, rows).sum())
     maker = "mtia" if columns.categories[columns.category_id[rows[0]]] in MTIA_CATEGORIES else "cuda"
     time = {kind: _union(columns, rows[work == kind]) for kind in Work}
     return Operations(f"{maker}:{index}", rows, work, launch_rows(columns, rows), time, _span(columns, rows), kernels)
@@ -116,14 +114,14 @@ def _device_index(columns: Columns, rows: Ints) -> Ints:
 
 
 def _cpu(columns: Columns) -> list[Operations]:
-    gloo = columns.named(lambda name: name.startswith(HOST_COLLECTIVE_PREFIXES))
-    thread = columns.thread
-    operator = columns.of_category(OPERATOR_CATEGORIES) & ~gloo & ~np.isin(thread, _gloo_workers(columns, gloo, thread))
-    operator &= ~columns.named(ENCLOSING.match)
-    call = operator & columns.named(COLLECTIVE_CALL.match)
-    loading = columns.of_category(RANGE_CATEGORIES) & columns.named(LOADER_NAME.match)
+    thread, gloo = columns.thread, columns.rows(named=_is_gloo)
+    operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _is_gloo(name) and not ENCLOSING.match(name))
+    operators = operators[~np.isin(thread[operators], _gloo_workers(columns, gloo))]
+    calling = columns.named(COLLECTIVE_CALL.match, operators)
+    operators, calls = operators[~calling], operators[calling]
+    loading = columns.rows(RANGE_CATEGORIES, LOADER_NAME.match)
     starts, ends = [], []
-    computing, other = _by_thread(thread, operator & ~call), _by_thread(thread, call | loading | gloo)
+    computing, other = _by_thread(thread, operators), _by_thread(thread, np.concatenate((calls, loading, gloo)))
     for number, rows in computing.items():
         own = _union(columns, rows)
         if number in other:
@@ -131,34 +129,37 @@ def _cpu(columns: Columns) -> list[Operations]:
         starts.append(own.start_ns)
         ends.append(own.end_ns)
     compute = Intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else NOTHING
-    rows = np.flatnonzero((operator & ~call) | gloo)
+    rows = np.union1d(operators, gloo)
     if not len(rows):
         return []
-    work = np.where(gloo[rows], int(Work.COMMUNICATION), int(Work.COMPUTE)).astype(np.int64)
+    work = np.where(np.isin(rows, gloo), int(Work.COMMUNICATION), int(Work.COMPUTE)).astype(np.int64)
     time = {Work.COMPUTE: compute, Work.COMMUNICATION: _union(columns, gloo), Work.COPY: NOTHING, Work.MEMSET: NOTHING}
     launch = np.full(len(rows), UNLAUNCHED, dtype=np.int64)
     return [Operations("cpu", rows, work, launch, time, _span(columns, rows), 0)]
 
 
-def _by_thread(thread: Ints, wanted: Mask) -> dict[int, Ints]:
-    """The wanted rows of each thread."""
-    rows = np.flatnonzero(wanted)
+def _is_gloo(name: str) -> bool:
+    return name.startswith(HOST_COLLECTIVE_PREFIXES)
+
+
+def _by_thread(thread: Ints, rows: Ints) -> dict[int, Ints]:
+    """Those of the rows that are of each thread."""
     rows = rows[np.argsort(thread[rows], kind="stable")]
     numbers, first = np.unique(thread[rows], return_index=True)
     return dict(zip(numbers.tolist(), np.split(rows, first[1:]), strict=True)) if len(rows) else {}
 
 
-def _gloo_workers(columns: Columns, gloo: Mask, thread: Ints) -> Ints:
+def _gloo_workers(columns: Columns, gloo: Ints) -> Ints:
     """The threads of gloo itself: they run its collectives, and of operators at most the callbacks after them.
 
     Not those that mark steps, load, call collectives or run autograd, nor those that only send and receive.
     """
-    script = columns.of_category(RANGE_CATEGORIES) & columns.named(_SCRIPT.match)
-    collective = gloo & ~columns.named(_POINT_TO_POINT.match)
-    return np.setdiff1d(thread[collective], thread[script])
+    script = columns.rows(RANGE_CATEGORIES, _SCRIPT.match)
+    collective = gloo[~columns.named(_POINT_TO_POINT.match, gloo)]
+    return np.setdiff1d(columns.thread[collective], columns.thread[script])
 
 
-def _union(columns: Columns, rows: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Intervals:
+def _union(columns: Columns, rows: Ints) -> Intervals:
     return Intervals.union(columns.ts_ns[rows], columns.ends(rows))
 
 

@@ -6,23 +6,22 @@ import numpy as np
 
 from dptune.measure.device.operations import COLLECTIVE_CALL
 from dptune.measure.host.enclosing import NOWHERE, Ranges
-from dptune.measure.intervals import Ints, Mask
+from dptune.measure.intervals import Ints
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, LOADER_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
 
 
 def computing(columns: Columns, rows: Ints) -> Ints:
     """Of some operators those that lie in no loader and in no collective or call of one: as the account has compute."""
-    others = np.flatnonzero(_others(columns))
+    others = _others(columns)
     inside = Ranges.of_rows(columns, others).at(columns.thread[rows], columns.ts_ns[rows])
     return np.asarray(rows[inside == NOWHERE], dtype=np.int64)
 
 
 def own_time(columns: Columns, rows: Ints) -> Ints:
     """For each operator its duration less that of the operators, collectives and loaders right inside it, int64 ns."""
-    inside = columns.of_category(OPERATOR_CATEGORIES) | _others(columns)
-    inside &= np.isin(columns.thread, columns.thread[rows])
-    told = np.flatnonzero(inside)
+    told = np.union1d(columns.rows(OPERATOR_CATEGORIES), _others(columns))
+    told = told[np.isin(columns.thread[told], columns.thread[rows])]
     parents = Ranges.of_rows(columns, told).parents()
     within = np.zeros(len(told), dtype=np.int64)
     child = parents != NOWHERE
@@ -32,8 +31,10 @@ def own_time(columns: Columns, rows: Ints) -> Ints:
     return np.asarray(np.maximum(own, 0), dtype=np.int64)
 
 
-def _others(columns: Columns) -> Mask:
-    named = columns.named(
-        lambda name: name.startswith(HOST_COLLECTIVE_PREFIXES) or LOADER_NAME.match(name) or COLLECTIVE_CALL.match(name)
+def _others(columns: Columns) -> Ints:
+    return columns.rows(
+        RANGE_CATEGORIES,
+        lambda name: (
+            name.startswith(HOST_COLLECTIVE_PREFIXES) or LOADER_NAME.match(name) or COLLECTIVE_CALL.match(name)
+        ),
     )
-    return np.asarray(columns.of_category(RANGE_CATEGORIES) & named, dtype=np.bool_)

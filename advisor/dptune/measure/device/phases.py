@@ -61,16 +61,15 @@ class HostPhases:
 
 def host_phases(columns: Columns) -> HostPhases | str:
     """The phases of a rank's threads, or why the trace does not tell them."""
-    ranges, thread = columns.of_category(RANGE_CATEGORIES), columns.thread
-    backward = np.flatnonzero(ranges & columns.named(BACKWARD_NAME.search))
-    optimizer = np.flatnonzero(ranges & columns.named(OPTIMIZER_STEP_NAME.match))
+    ranges, thread = columns.rows(RANGE_CATEGORIES), columns.thread
+    backward = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
+    optimizer = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     if not len(backward):
         return NO_BACKWARD
     if not len(optimizer):
         return NO_OPTIMIZER
     own = autograd_threads(columns)
-    passes = np.flatnonzero(ranges & np.isin(thread, own))
-    passes = np.union1d(passes, backward)
+    passes = np.concatenate((ranges[np.isin(thread[ranges], own)], backward))
     going_back = Intervals.union(columns.ts_ns[passes], columns.ends(passes))
     start, end = _after_closures(columns.ts_ns[optimizer], columns.ends(optimizer), going_back)
     return HostPhases(
@@ -85,9 +84,8 @@ def host_phases(columns: Columns) -> HostPhases | str:
 
 def autograd_threads(columns: Columns) -> Ints:
     """The threads that run backward ranges and nothing that a script marks, as numbers of `Columns.thread`."""
-    ranges, thread = columns.of_category(RANGE_CATEGORIES), columns.thread
-    backward = ranges & columns.named(BACKWARD_NAME.search)
-    return np.setdiff1d(thread[backward], thread[ranges & columns.named(ENCLOSING.match)])
+    backward, script = (columns.rows(RANGE_CATEGORIES, name) for name in (BACKWARD_NAME.search, ENCLOSING.match))
+    return np.setdiff1d(columns.thread[backward], columns.thread[script])
 
 
 def _after_closures(start: Ints, end: Ints, going_back: Intervals) -> tuple[Ints, Ints]:

@@ -13,8 +13,7 @@ from dptune.measure.exchange.dtypes import bytes_of, dtype_of
 from dptune.measure.exchange.kinds import UNKNOWN, kernel_dtype, kind_of
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Ints, Mask
-from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.intervals import Ints
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -46,17 +45,14 @@ class Call:
     row: int = NONE
 
 
+# By number of the rank and name of the device.
+Collectives = dict[tuple[int, str], list[Call]]
+
+
 def calls(view: RankView, device: DeviceView) -> list[Call]:
-    """The collectives launched (on a CPU: begun) inside steps, in the order of launching."""
-    return described(view, device, (device.operations.work == Work.COMMUNICATION) & (device.launched_in != OUTSIDE))
-
-
-def described(view: RankView, device: DeviceView, chosen: Mask) -> list[Call]:
-    """Those operations of a device that are chosen, all of them collectives, in the order of launching.
-
-    A collective that no step launched has the step OUTSIDE.
-    """
+    """The collectives of a device in the order of launching (on a CPU: of beginning); some with the step OUTSIDE."""
     own, columns = device.operations, view.columns
+    chosen = own.work == Work.COMMUNICATION
     rows, steps = own.rows[chosen], device.launched_in[chosen]
     described = {row: at for at, row in enumerate(view.trace.collectives.row.tolist())}
     if own.on_cpu:
@@ -142,9 +138,8 @@ def _elements(shape: Any) -> int:
 
 def _titles(columns: Columns, launch: Ints) -> list[str]:
     """For each launch the `nccl:*` range of its thread that encloses it, "" where there is none."""
-    ranges = np.flatnonzero(
-        columns.named(lambda name: name.startswith(_NCCL)) & ~columns.of_category({"gpu_user_annotation"})
-    )
+    ranges = columns.rows(named=lambda name: name.startswith(_NCCL))
+    ranges = ranges[~columns.of_category({"gpu_user_annotation"}, ranges)]
     around = Ranges.of_rows(columns, ranges).around(columns.thread[launch], columns.ts_ns[launch], columns.ends(launch))
     known = (launch != UNLAUNCHED) & (around != NOWHERE)
     return [columns.name(int(ranges[at])) if found else "" for at, found in zip(around, known.tolist(), strict=True)]
@@ -161,11 +156,9 @@ def asked(columns: Columns) -> dict[int, int]:
     Workers take calls in the order they were made, so both in order of time are the same sequence unless some were not
     recorded.
     """
-    events = np.flatnonzero(columns.named(lambda name: name.startswith("gloo:")))
-    operators = np.flatnonzero(
-        columns.named(lambda name: name.startswith("c10d::") and kind_of(name) != UNKNOWN)
-        & ~columns.of_category(LAUNCH_CATEGORIES)
-    )
+    events = columns.rows(named=lambda name: name.startswith("gloo:"))
+    operators = columns.rows(named=lambda name: name.startswith("c10d::") and kind_of(name) != UNKNOWN)
+    operators = operators[~columns.of_category(LAUNCH_CATEGORIES, operators)]
     if len(events) != len(operators):
         return {}
     events = events[np.argsort(columns.ts_ns[events], kind="stable")]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.exchange.bandwidth import bus_factor
-from dptune.measure.exchange.calls import Call, calls
+from dptune.measure.exchange.calls import Call, Collectives, calls
 from dptune.measure.exchange.matching import SYMMETRIC, Exchange, RankCalls
 from dptune.measure.exchange.sizes import NO_SIZE, with_sizes
+from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, view
-from dptune.measured import CollectiveFigures
+from dptune.measured import CollectiveFigures, MatchBasis
 from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
 
@@ -22,27 +23,34 @@ _NO_DTYPE = "the trace does not say which element type"
 _ASYMMETRIC = "a rank may leave before the last has come, so its duration does not tell waiting from moving data"
 _INCOMPLETE = "not all ranks of the group were read, or their calls could not be told apart"
 _NO_LINK = "how much of this kind crosses each link is not known"
+_ALONE = "it takes the traces of at least two ranks"
+_UNMATCHED = "no calls of this kind and size were matched across ranks"
+_SUREST_FIRST: tuple[MatchBasis, ...] = get_args(MatchBasis)
 
 
-def heard(own: RankView, rich: Callable[[int], Trace | None], facts: Facts | None) -> list[RankCalls]:
-    """The collectives of each device of a rank, in its steps.
+def heard(own: RankView, ran: Collectives, rich: Callable[[int], Trace | None], facts: Facts | None) -> list[RankCalls]:
+    """Of the collectives that ran on each device of a rank those in its steps, with their sizes.
 
     `rich` gives the trace of a rank's window with shapes; it is asked only where the lean window has no sizes.
     """
     numbers = [step.number for step in own.steps]
-    found = [calls(own, device) for device in own.devices]
+    found = [_inside(ran[own.rank, device.operations.device]) for device in own.devices]
     if any(call.message_bytes is None for each in found for call in each):
         try:
             detail = rich(own.rank)
         except TraceError:  # the size stays missing, and its reason says what was looked for
             detail = None
         detailed = None if detail is None else view(own.rank, detail)
-        shaped = [call for device in detailed.devices for call in calls(detailed, device)] if detailed else []
+        shaped = [call for device in detailed.devices for call in _inside(calls(detailed, device))] if detailed else []
         found = [with_sizes(each, shaped, facts) for each in found]
     return [
         RankCalls(own.rank, device.operations.device, own.base_ns, numbers, each)
         for device, each in zip(own.devices, found, strict=True)
     ]
+
+
+def _inside(ran: Sequence[Call]) -> list[Call]:
+    return [call for call in ran if call.step != OUTSIDE]
 
 
 def collectives(
@@ -55,25 +63,30 @@ def collectives(
             groups.setdefault((call.kind, call.group, call.group_size, call.dtype, call.message_bytes), []).append(call)
     matched: dict[tuple[object, ...], list[Exchange]] = {}
     for exchange in exchanges:
-        if exchange.splits:
-            matched.setdefault((exchange.kind, exchange.group, exchange.message_bytes), []).append(exchange)
+        key = exchange.kind, exchange.group, exchange.dtype, exchange.message_bytes
+        matched.setdefault(key, []).append(exchange)
     steps = sum(own.windows for own in views)
+    unmatched = _UNMATCHED if len({own.rank for own in ranks}) > 1 else _ALONE
     found = []
     for alike in groups.values():
         first = alike[0]
-        found.append(_figures(alike, matched.get((first.kind, first.group, first.message_bytes), []), steps))
+        key = first.kind, first.group, first.dtype, first.message_bytes
+        found.append(_figures(alike, matched.get(key, []), steps, unmatched))
     return sorted(found, key=lambda figures: -figures.total_ns)
 
 
-def _figures(alike: list[Call], matched: list[Exchange], steps: int) -> CollectiveFigures:
+def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: str) -> CollectiveFigures:
     first = alike[0]
     durations = [call.dur_ns for call in alike]
     holes = {"group": _NO_GROUP, "group_size": _NO_GROUP, "dtype": _NO_DTYPE, "message_bytes": NO_SIZE}
     missing = {name: why for name, why in holes.items() if getattr(first, name) is None}
-    figures = _transfer(first, matched)
+    if not matched:
+        missing["matched"] = unmatched
+    split = [exchange for exchange in matched if exchange.splits]
+    figures = _transfer(first, split)
     why = (
         (_INCOMPLETE if first.kind in SYMMETRIC else _ASYMMETRIC)
-        if not matched
+        if not split
         else NO_SIZE
         if first.message_bytes is None
         else _NO_LINK
@@ -89,22 +102,23 @@ def _figures(alike: list[Call], matched: list[Exchange], steps: int) -> Collecti
         median_ns=round(float(np.median(durations))),
         shortest_ns=min(durations),
         total_ns=sum(durations),
+        matched=max((exchange.basis for exchange in matched), key=_SUREST_FIRST.index, default=None),
         **figures,
         missing=missing | {name: why for name, value in figures.items() if value is None},
     )
 
 
-def _transfer(call: Call, matched: list[Exchange]) -> dict[str, Any]:
+def _transfer(call: Call, split: list[Exchange]) -> dict[str, Any]:
     """Time without waiting, and the bandwidth that comes of it; None where it is not known."""
     figures: dict[str, Any] = dict.fromkeys(("transfer_ns", "waiting_ns", "algbw_gb_per_s", "busbw_gb_per_s"))
-    if not matched:
+    if not split:
         return figures
-    transfers = [exchange.transfer_ns for exchange in matched]
+    transfers = [exchange.transfer_ns for exchange in split]
     transfer_ns = round(float(np.median(transfers)))
     figures["transfer_ns"] = transfer_ns
-    figures["waiting_ns"] = sum(one.waiting_ns for one in matched)
+    figures["waiting_ns"] = sum(one.waiting_ns for one in split)
     if call.message_bytes and transfer_ns:
         figures["algbw_gb_per_s"] = call.message_bytes / transfer_ns
-        factor = bus_factor(call.kind, len(matched[0].ranks))
+        factor = bus_factor(call.kind, len(split[0].ranks))
         figures["busbw_gb_per_s"] = None if factor is None else factor * call.message_bytes / transfer_ns
     return figures

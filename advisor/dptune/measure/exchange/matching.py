@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from dptune.measure.exchange.calls import Call
 from dptune.measure.intervals import Ints
+from dptune.measured import MatchBasis
 
-Basis = Literal["sequence", "order", "shift"]
 SYMMETRIC = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _FARTHEST = 64  # calls that may be missing at the head of a rank's step
 
@@ -47,8 +46,9 @@ class Exchange:
     step: int
     kind: str
     group: str | None
+    dtype: str | None
     message_bytes: int | None
-    basis: Basis
+    basis: MatchBasis
     complete: bool
     ranks: Ints
     devices: tuple[str, ...]
@@ -106,7 +106,7 @@ def _of_pool(step: int, pool: list[tuple[RankCalls, list[Call]]], world_size: in
 
 
 def _exchange(
-    step: int, row: list[Call | None], pool: list[tuple[RankCalls, list[Call]]], basis: Basis, world_size: int
+    step: int, row: list[Call | None], pool: list[tuple[RankCalls, list[Call]]], basis: MatchBasis, world_size: int
 ) -> Exchange:
     members = [(own, call) for (own, _), call in zip(pool, row, strict=True) if call is not None]
     first = members[0][1]
@@ -114,6 +114,7 @@ def _exchange(
         step=step,
         kind=first.kind,
         group=first.group,
+        dtype=first.dtype,
         message_bytes=first.message_bytes,
         basis=basis,
         complete=len(members) == (first.group_size or world_size),

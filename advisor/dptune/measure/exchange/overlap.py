@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
-from dptune.measure.exchange.calls import described
+from dptune.measure.exchange.calls import Collectives
 from dptune.measure.exchange.slowdown import FEWEST_PAIRS, slowdown
 from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
@@ -20,17 +18,17 @@ _NO_GROUP = "the trace does not say which process group"
 _Key = tuple[str, str | None, int | None]
 
 
-def overlap(spent: Sequence[Spent], told: Phased | str, account: Account) -> OverlapFigures | None:
+def overlap(spent: Sequence[Spent], ran: Collectives, told: Phased | str, account: Account) -> OverlapFigures | None:
     """How compute and communication share the steps; None where nothing is communicated.
 
-    `told` are the phases of the devices' operations, or why they are not known.
+    `ran` are the collectives of the devices, `told` the phases of their operations, or why they are not known.
     """
     if not account.communication_ns:
         return None
     ratio, pairs = slowdown(spent)
     few = f"operations seen both with and without communication beside them, at one place in the step: {pairs}"
     return OverlapFigures(
-        rows=_rows(spent, told),
+        rows=_rows(spent, ran, told),
         compute_per_communication=account.compute_ns / account.communication_ns,
         slowdown=ratio,
         slowdown_pairs=pairs,
@@ -38,7 +36,7 @@ def overlap(spent: Sequence[Spent], told: Phased | str, account: Account) -> Ove
     )
 
 
-def _rows(spent: Sequence[Spent], told: Phased | str) -> list[CommunicationFigures]:
+def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[CommunicationFigures]:
     calls: dict[_Key, int] = {}
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}
@@ -49,8 +47,9 @@ def _rows(spent: Sequence[Spent], told: Phased | str) -> list[CommunicationFigur
         phase = None if isinstance(told, str) else told.operations[at][exchanges]
         by_key: dict[_Key, list[int]] = {}
         rows = own.rows[exchanges]
-        for call in described(view, device, exchanges):
-            place = int(np.searchsorted(rows, call.row))
+        place_of = {row: place for place, row in enumerate(rows.tolist())}
+        for call in ran[view.rank, own.device]:
+            place = place_of[call.row]
             key = call.kind, call.group, None if phase is None else int(phase[place])
             by_key.setdefault(key, []).append(place)
             calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)

@@ -51,12 +51,10 @@ def attribution(rich: RankView | None, lean: RankView | None) -> AttributionFigu
 
 def _of_window(view: RankView, window: Literal["lean", "rich"]) -> AttributionFigures | None:
     columns = view.columns
-    python = columns.of_category(PYTHON_CATEGORIES)
-    annotation = columns.of_category({"user_annotation"})
     sorts: dict[str, tuple[Ints, Callable[[str], str]]] = {
-        "modules": (np.flatnonzero(python & columns.named(lambda name: name.startswith(_MODULE))), _class),
-        "functions": (np.flatnonzero(python & columns.named(is_users)), str),
-        "annotations": (np.flatnonzero(annotation & columns.named(_is_scripts)), str),
+        "modules": (columns.rows(PYTHON_CATEGORIES, lambda name: name.startswith(_MODULE)), _class),
+        "functions": (columns.rows(PYTHON_CATEGORIES, is_users), str),
+        "annotations": (columns.rows({"user_annotation"}, _is_scripts), str),
     }
     steps_ns = sum(step.length_ns for device in view.devices for step in device.windows)
     compute_ns = sum(

@@ -13,7 +13,7 @@ import numpy as np
 
 from dptune.measure.device.operations import ENCLOSING
 from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
-from dptune.measure.intervals import Ints, Mask
+from dptune.measure.intervals import Ints
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 
@@ -34,7 +34,7 @@ class Caller:
 
 def has_stacks(columns: Columns) -> bool:
     """Whether the trace was recorded with Python's stacks."""
-    return bool(columns.of_category(PYTHON_CATEGORIES).any())
+    return len(columns.rows(PYTHON_CATEGORIES)) > 0
 
 
 def callers(columns: Columns, launch: Ints) -> list[Caller]:
@@ -43,12 +43,11 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
     The operator is the outermost of the `aten::` operators that lie directly around the call (`aten::item`, not the
     `aten::_local_scalar_dense` inside it), or the innermost of another kind.
     """
-    python = columns.of_category(PYTHON_CATEGORIES)
-    operators = columns.of_category(OPERATOR_CATEGORIES) & ~columns.named(ENCLOSING.match)
+    operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
     told = (
-        _operators(columns, holding(columns, np.flatnonzero(operators), columns.ts_ns[launch]), launch),
-        _innermost(columns, python & columns.named(_MODULE.match), launch),
-        _innermost(columns, python & columns.named(is_users), launch),
+        _operators(columns, holding(columns, operators, columns.ts_ns[launch]), launch),
+        _innermost(columns, columns.rows(PYTHON_CATEGORIES, _MODULE.match), launch),
+        _innermost(columns, columns.rows(PYTHON_CATEGORIES, is_users), launch),
     )
     return [
         Caller(
@@ -71,8 +70,8 @@ def is_users(frame: str) -> bool:
     return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
-def _innermost(columns: Columns, wanted: Mask, launch: Ints) -> Ints:
-    rows = holding(columns, np.flatnonzero(wanted), columns.ts_ns[launch])
+def _innermost(columns: Columns, rows: Ints, launch: Ints) -> Ints:
+    rows = holding(columns, rows, columns.ts_ns[launch])
     found = Ranges.of_rows(columns, rows).at(columns.thread[launch], columns.ts_ns[launch])
     return np.where(found == NOWHERE, NOWHERE, np.append(rows, NOWHERE)[found])
 
@@ -81,7 +80,7 @@ def _operators(columns: Columns, rows: Ints, launch: Ints) -> Ints:
     ranges = Ranges.of_rows(columns, rows)
     found = ranges.at(columns.thread[launch], columns.ts_ns[launch])
     parents = ranges.parents()
-    aten = columns.named(lambda name: name.startswith("aten::"))[rows]
+    aten = columns.named(lambda name: name.startswith("aten::"), rows)
     own = np.arange(len(rows))
     outer = np.where((parents != NOWHERE) & aten & aten[parents], parents, own) if len(rows) else own
     while len(outer) and (outer[outer] != outer).any():

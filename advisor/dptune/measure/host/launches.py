@@ -17,7 +17,8 @@ def launch_rows(columns: Columns, rows: Ints) -> Ints:
 
     UNLAUNCHED where there is none. int64, as long as `rows`.
     """
-    calls = np.flatnonzero(columns.of_category(LAUNCH_CATEGORIES) & (columns.correlation != NONE))
+    calls = columns.rows(LAUNCH_CATEGORIES)
+    calls = calls[columns.correlation[calls] != NONE]
     if not len(calls):
         return np.full(len(rows), UNLAUNCHED, dtype=np.int64)
     calls = calls[np.lexsort((columns.ts_ns[calls], columns.correlation[calls]))]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.intervals import Intervals, Ints
 from dptune.runfile.facts import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -21,6 +22,8 @@ from dptune.trace.kernels import (
     Work,
     waits,
 )
+
+_ENCLOSING_OR_CALL = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +42,21 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
     `recorded` is what the recording says of the window that the trace is of: full collections of garbage among it.
     """
     columns = trace.columns
-    marks = columns.of_category(RANGE_CATEGORIES) & columns.named(STEP_NAME.match)
     thread = columns.thread
+    marks = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
     threads = np.unique(np.concatenate([thread[marks], *(thread[_launches(own)] for own in devices if not own.on_cpu)]))
-    script = np.isin(thread, threads)
-    on_cpu = any(own.on_cpu for own in devices)
-    operator = columns.of_category(OPERATOR_CATEGORIES)
-    held = operator & columns.named(COLLECTIVE_CALL.match) if on_cpu else script & _waiting(columns)
-    calls = columns.of_category(LAUNCH_CATEGORIES)
-    working = script & (calls | (operator & ~columns.named(ENCLOSING.match))) & ~held
-    collecting = _union(columns, columns.named(COLLECTION_NAME.match))
+    if any(own.on_cpu for own in devices):
+        held = columns.rows(OPERATOR_CATEGORIES, COLLECTIVE_CALL.match)
+        calls = columns.rows(LAUNCH_CATEGORIES)
+        operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _ENCLOSING_OR_CALL.match(name))
+    else:
+        held = columns.rows(LAUNCH_CATEGORIES, _waits)
+        held = held[np.isin(thread[held], threads)]
+        calls = columns.rows(LAUNCH_CATEGORIES, lambda name: not _waits(name))
+        operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
+    working = np.concatenate((calls, operators))
+    working = working[np.isin(thread[working], threads)]
+    collecting = _union(columns, columns.rows(named=COLLECTION_NAME.match))
     if recorded is not None and recorded.collections_ns:
         start, end = np.array(recorded.collections_ns, dtype=np.int64).T - trace.base_ns
         collecting |= Intervals.union(start, end)
@@ -65,10 +73,9 @@ def _launches(own: Operations) -> Ints:
     return np.asarray(launch[launch != UNLAUNCHED], dtype=np.int64)
 
 
-def _waiting(columns: Columns) -> Mask:
-    calls = columns.of_category(LAUNCH_CATEGORIES)
-    return np.asarray(calls & columns.named(lambda name: waits("cuda_runtime", name)), dtype=np.bool_)
+def _waits(call: str) -> bool:
+    return waits("cuda_runtime", call)
 
 
-def _union(columns: Columns, rows: Mask) -> Intervals:
+def _union(columns: Columns, rows: Ints) -> Intervals:
     return Intervals.union(columns.ts_ns[rows], columns.ends(rows))

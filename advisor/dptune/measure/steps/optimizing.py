@@ -21,8 +21,7 @@ _CLEARLY = 0.1  # more alike
 
 def optimizer_ends(columns: Columns) -> Ints:
     """Ends of the clock's outermost step() ranges, int64 ns in order of time; none where they lie in the backward."""
-    ranges = columns.of_category(RANGE_CATEGORIES)
-    rows = np.flatnonzero(ranges & columns.named(OPTIMIZER_STEP_NAME.match))
+    rows = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     if not len(rows):
         return np.empty(0, dtype=np.int64)
     rows = rows[np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows]))]
@@ -30,7 +29,8 @@ def optimizer_ends(columns: Columns) -> Ints:
     outermost = np.concatenate(([True], ends[1:] > np.maximum.accumulate(ends)[:-1]))
     clock = rows[outermost & (columns.name_id[rows] == columns.name_id[rows[0]])]
     thread = columns.thread
-    backward = np.flatnonzero(ranges & columns.named(BACKWARD_NAME.search) & (thread == thread[clock[0]]))
+    backward = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
+    backward = backward[thread[backward] == thread[clock[0]]]
     inside = Intervals.union(columns.ts_ns[backward], columns.ends(backward))
     starts = columns.ts_ns[clock]
     if (inside.lengths(starts, columns.ends(clock)) > 0).any():

@@ -70,7 +70,7 @@ def _called(sequence: Sequence, name: re.Pattern[str]) -> Mask:
 
 def _backward(columns: Columns, sequence: Sequence, optimizer: Mask) -> Ints:
     """When the host ran a backward pass, int64 ns in order; by kernels where it tells of none, and an optimizer's."""
-    rows = np.flatnonzero(columns.of_category(RANGE_CATEGORIES) & columns.named(BACKWARD_NAME.search))
+    rows = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
     if len(rows):
         return np.sort(columns.ts_ns[rows])
     if not optimizer.any():

@@ -37,7 +37,7 @@ def sequence(columns: Columns, devices: Listed[Operations]) -> Sequence:
     """The sequence of all devices of a trace."""
     rows = np.concatenate([own.rows for own in devices]) if devices else np.empty(0, dtype=np.int64)
     if any(own.on_cpu for own in devices):
-        rows = rows[columns.of_category(OPERATOR_CATEGORIES)[rows]]
+        rows = rows[columns.of_category(OPERATOR_CATEGORIES, rows)]
         rows = _outermost(columns, rows)
         return _sequence(columns, rows, columns.ts_ns[rows], columns.ends(rows), 0, on_cpu=True)
     launch = np.concatenate([own.launch for own in devices]) if devices else rows

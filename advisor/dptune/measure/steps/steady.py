@@ -69,10 +69,10 @@ def _by_right(views: Sequence[RankView], long: set[int]) -> set[int]:
     """Of long steps those that run an optimizer, or communicate, where none of the others does."""
     stay: set[int] = set()
     for own in views if long else ():
-        optimizer = own.columns.named(OPTIMIZER_KERNEL_NAME.search)
         for device in own.devices:
             ran = device.operations
-            for wanted in (ran.work == Work.COMMUNICATION, optimizer[ran.rows]):
+            optimizer = own.columns.named(OPTIMIZER_KERNEL_NAME.search, ran.rows)
+            for wanted in (ran.work == Work.COMMUNICATION, optimizer):
                 places = np.unique(device.launched_in[wanted & (device.launched_in != OUTSIDE)])
                 holding = {own.steps[at].number for at in places.tolist()}
                 stay |= holding if holding <= long else set()

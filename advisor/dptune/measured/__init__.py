@@ -1,0 +1,87 @@
+"""Every figure a rule may read; a figure that could not be measured says why.
+
+A model here derives from `Figures`. A field typed `Figure[int]` reads as an `int`; where the figure could not be
+measured, reading it raises `Missing` with the reason, so that no rule computes with a hole. In JSON the hole is `null`
+and the reason stands under `missing`.
+
+Units are in the names: `_ns` nanoseconds, `_bytes` bytes, `_share` a fraction of the step between 0 and 1,
+`_gb_per_s` 1e9 bytes per second.
+
+The modules are named as the rooms of `dptune.measure`: steps, device, host, exchange.
+"""
+
+from __future__ import annotations
+
+from dptune.measured.account import CLASSES, IDLE, IDLE_CAUSES, Account, DeviceFigures, StepAccount
+from dptune.measured.device import (
+    CopyFigures,
+    CopySite,
+    GapFigures,
+    KernelFigures,
+    KernelTime,
+    MatmulFigures,
+    MemoryFigures,
+    Phase,
+    PhaseFigures,
+)
+from dptune.measured.exchange import (
+    ArrivalFigures,
+    CollectiveFigures,
+    CommunicationFigures,
+    LagCause,
+    LinkFigures,
+    LinkSize,
+    MatchBasis,
+    OverlapFigures,
+    StepLag,
+    StragglerFigures,
+)
+from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
+from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
+from dptune.measured.run import Measured, RankFigures
+from dptune.measured.steps import AccumulationFigures, InputFigures, SetAsideStep, StepBasis, StepsFigures, StepTime
+
+__all__ = [
+    "ABSENT",
+    "CLASSES",
+    "IDLE",
+    "IDLE_CAUSES",
+    "Account",
+    "AccumulationFigures",
+    "ArrivalFigures",
+    "AttributionFigures",
+    "CollectiveFigures",
+    "CommunicationFigures",
+    "CopyFigures",
+    "CopySite",
+    "DeviceFigures",
+    "Figure",
+    "Figures",
+    "GapFigures",
+    "InputFigures",
+    "KernelFigures",
+    "KernelTime",
+    "LagCause",
+    "LaunchFigures",
+    "LinkFigures",
+    "LinkSize",
+    "MatchBasis",
+    "MatmulFigures",
+    "Measured",
+    "MemoryFigures",
+    "Missing",
+    "Model",
+    "OverlapFigures",
+    "Phase",
+    "PhaseFigures",
+    "RankFigures",
+    "SetAsideStep",
+    "SourceFigures",
+    "SourceTime",
+    "StepAccount",
+    "StepBasis",
+    "StepLag",
+    "StepTime",
+    "StepsFigures",
+    "StragglerFigures",
+]

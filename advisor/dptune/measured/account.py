@@ -1,0 +1,119 @@
+"""Where the nanoseconds of a window went, and those of each step of a device."""
+
+from __future__ import annotations
+
+from pydantic import Field, computed_field, model_validator
+
+from dptune.measured.figure import Missing, Model
+
+
+class Account(Model):
+    """Where the nanoseconds of a window went: exclusive classes, in int64 ns, that sum to the window exactly.
+
+    Each nanosecond belongs to the highest class active then: compute > communication > copy > memset > idle. Exposed
+    communication is split where all ranks of the group are known, idle by what the script's threads did meanwhile.
+    """
+
+    window_ns: int = Field(description="length of the window")
+    compute_ns: int = Field(0, description="union of compute, whatever runs beside it")
+    exposed_transfer_ns: int = Field(0, description="exposed communication once the last rank had come: data moves")
+    exposed_waiting_ns: int = Field(0, description="exposed communication before the last rank had come")
+    exposed_unsplit_ns: int = Field(0, description="exposed communication of which it is not known")
+    copy_ns: int = Field(0, description="copies with neither compute nor communication beside them")
+    memset_ns: int = Field(0, description="memsets with nothing above them beside them")
+    input_idle_ns: int = Field(0, description="idle while the script waits for its data loader")
+    gc_idle_ns: int = Field(0, description="idle while Python collects garbage")
+    sync_idle_ns: int = Field(
+        0, description="idle while the script is held by a call that waits for the device, or launches anew after it"
+    )
+    launch_idle_ns: int = Field(0, description="idle while the host prepares and launches the next operation")
+    dependency_idle_ns: int = Field(0, description="idle although the next operation was launched before: it waits")
+    host_idle_ns: int = Field(0, description="idle while the script runs no operator: Python, files, sleep")
+    unexplained_idle_ns: int = Field(0, description="idle with no cause found")
+    communication_ns: int = Field(0, description="union of communication: hidden + exposed; not part of the sum")
+    hidden_communication_ns: int = Field(0, description="communication with compute beside it; not part of the sum")
+
+    @computed_field(description="communication with no compute beside it")  # type: ignore[prop-decorator]
+    @property
+    def exposed_communication_ns(self) -> int:
+        """Nanoseconds of communication with no compute beside it."""
+        return self.exposed_transfer_ns + self.exposed_waiting_ns + self.exposed_unsplit_ns
+
+    @computed_field(description="nothing runs, whatever the cause")  # type: ignore[prop-decorator]
+    @property
+    def idle_ns(self) -> int:
+        """Nanoseconds in which the device ran nothing."""
+        return sum(getattr(self, name) for name in IDLE)
+
+    @property
+    def exchange_ns(self) -> int:
+        """Exposed communication that is not known to be waiting for a late rank."""
+        return self.exposed_transfer_ns + self.exposed_unsplit_ns
+
+    @property
+    def other_idle_ns(self) -> int:
+        """Idle for any reason but input."""
+        return self.idle_ns - self.input_idle_ns
+
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds in which the device ran anything."""
+        return self.window_ns - self.idle_ns
+
+    def share(self, class_ns: str) -> float:
+        """The share of the window that a class takes, by its field or property name."""
+        if not self.window_ns:
+            raise Missing("the window holds no time")
+        return float(getattr(self, class_ns)) / self.window_ns
+
+    @property
+    def overlap_share(self) -> float:
+        """Hidden communication / communication; raises Missing where nothing was communicated."""
+        if not self.communication_ns:
+            raise Missing("no communication in the window")
+        return self.hidden_communication_ns / self.communication_ns
+
+    @model_validator(mode="after")
+    def _balances(self) -> Account:
+        parts = sum(getattr(self, name) for name in CLASSES)
+        if parts != self.window_ns:
+            raise ValueError(f"account does not balance: parts {parts} ns, window {self.window_ns} ns")
+        if self.hidden_communication_ns + self.exposed_communication_ns != self.communication_ns:
+            raise ValueError("hidden + exposed communication is not the communication")
+        return self
+
+    def __add__(self, other: Account) -> Account:
+        return Account(**{name: getattr(self, name) + getattr(other, name) for name in Account.model_fields})
+
+
+CLASSES = tuple(list(Account.model_fields)[1:-2])  # the fields that sum to the window
+IDLE = tuple(name for name in CLASSES if name.endswith("_idle_ns"))
+IDLE_CAUSES = tuple(name.removesuffix("_idle_ns") for name in IDLE)
+
+
+class StepAccount(Model):
+    """The account of one step on one device of one rank."""
+
+    number: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
+    start_ns: int = Field(description="start of the window on the trace's own clock")
+    account: Account = Field(description="where the time of the window went")
+
+
+class DeviceFigures(Model):
+    """One device of one rank: its steps and the whole recording."""
+
+    device: str = Field(description="'cpu', 'cuda:3', ...")
+    steps: list[StepAccount] = Field(description="steady steps of the lean window; empty where none were found")
+    whole: Account = Field(description="first device operation's start to the last one's end")
+    device_operations: int = Field(description="kernels, copies and memsets (on a CPU: operators and collectives)")
+    kernels: int = Field(description="complete events of category kernel; 0 on a CPU")
+
+    @property
+    def total(self) -> Account:
+        """Sum over the steps; raises Missing where there are none."""
+        if not self.steps:
+            raise Missing("no steps were found in the trace")
+        total = self.steps[0].account
+        for step in self.steps[1:]:
+            total = total + step.account
+        return total

@@ -1,0 +1,159 @@
+"""What the devices do in the steps: copies, gaps, kernels, matrix products, memory, phases."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dptune.measured.figure import ABSENT, Figure, Figures
+
+
+class CopySite(Figures):
+    """Where copies of one size are asked for, in the steps of one rank: the operator, module and function around."""
+
+    rank: int = Field(description="the rank it was read of; the others are taken to do the same")
+    window: Literal["lean", "rich"] = Field(description="which tells: modules and functions stand in the rich one only")
+    operator: Figure[str] = Field(ABSENT, description="the outermost of the aten operators right around the call")
+    module: Figure[str] = Field(ABSENT, description="the innermost nn.Module around the call")
+    function: Figure[str] = Field(
+        ABSENT, description="the innermost function around it, not torch's or Python's own: file(where it begins): name"
+    )
+    copy_bytes: Figure[int] = Field(ABSENT, description="size of one copy, bytes")
+    calls_per_step: float = Field(description="copies per step")
+    every_step: bool = Field(description="whether it was seen in each step of the window, of two or more")
+    total_ns: int = Field(description="sum of durations")
+    blocking_calls: Figure[int] = Field(ABSENT, description="those of them that held the launching thread")
+
+
+class CopyFigures(Figures):
+    """Copies of one direction, over the steps of every rank.
+
+    A copy blocks where its call holds the launching thread until the data is copied or staged: a synchronous form
+    (`cudaMemcpy`), an asynchronous one of pageable memory that returned after the middle of the copy, or one whose
+    thread synchronises next, in the same operator. Source: CUDA Runtime API, "API synchronization behavior".
+    """
+
+    direction: Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"] = Field(description="from host or device to which")
+    pinned: Figure[bool] = Field(ABSENT, description="whether the host side is page-locked memory")
+    calls: int = Field(description="copies inside steps, all ranks together")
+    calls_per_step: float = Field(description="per rank and step")
+    total_bytes: Figure[int] = Field(ABSENT, description="sum of the bytes copied, all ranks")
+    total_ns: int = Field(description="sum of durations, all ranks")
+    exposed_ns: int = Field(description="part of the union with no compute and no communication beside it")
+    hidden_ns: Figure[int] = Field(ABSENT, description="part of the union beside compute or communication")
+    step_share: Figure[float] = Field(ABSENT, description="their union inside the steps / the steps")
+    gb_per_s: Figure[float] = Field(ABSENT, description="all bytes / the sum of durations")
+    large_gb_per_s: Figure[float] = Field(
+        ABSENT,
+        description="bytes / duration, the median over copies so large that start-up does not dominate: 1 MiB, "
+        "8 MiB on one device",
+    )
+    blocking_calls: Figure[int] = Field(ABSENT, description="those that held the launching thread")
+    held_ns: Figure[int] = Field(ABSENT, description="how long they held it: the calls, and the waits right after")
+    sites: Figure[list[CopySite]] = Field(ABSENT, description="where most of their time is asked for, of one rank")
+
+
+class GapFigures(Figures):
+    """One stretch in which a device ran nothing, inside a step."""
+
+    rank: int = Field(description="number of the rank")
+    device: str = Field(description="'cpu', 'cuda:3', ...")
+    step: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
+    start_ns: int = Field(description="start on the trace's own clock")
+    length_ns: int = Field(description="how long it is")
+    causes_ns: dict[str, int] = Field(
+        description="cause of idle -> how much of it, as in the account; sums to the length"
+    )
+    before: Figure[str] = Field(ABSENT, description="the operation that ended last before it")
+    after: Figure[str] = Field(ABSENT, description="the operation that begins at its end")
+    launched_by: Figure[str] = Field(ABSENT, description="the call that launched that operation")
+    launched_ns: Figure[int] = Field(
+        ABSENT, description="from the gap's start to that call; negative where it was before"
+    )
+    meanwhile: Figure[str] = Field(ABSENT, description="what the launching thread was in longest during the gap")
+
+
+class MatmulFigures(Figures):
+    """Matrix products (and convolutions) on the device, and whether they used tensor cores."""
+
+    fp32_share: Figure[float] = Field(ABSENT, description="fp32 matmul and convolution kernels' time / step")
+    tensor_core_share: Figure[float] = Field(ABSENT, description="tensor-core kernels' time / step")
+    tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
+
+
+class KernelTime(Figures):
+    """All kernels of one name (on a CPU: operators, by their own time), over the steps of every rank."""
+
+    name: str = Field(description="as the trace has it")
+    kind: Figure[str] = Field(ABSENT, description="matrix product, attention, elementwise, ..., communication, other")
+    calls_per_step: float = Field(description="per rank and step")
+    total_ns: int = Field(description="union inside the steps, summed over devices; of operators the own time")
+    median_ns: Figure[int] = Field(ABSENT, description="median duration; of operators the own time")
+    step_share: float = Field(description="total / steps; of operators on several threads it may exceed 1")
+
+
+class KernelFigures(Figures):
+    """The kernels of the steps (on a CPU: the operators), over every rank."""
+
+    counted: Literal["kernels", "operators"] = Field(description="what is counted: a CPU runs no kernels")
+    per_step: float = Field(description="per rank and step")
+    median_ns: int = Field(description="median duration; of operators the own time")
+    total_ns: int = Field(description="union inside the steps, summed over devices; of operators the own time")
+    short_share: Figure[float] = Field(ABSENT, description="the share of them shorter than 10 us")
+    launch_bound_share: Figure[float] = Field(
+        ABSENT, description="idle while the host prepares and launches the next operation / step, as in the account"
+    )
+    kinds_ns: Figure[dict[str, int]] = Field(
+        ABSENT, description="kind -> time, each moment counted for one kind; sums to the total"
+    )
+    top: list[KernelTime] = Field(description="those with the most time, the longest first")
+
+
+class MemoryFigures(Figures):
+    """Memory of one device of one rank.
+
+    Allocations are recorded in the rich window only (or where a foreign trace has them); `window` says which told.
+    """
+
+    rank: int = Field(description="number of the rank")
+    device: str = Field(description="'cpu', 'cuda:3', ...")
+    window: Figure[Literal["lean", "rich"]] = Field(ABSENT, description="the window whose allocations are told")
+    basis: Literal["run", "steps"] = Field("steps", description="what the peaks are of: the whole run, or traced steps")
+    capacity_bytes: Figure[int] = Field(ABSENT, description="memory of the device")
+    peak_allocated_bytes: Figure[int] = Field(ABSENT, description="the most that tensors took")
+    peak_reserved_bytes: Figure[int] = Field(ABSENT, description="the most that torch's allocator held")
+    peak_share: Figure[float] = Field(ABSENT, description="peak reserved / capacity")
+    allocations_per_step: Figure[float] = Field(ABSENT, description="median over steps")
+    allocated_bytes_per_step: Figure[int] = Field(ABSENT, description="sum of their sizes, median over steps")
+    fragmentation: Figure[float] = Field(ABSENT, description="1 - allocated / reserved, when most was allocated")
+    growth_bytes_per_step: Figure[int] = Field(
+        ABSENT, description="what is allocated when a step ends less when the one before ended, the median"
+    )
+    malloc_calls_per_step: Figure[float] = Field(
+        ABSENT, description="calls that take or return memory of the device: cudaMalloc, cudaFree, hipMalloc, ..."
+    )
+    malloc_ns: Figure[int] = Field(ABSENT, description="their union inside steps; in the lean window")
+    malloc_share: Figure[float] = Field(ABSENT, description="that / steps, as the host marks them")
+
+
+Phase = Literal["forward", "backward", "optimizer", "unknown"]
+
+
+class PhaseFigures(Figures):
+    """One phase of the steps, over every rank: the device's work by the phase in which the host launched it.
+
+    `optimizer`: inside the optimizer's step(); `backward`: inside autograd's pass, with what is computed anew there;
+    `forward`: whatever else a step launches, with loss, loading, clipping and zeroing of gradients; `unknown`: not
+    launched inside a step, or by a call that was not recorded. Compute and communication sum over the phases to those
+    of the account.
+    """
+
+    phase: Phase = Field(description="forward (and the rest), backward, optimizer or unknown")
+    compute_ns: int = Field(description="compute, each moment counted for one phase: optimizer, backward, forward")
+    communication_ns: int = Field(description="each moment for the phase of the collective that began first")
+    hidden_communication_ns: int = Field(description="the part of it with compute of any phase beside it")
+    exposed_communication_ns: int = Field(description="the part of it with no compute beside it")
+    host_ns: Figure[int] = Field(
+        ABSENT, description="host time in it; sums to the steps as the host marks them, over ranks"
+    )

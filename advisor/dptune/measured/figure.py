@@ -1,0 +1,71 @@
+"""A figure that could not be measured says why: the bases of all records of figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Figure = Annotated[T, "may be missing"]
+else:
+    Figure = Optional
+
+ABSENT: Any = None  # the default of a Figure: a hole, which needs a reason in `missing`
+
+
+class Missing(Exception):  # noqa: N818 - the word of the design: a reason, not an error
+    """A figure that could not be measured, with the reason as its message."""
+
+    @property
+    def reason(self) -> str:
+        """Why the figure is not there."""
+        return str(self.args[0])
+
+
+class Model(BaseModel):
+    """A frozen record; unknown fields are ignored when an older or newer report is read back."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Figures(Model):
+    """A record of figures in which any `Figure` field may be missing, with a reason in `missing`."""
+
+    missing: dict[str, str] = Field(default_factory=dict, description="figure name -> why it could not be measured")
+
+    @model_validator(mode="after")
+    def _every_hole_has_a_reason(self, info: ValidationInfo) -> Figures:
+        if info.mode == "json":  # an older report knows fewer figures
+            absent = type(self).model_fields.keys() - self.model_fields_set
+            self.missing.update(
+                {n: "the report was written by another version" for n in absent if self.known(n) is None}
+            )
+        holes = {name for name, value in self.__dict__.items() if value is None}
+        if holes != set(self.missing):
+            unexplained, phantom = sorted(holes - set(self.missing)), sorted(set(self.missing) - holes)
+            raise ValueError(f"missing figures without a reason: {unexplained}; reasons for figures there: {phantom}")
+        return self
+
+    @classmethod
+    def only(cls, why: str, **known: Any) -> Self:
+        """A record in which every figure that is not given is missing, for the one reason `why`."""
+        figures = {name for name, field in cls.model_fields.items() if field.default is ABSENT and name != "missing"}
+        there = {name for name, value in known.items() if value is not None}
+        return cls(**known, missing=dict.fromkeys(sorted(figures - there), why))
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)
+            if value is None:
+                reasons = super().__getattribute__("__dict__").get("missing", {})
+                if name in reasons:
+                    raise Missing(reasons[name])
+            return value
+
+    def known(self, name: str) -> Any | None:
+        """The figure called `name`, or None where it is missing."""
+        return self.__dict__[name]

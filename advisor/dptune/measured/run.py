@@ -1,0 +1,74 @@
+"""All figures of a run, and those of each of its ranks."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dptune.measured.account import Account, DeviceFigures
+from dptune.measured.device import CopyFigures, GapFigures, KernelFigures, MatmulFigures, MemoryFigures, PhaseFigures
+from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
+from dptune.measured.figure import ABSENT, Figure, Figures, Missing
+from dptune.measured.host import AttributionFigures, LaunchFigures
+from dptune.measured.steps import AccumulationFigures, InputFigures, StepsFigures, StepTime
+
+
+class RankFigures(Figures):
+    """One rank of the run."""
+
+    rank: int = Field(description="number of the rank in the run")
+    host: Figure[str] = Field(ABSENT, description="name of the machine it ran on")
+    device_name: Figure[str] = Field(ABSENT, description="what the device calls itself")
+    source: str = Field(description="the trace file it was read from")
+    partial: str = Field("", description="where the file broke off, if it did")
+    events: int = Field(description="length of traceEvents as read")
+    unprofiled_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
+    loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
+    clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock less that of the first rank")
+    clock_residual_ns: Figure[int] = Field(
+        ABSENT, description="how far its ends of collectives lie from the first rank's after that, the median"
+    )
+    arrival: Figure[ArrivalFigures] = Field(ABSENT, description="how late it comes to collectives, and why")
+    devices: list[DeviceFigures] = Field(default_factory=list, description="the devices it computed on")
+
+
+class Measured(Figures):
+    """All figures of a run."""
+
+    world_size: Figure[int] = Field(ABSENT, description="ranks of the run, recorded or not")
+    backend: Figure[str] = Field(ABSENT, description="nccl, gloo, ...")
+    device_kind: Figure[str] = Field(ABSENT, description="'cpu', 'cuda', 'rocm', ...")
+    samples_per_step: Figure[int] = Field(ABSENT, description="global batch: samples per optimizer step, all ranks")
+    step: StepTime = Field(description="how long a step takes")
+    account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the lean window")
+    steps: Figure[StepsFigures] = Field(ABSENT, description="which steps the figures are of, and what tells them")
+    ranks: list[RankFigures] = Field(description="the ranks that were read")
+    collectives: Figure[list[CollectiveFigures]] = Field(ABSENT, description="collectives in steps, by kind and size")
+    links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
+    straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
+    gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
+    phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
+    overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
+    attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")
+    copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
+    kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
+    memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
+    input: InputFigures = Field(description="waiting for the data loader")
+    accumulation: AccumulationFigures = Field(description="micro-batches per optimizer step")
+    matmul: MatmulFigures = Field(description="matrix products and their precision")
+
+    @property
+    def traced_step_ns(self) -> float:
+        """The mean step of the account, the one that the durations of collectives belong to."""
+        steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)
+        if not steps:
+            raise Missing("no steps were found in the trace")
+        return self.account.window_ns / steps
+
+    def milliseconds(self, share: float) -> float:
+        """A share of the step as milliseconds of the step time (`step.basis` says which)."""
+        return share * self.step.median_ns / 1e6
+
+    def share(self, class_ns: str) -> float:
+        """The share of the step that `account` gives to a class, by its field or property name."""
+        return self.account.share(class_ns)

@@ -1,0 +1,73 @@
+"""Which steps the figures are of, how long one takes, and what it waits for and accumulates."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dptune.measured.figure import ABSENT, Figure, Figures, Model
+
+StepBasis = Literal["profiler_step", "optimizer", "repeating"]
+
+
+class SetAsideStep(Model):
+    """A step that is no part of any figure, on any rank, because it took much longer than the others."""
+
+    number: int = Field(description="its number")
+    length_ns: int = Field(description="how long it took: median over ranks")
+    of_usual: float = Field(description="that / the median of the steps that are kept")
+    warm_up: bool = Field(description="whether it is the first, or follows only such steps")
+
+
+class StepsFigures(Figures):
+    """Which steps the figures of this run are of, and what tells where one begins."""
+
+    basis: StepBasis = Field(
+        description="ranges of the profiler, ends of the optimizer's step(), or what repeats in the operations"
+    )
+    similarity: Figure[float] = Field(
+        ABSENT, description="how alike the steps' operations are, 0 to 1: of the rank where least"
+    )
+    by_rank: dict[int, int] = Field(default_factory=dict, description="number of the rank -> how many steps it has")
+    set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
+
+
+class StepTime(Figures):
+    """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
+
+    basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
+    median_ns: Figure[int] = Field(ABSENT, description="the step time a report speaks of, on `basis`")
+    unprofiled_median_ns: Figure[int] = Field(
+        ABSENT, description="a step without the profiler: median over ranks of each rank's median"
+    )
+    unprofiled_q1_ns: Figure[int] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
+    unprofiled_q3_ns: Figure[int] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
+    unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
+    unprofiled_outliers: int = Field(
+        0, description="those of them that took much longer than the others, on the rank that has most; all are kept"
+    )
+    lean_median_ns: Figure[int] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
+    lean_q1_ns: Figure[int] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
+    lean_q3_ns: Figure[int] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
+    lean_steps: int = Field(0, description="steps of the light window, on the rank that has most")
+    rich_median_ns: Figure[int] = Field(ABSENT, description="a step of the detailed window, slowed further")
+    rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
+
+
+class InputFigures(Figures):
+    """Waiting for the data loader, per rank and step."""
+
+    wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
+    wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of that share of the median step")
+    computed_share: Figure[float] = Field(
+        ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
+    )
+    basis: Literal["unprofiled", "traced"] = Field("traced", description="which steps the wait was taken from")
+
+
+class AccumulationFigures(Figures):
+    """Micro-batches per optimizer step, and how many of them all-reduced gradients."""
+
+    backwards_per_step: Figure[int] = Field(ABSENT, description="calls of backward per optimizer step")
+    synchronised_backwards_per_step: Figure[int] = Field(ABSENT, description="those of them that all-reduced gradients")
