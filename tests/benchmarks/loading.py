@@ -12,7 +12,8 @@ Sides, each in a process of its own on the same gz file, in shuffled turn, so th
     jobs-1, jobs-2   two such ranks, by one process and by two
     thousand    1,000 ranks of one step each, about 2.7 MB of text: load by two processes, and measure
 
-Seconds are from the end of the imports to the figures; memory is the process's own peak. Ratios are of medians. Traces
+Seconds are from the end of the imports to the figures; memory is the process's own peak, at the end and when the trace
+was loaded: what measuring adds is the difference. Ratios are of medians. Traces
 are written by kineto_text.py where they are not there yet. It resumes where it stopped; raw results stand in
 results/loading.json.
 """
@@ -23,6 +24,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -47,14 +49,14 @@ LIMIT_S = 1800
 
 
 def measure_once(side: str, paths: list[str]) -> dict[str, float]:
-    """Seconds that one side takes in this process, imports not counted, and of them those of loading."""
+    """Seconds that one side takes in this process, imports not counted, of loading, and the peak after loading."""
     if side in ("dptune", "reopened", "jobs-1", "jobs-2", THOUSAND):
         from dptune.measure import measure
         from dptune.trace import load
 
         begin = time.perf_counter()
         run = load(paths, jobs=2 if side in ("jobs-2", THOUSAND) else 1, cached=side == "reopened")
-        loaded = time.perf_counter()
+        loaded, load_peak_bytes = time.perf_counter(), own_peak_bytes()
         if side in ("jobs-1", "jobs-2"):
             assert len(run.ranks) == 2
         elif side == THOUSAND:
@@ -69,7 +71,7 @@ def measure_once(side: str, paths: list[str]) -> dict[str, float]:
 
         begin = time.perf_counter()
         analysis = TraceAnalysis(trace_files={0: paths[0]}, trace_dir=str(Path(paths[0]).parent))
-        loaded = time.perf_counter()
+        loaded, load_peak_bytes = time.perf_counter(), own_peak_bytes()
         analysis.get_temporal_breakdown(visualize=False)
         analysis.get_comm_comp_overlap(visualize=False)
         analysis.get_gpu_kernel_breakdown(visualize=False)
@@ -79,7 +81,7 @@ def measure_once(side: str, paths: list[str]) -> dict[str, float]:
         begin = time.perf_counter()
         with gzip.open(paths[0]) as file:
             assert json.loads(file.read())["traceEvents"]
-        loaded = time.perf_counter()
+        loaded, load_peak_bytes = time.perf_counter(), own_peak_bytes()
     else:
         import msgspec
         from isal import igzip
@@ -90,8 +92,14 @@ def measure_once(side: str, paths: list[str]) -> dict[str, float]:
         begin = time.perf_counter()
         with igzip.open(paths[0]) as file:
             msgspec.json.decode(file.read(), type=Nothing)
-        loaded = time.perf_counter()
-    return {"seconds": time.perf_counter() - begin, "load_seconds": loaded - begin}
+        loaded, load_peak_bytes = time.perf_counter(), own_peak_bytes()
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "load_seconds": loaded - begin, "load_peak_bytes": load_peak_bytes}
+
+
+def own_peak_bytes() -> int:
+    """The most memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def one_run(side: str, megabytes: int, times: str) -> dict[str, Any]:
@@ -185,6 +193,7 @@ def table(results: dict[str, Any]) -> str:
     lines += ["  MB  times        dptune s    hta / dptune   json / dptune   dptune / floor   load / reopen"]
     several = [""]
     memory = ["", "  MB  times        peak memory / text:  dptune     hta    json"]
+    measuring = ["", "  MB  times        measuring / loading:    time   peak memory"]
     for megabytes in SIZES_MB:
         for times in TIMES:
             seconds, loading, peaks = {}, {}, {}
@@ -208,13 +217,17 @@ def table(results: dict[str, Any]) -> str:
                 f"{peaks[side]:8.2f}" if side in peaks else "       -" for side in ("dptune", "hta", "json")
             )
             memory.append(f"{megabytes:4d}  {times:10s}                       {shares}")
+            own = of(results, "dptune", megabytes, times)
+            spent = median((run["seconds"] - run["load_seconds"]) / run["load_seconds"] for run in own)
+            more = median(run["peak_bytes"] / run["load_peak_bytes"] for run in own)
+            measuring.append(f"{megabytes:4d}  {times:10s}                       {spent:8.2f} {more:13.2f}")
             if "jobs-2" in seconds:
                 faster = ratio("jobs-1", "jobs-2")
                 several.append(f"two ranks of {megabytes} MB: {faster} times as fast by two processes as by one")
     for run in of(results, THOUSAND, 2, "offset"):
         text, peak = run["text_bytes"] / 1e9, run["peak_bytes"] / 1e9
         several += [f"1,000 ranks, {text:.1f} GB of text: {run['seconds']:.0f} s by two processes, peak {peak:.1f} GB"]
-    return "\n".join([*lines, *memory, *several])
+    return "\n".join([*lines, *memory, *measuring, *several])
 
 
 def main() -> None:
