@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dptune.measure import measure
 from dptune.measure.exchange.links import Sweep, from_sweep
+from dptune.measured import LinkFigures
 from dptune.runfile import form
 from dptune.runfile.links import LinkRecord
 from dptune.trace import load
 
-from .network import SLOW, Node, Unavailable, shaped
+from .network import FAST, SLOW, Node, Unavailable, Wire, shaped
+from .running import on_both, recorded
 
 pytestmark = pytest.mark.records
 
-# Three models, each with its gradients in one bucket, that are exchanged one after the other: 64 KiB, 512 KiB, 2 MiB.
+# Models with their gradients in one bucket each, which are exchanged one after the other.
 TRAIN = """\
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-models = [torch.nn.Linear(n, m, bias=False) for n, m in ((128, 128), (256, 512), (1024, 512))]
-models = [torch.nn.parallel.DistributedDataParallel(model) for model in models]
+models = [torch.nn.Linear(n, m, bias=False) for n, m in {layers}]
+models = [torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=64) for model in models]
 optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.01)
 for step in range(60):
     for model in models:
@@ -38,76 +38,95 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[Node]]:
+@dataclass(frozen=True)
+class Bed:
+    """A wire, the nodes it joins, and what is sent over it.
+
+    `least` is the share of the wire's rate that must be found where data goes one way at a time, and where it goes both
+    ways at once. The relay is one process that shares the cores of this machine with both ranks. At 200 Mbit/s it is
+    idle most of the time. At 1 Gbit/s it needs some 40 % of a core each way, and frames are late where both ranks have
+    the cores: on two cores with twice the work that they can do, 90 to 96 % of the rate were found one way, and 76 to
+    99 % both ways.
+    """
+
+    wire: Wire
+    nodes: list[Node]
+    sizes: str
+    seconds: str
+    layers: tuple[tuple[int, int], ...]
+    least: tuple[float, float]
+    off: float  # share by which a call of the training may differ from what the sweep says
+
+    @property
+    def delay_us(self) -> float:
+        return self.wire.delay_s * 1e6
+
+
+BEDS = {
+    "slow": (SLOW, "4k,16k,64k,256k,1m,2m", "8", ((128, 128), (256, 512), (1024, 512)), (0.9, 0.85), 0.15),
+    "fast": (FAST, "4k,64k,256k,1m,4m,8m", "8", ((512, 128), (1024, 512), (1024, 2048)), (0.8, 0.6), 0.4),
+}
+
+
+@pytest.fixture(scope="module", params=BEDS)
+def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     pytest.importorskip("torch", reason="measuring needs torch")
+    wire, *sent = BEDS[request.param]
     try:
-        with shaped(SLOW) as made:
-            yield made
+        with shaped(wire) as nodes:
+            yield Bed(wire, nodes, *sent)
     except Unavailable as why:
         pytest.skip(str(why))
 
 
 @pytest.fixture(scope="module")
-def swept(nodes: list[Node], tmp_path_factory: pytest.TempPathFactory) -> LinkRecord:
+def swept(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> LinkRecord:
     """What the node with rank 0 measured of all-reduce and p2p."""
     cwds = [tmp_path_factory.mktemp(f"node{i}") for i in (0, 1)]
-    words = ("links", "--kinds", "all_reduce,p2p", "--sizes", "4k,16k,64k,256k,1m,2m", "--seconds", "30", "-q")
-    on_both(nodes, cwds, words, (), 29711)
+    on_both(bed.nodes, cwds, ("links", "--kinds", "all_reduce,p2p", "--sizes", bed.sizes, "--seconds", bed.seconds))
     assert not (cwds[1] / "dptune-runs" / "links.json").exists()
     return form.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
 
 
-def on_both(nodes: list[Node], cwds: list[Path], words: tuple[str, ...], then: tuple[str, ...], port: int) -> None:
-    """dptune on both nodes at once, to the end of both."""
-    started = []
-    for i, (node, cwd) in enumerate(zip(nodes, cwds, strict=True)):
-        where = ("--nnodes", "2", "--node-rank", str(i), "--master-addr", nodes[0].address, "--master-port", str(port))
-        command = node.command(sys.executable, "-m", "dptune", *words, *where, *then)
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": node.device, "OMP_NUM_THREADS": "1"}
-        started.append(subprocess.Popen(command, cwd=cwd, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL))
-    try:
-        said = [process.communicate(timeout=100)[1].decode() for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0, 0], said
+def links(swept: LinkRecord) -> dict[str, LinkFigures]:
+    return {one.kind: one for one in from_sweep(Sweep(swept, "links.json"))}
 
 
-def test_alpha_and_beta_are_those_of_the_wire(swept: LinkRecord) -> None:
+def test_alpha_and_beta_are_those_of_the_wire(bed: Bed, swept: LinkRecord) -> None:
     """p2p: a message takes the delay, and the wire its rate. No measurement beats either; what both processes and the
-    relay take to wake up adds to alpha, three times some 50 us, and at most a tenth is lost of the rate.
+    relay take to wake up adds to alpha, three times 50 to 250 us.
     All-reduce of two ranks: two exchanges that depend on each other at least, each of half the message each way, so
-    that as many bytes as the message has cross each way: alpha is no less than twice the delay, beta the same.
+    that as many bytes as the message has cross each way: alpha is no less than twice the delay, beta the same. What
+    gloo's threads take to wake each other adds 1 to 4 ms, as it does without any wire.
+    A fit divides differences of noisy times, so its beta may exceed the rate, which the times themselves never do.
     """
     assert (swept.backend, swept.world_size, swept.hosts) == ("gloo", 2, ["bed-node-0", "bed-node-1"])
-    by_kind = {one.kind: one for one in from_sweep(Sweep(swept, "links.json"))}
-    p2p, reduce = by_kind["p2p"], by_kind["all_reduce"]
-    delay_us = SLOW.delay_s * 1e6
-    assert delay_us <= p2p.alpha_us <= delay_us + 500
-    assert 0.9 * SLOW.gb_per_s <= p2p.busbw_gb_per_s <= 1.01 * SLOW.gb_per_s
-    assert 2 * delay_us <= reduce.alpha_us <= 8 * delay_us
-    assert 0.9 * SLOW.gb_per_s <= reduce.busbw_gb_per_s <= 1.03 * SLOW.gb_per_s
-    assert {one.scope for one in by_kind.values()} == {"inter-node"}
-    assert all(one.residual_share < 0.1 for one in by_kind.values())
-    assert all(one.q1_s <= one.median_s <= one.q3_s for kind in swept.kinds for one in kind.sizes)
+    for exchanges, kind in enumerate(("p2p", "all_reduce"), 1):
+        (sizes,) = [one.sizes for one in swept.kinds if one.kind == kind]
+        for size in sizes:
+            assert size.median_s >= exchanges * bed.wire.delay_s + size.message_bytes / bed.wire.gb_per_s / 1e9
+            assert size.q1_s <= size.median_s <= size.q3_s
+    p2p, reduce = links(swept)["p2p"], links(swept)["all_reduce"]
+    assert bed.delay_us <= p2p.alpha_us <= bed.delay_us + 1500
+    assert bed.least[0] * bed.wire.gb_per_s <= p2p.busbw_gb_per_s <= 1.1 * bed.wire.gb_per_s
+    assert 2 * bed.delay_us <= reduce.alpha_us <= 4 * bed.delay_us + 6000
+    assert bed.least[1] * bed.wire.gb_per_s <= reduce.busbw_gb_per_s <= 1.1 * bed.wire.gb_per_s
+    assert {p2p.scope, reduce.scope} == {"inter-node"}
+    assert max(p2p.residual_share, reduce.residual_share) < 0.2
 
 
-def test_a_training_over_the_wire_sees_the_same_links(nodes: list[Node], swept: LinkRecord, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
-    windows = ("--warmup", "2", "--unprofiled", "4", "--lean", "8", "--rich", "2")
-    on_both(nodes, [tmp_path] * 2, ("profile", *windows, "--run-dir", "run"), ("train.py",), 29712)
-    measured = measure(load([tmp_path / "run"]))
+def test_a_training_over_the_wire_sees_the_same_links(bed: Bed, swept: LinkRecord, tmp_path: Path) -> None:
+    """It has 8 calls of each of three sizes, so its alpha is the less certain; what its calls took is compared."""
+    measured = measure(load([recorded(bed.nodes, tmp_path, TRAIN.format(layers=bed.layers), port=29712)]))
     (link,) = [one for one in measured.links if one.kind == "all_reduce"]
     assert (link.basis, link.scope, link.ranks) == ("trace", "inter-node", [0, 1])
-    assert [size.message_bytes for size in link.sizes] == [64 << 10, 512 << 10, 2 << 20]
+    assert [size.message_bytes for size in link.sizes] == [4 * n * m for n, m in bed.layers]
     assert link.shared_calls <= 4  # of 24
-    assert 0.85 * SLOW.gb_per_s <= link.busbw_gb_per_s <= 1.05 * SLOW.gb_per_s
-    assert 2 * SLOW.delay_s * 1e6 <= link.alpha_us <= 8 * SLOW.delay_s * 1e6
-    (sweep,) = [one for one in from_sweep(Sweep(swept, "")) if one.kind == "all_reduce"]
+    assert bed.least[1] * bed.wire.gb_per_s <= link.busbw_gb_per_s <= 1.1 * bed.wire.gb_per_s
+    assert 2 * bed.delay_us <= link.alpha_us <= 4 * bed.delay_us + 10_000
+    sweep = links(swept)["all_reduce"]
     for one in measured.collectives:
         if one.kind == "all_reduce" and one.message_bytes >= 512 << 10:
             expected_ns = sweep.alpha_us * 1e3 + one.message_bytes / sweep.algbw_gb_per_s
-            assert one.transfer_ns == pytest.approx(expected_ns, rel=0.15)
-            assert one.busbw_gb_per_s == pytest.approx(one.message_bytes / expected_ns, rel=0.15)
+            assert one.transfer_ns == pytest.approx(expected_ns, rel=bed.off)
+            assert one.busbw_gb_per_s == pytest.approx(one.message_bytes / expected_ns, rel=bed.off)
