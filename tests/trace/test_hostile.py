@@ -210,3 +210,19 @@ def test_a_name_that_is_mended_keeps_what_was_sound_in_it(tmp_path):
 def test_a_trace_whose_first_event_is_cut_is_not_said_to_be_empty(tmp_path):
     with pytest.raises(DptuneError, match="breaks off before its first whole event, at byte 34 of its text"):
         read(tmp_path, KERNEL[:50], after=b"")
+
+
+def test_shapes_nested_as_deep_as_json_may_be(tmp_path):
+    """Of lists in lists around one shape of 8 floats the size is 32 bytes, however many there are."""
+    deep = 900
+    dims = "[" * deep + "[8]" + "]" * deep
+    gloo = '{"ph":"X","cat":"user_annotation","name":"gloo:all_reduce","pid":1,"tid":2,"ts":20,"dur":9,"args":'
+    gloo += f'{{"Input Dims":[{dims}],"Input type":["float"]}}}}'
+    events = [
+        '{"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":1,"tid":1,"ts":0,"dur":99}',
+        '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":5}',
+        gloo,
+    ]
+    (tmp_path / "0.json").write_text(f'{{"schemaVersion":1,"traceEvents":[{",".join(events)}]}}')
+    (found,) = measure(load([tmp_path / "0.json"])).collectives
+    assert found.message_bytes == 32

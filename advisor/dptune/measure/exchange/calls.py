@@ -130,10 +130,15 @@ def _tensors(dims_json: str | None, types_json: str | None) -> tuple[str | None,
 
 
 def _elements(shape: Any) -> int:
-    """Elements of a shape, or of a list of shapes."""
-    if isinstance(shape, list) and any(isinstance(part, list) for part in shape):
-        return sum(_elements(part) for part in shape)
-    return math.prod(max(integer(length), 0) for length in shape) if isinstance(shape, list) else 0
+    """Elements of a shape, or of a list of shapes, however deep."""
+    total, left = 0, [shape]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            inner = [one for one in part if isinstance(one, list)]
+            total += 0 if inner else math.prod(max(integer(length), 0) for length in part)
+            left += inner
+    return total
 
 
 def _titles(columns: Columns, launch: Ints) -> list[str]:
