@@ -1,50 +1,15 @@
 """Where compute comes from, by hand; times in microseconds."""
 
-import json
-
 import pytest
 
 from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
-US = 1000
-
-
-def host(category, name, start, end, tid=1, **args):
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 9,
-        "tid": tid,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-
-
-def python(name, start, end):
-    return host("python_function", name, start, end)
-
-
-def kernel(number, called, start, end, tid=1):
-    args = {"device": 0, "stream": 7, "correlation": number}
-    run = {
-        "ph": "X",
-        "cat": "kernel",
-        "name": "gemm",
-        "pid": 0,
-        "tid": 7,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-    return [host("cuda_runtime", "cudaLaunchKernel", called, called + 1, tid, **args), run]
-
+from .handmade import BACKWARD, US, annotation, launched, measure_events, operator, python, step
 
 FRAMES = [
-    host("user_annotation", "ProfilerStep#3", 0, 200),
+    step(3, 0, 200),
     python("train.py(90): <module>", 0, 200),
     python("nn.Module: Net_0", 10, 80),
     python("torch/nn/modules/module.py(1782): _call_impl", 11, 80),
@@ -53,28 +18,27 @@ FRAMES = [
     python("nn.Module: Linear_1", 40, 50),
     python("/venv/lib/python3.11/site-packages/wise/act.py(3): relu", 60, 70),
     python("random.py(5): random", 71, 75),
-    host("user_annotation", "my loss", 82, 90),
-    host("user_annotation", "DistributedDataParallel.forward", 9, 81),
-    host("user_annotation", "Optimizer.step#SGD.step", 150, 180),
-    host("user_annotation", "my update", 145, 185),
-    host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 100, 120, tid=2),
+    annotation("my loss", 82, 90),
+    annotation("DistributedDataParallel.forward", 9, 81),
+    annotation("Optimizer.step#SGD.step", 150, 180),
+    annotation("my update", 145, 185),
+    operator(BACKWARD, 100, 120, thread=2),
     python("nn.Module: Loss_0", 82, 90),
 ]
 GPU = [
     *FRAMES,
-    *kernel(1, 22, 50, 60),  # Linear_0
-    *kernel(2, 45, 60, 67),  # Linear_1
-    *kernel(3, 62, 70, 75),  # of a library in the Net
-    *kernel(4, 72, 75, 79),  # of the Net, in random.py
-    *kernel(5, 85, 90, 93),  # Loss_0, in my loss
-    *kernel(6, 105, 110, 130, tid=2),  # autograd's: the script waits for it in train.py
-    *kernel(7, 160, 170, 171),  # my update
+    *launched("gemm", 22, 50, 60, 1),  # Linear_0
+    *launched("gemm", 45, 60, 67, 2),  # Linear_1
+    *launched("gemm", 62, 70, 75, 3),  # of a library in the Net
+    *launched("gemm", 72, 75, 79, 4),  # of the Net, in random.py
+    *launched("gemm", 85, 90, 93, 5),  # Loss_0, in my loss
+    *launched("gemm", 105, 110, 130, 6, thread=2),  # autograd's: the script waits for it in train.py
+    *launched("gemm", 160, 170, 171, 7),  # my update
 ]
 
 
 def attribution_of(tmp_path, events):
-    (tmp_path / "t.json").write_text(json.dumps(events))
-    return measure(load([tmp_path / "t.json"])).attribution
+    return measure_events(tmp_path, events).attribution
 
 
 def told(sources):
@@ -95,7 +59,7 @@ def test_a_gpu_by_hand(tmp_path):
 
 
 def test_two_threads_of_the_script_leave_autograds_work_to_neither(tmp_path):
-    other = [host("python_function", "serve.py(1): poll", 0, 200, tid=3)]
+    other = [python("serve.py(1): poll", 0, 200, thread=3)]
     found = attribution_of(tmp_path, [*GPU, *other])
     assert told(found.functions)["train.py(90): <module>"] == (4, 1)
     assert found.functions.covered_share == pytest.approx(30 / 50)
@@ -103,9 +67,8 @@ def test_two_threads_of_the_script_leave_autograds_work_to_neither(tmp_path):
 
 def test_kernels_that_run_at_once_count_once(tmp_path):
     """Linear_0 in [50,60), Linear_1 on another stream in [55,70): the first begun has its time."""
-    second = kernel(2, 62, 55, 70)
-    second[1]["tid"] = second[1]["args"]["stream"] = 8
-    found = attribution_of(tmp_path, [*FRAMES, *kernel(1, 22, 50, 60), *second])
+    first, second = launched("gemm", 22, 50, 60, 1), launched("gemm", 62, 55, 70, 2, stream=8)
+    found = attribution_of(tmp_path, [*FRAMES, *first, *second])
     assert found.compute_ns == 20 * US
     assert told(found.modules) == {"Linear": (10, 2), "Net": (10, 1)}
 
@@ -113,13 +76,13 @@ def test_kernels_that_run_at_once_count_once(tmp_path):
 def test_a_cpu_by_its_own_time(tmp_path):
     """One operator around a module and its own: each moment goes to the module it lies in."""
     events = [
-        host("user_annotation", "ProfilerStep#3", 0, 100),
+        step(3, 0, 100),
         python("train.py(90): step", 0, 100),
-        host("cpu_op", "aten::checkpoint", 10, 60),
+        operator("aten::checkpoint", 10, 60),
         python("nn.Module: Linear_0", 20, 30),
         python("nn.Module: ReLU_0", 40, 45),
-        host("cpu_op", "aten::mm", 22, 28),
-        host("cpu_op", "aten::add", 70, 75),
+        operator("aten::mm", 22, 28),
+        operator("aten::add", 70, 75),
         python("nn.Module: Norm_0", 65, 72),
     ]
     found = attribution_of(tmp_path, events)
@@ -142,10 +105,10 @@ def test_without_stacks_and_names_it_is_missing_with_the_reason(tmp_path):
 
 
 def test_more_than_ten_places(tmp_path):
-    events = [host("user_annotation", "ProfilerStep#3", 0, 300)]
+    events = [step(3, 0, 300)]
     for number in range(12):
-        events.append(host("user_annotation", f"part {number}", 10 * number, 10 * number + 5))
-        events += kernel(number, 10 * number, 10 * number + 2, 10 * number + 4 + number % 5)
+        events.append(annotation(f"part {number}", 10 * number, 10 * number + 5))
+        events += launched("gemm", 10 * number, 10 * number + 2, 10 * number + 4 + number % 5, number)
     found = attribution_of(tmp_path, events).annotations
     assert (len(found.top), found.places, found.covered_share) == (10, 12, 1)
     assert [one.name for one in found.top[:2]] == ["part 4", "part 9"]

@@ -5,9 +5,6 @@ Main thread   loader [0,100) with an operator inside; mm [100,400); c10d call [4
 Gloo thread   all_reduce [420,700), a division after it; all_reduce [1480,1600)
 """
 
-import gzip
-import json
-
 import pytest
 
 from dptune.measure import measure
@@ -18,42 +15,28 @@ from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
-US = 1000
-
-
-def event(category, name, start, end, tid=1, **args):
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 9,
-        "tid": tid,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-
+from .handmade import BACKWARD, LOADER, US, annotation, load_events, measure_events, operator, step, write
 
 LEAN = [
-    event("user_annotation", "ProfilerStep#7", 0, 1000),
-    event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 100),
-    event("cpu_op", "aten::stack", 20, 60),
-    event("cpu_op", "aten::mm", 100, 400),
-    event("cpu_op", "aten::add", 150, 200),
-    event("cpu_op", "c10d::allreduce_", 400, 420),
-    event("user_annotation", "gloo:all_reduce", 420, 700, tid=2),
-    event("cpu_op", "aten::div", 700, 710, tid=2),
-    event("user_annotation", "ProfilerStep#8", 1000, 2000),
-    event("cpu_op", "aten::mm", 1100, 1300),
-    event("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 1300, 1500),
-    event("cpu_op", "c10d::allreduce_", 1450, 1500),
-    event("user_annotation", "gloo:all_reduce", 1480, 1600, tid=2),
+    step(7, 0, 1000),
+    annotation(LOADER, 0, 100),
+    operator("aten::stack", 20, 60),
+    operator("aten::mm", 100, 400),
+    operator("aten::add", 150, 200),
+    operator("c10d::allreduce_", 400, 420),
+    annotation("gloo:all_reduce", 420, 700, thread=2),
+    operator("aten::div", 700, 710, thread=2),
+    step(8, 1000, 2000),
+    operator("aten::mm", 1100, 1300),
+    operator(BACKWARD, 1300, 1500),
+    operator("c10d::allreduce_", 1450, 1500),
+    annotation("gloo:all_reduce", 1480, 1600, thread=2),
 ]
 SHAPES = {"Input Dims": [[1000]], "Input type": ["float"]}
 RICH = [
-    event("user_annotation", "ProfilerStep#11", 0, 1000),
-    event("cpu_op", "aten::mm", 100, 400),
-    event("user_annotation", "gloo:all_reduce", 420, 700, tid=2, **SHAPES),
+    step(11, 0, 1000),
+    operator("aten::mm", 100, 400),
+    annotation("gloo:all_reduce", 420, 700, thread=2, **SHAPES),
 ]
 
 
@@ -81,18 +64,9 @@ def facts(rank):
 def folder(tmp_path):
     for rank in range(2):
         for name, events in (("trace", LEAN), ("detail.trace", RICH)):
-            document = {
-                "schemaVersion": 1,
-                "distributedInfo": {
-                    "backend": "gloo",
-                    "rank": rank,
-                    "world_size": 2,
-                    "pg_config": [{"pg_name": "0", "pg_size": 2}],
-                },
-                "traceEvents": events,
-            }
-            path = tmp_path / f"rank-{rank:05d}.{name}.json.gz"
-            path.write_bytes(gzip.compress(json.dumps(document).encode()))
+            told = {"backend": "gloo", "rank": rank, "world_size": 2}
+            told["pg_config"] = [{"pg_name": "0", "pg_size": 2}]
+            write(tmp_path / f"rank-{rank:05d}.{name}.json.gz", events, distributedInfo=told)
         form.write(tmp_path / f"rank-{rank:05d}.facts.json", facts(rank))
     form.write(tmp_path / "run.json", RunRecord(world_size=2))
     return tmp_path
@@ -150,6 +124,16 @@ def test_figures_from_the_facts(folder):
     assert measured.matmul.tensor_cores is False
     assert "CPU" in measured.matmul.missing["fp32_share"]
     assert measured.copies == []
+
+
+def test_recorded_collections_of_garbage_are_idle_time_of_the_step(tmp_path):
+    """[800,850) of the first step, in nanoseconds since the epoch."""
+    base_ns = 10**18
+    run = load_events(tmp_path, LEAN, baseTimeNanoseconds=base_ns)
+    collections_ns = [[base_ns + 800 * US, base_ns + 850 * US]]
+    run.facts[0] = Facts(0, windows=[Window("lean", 7, [1000 * US] * 2, collections_ns=collections_ns)])
+    account = measure(run).account
+    assert (account.gc_idle_ns, account.host_idle_ns) == (50 * US, (300 + 500 - 50) * US)
 
 
 def collective(folder):
@@ -217,9 +201,13 @@ def test_no_loader_is_not_a_wait_of_zero(folder):
 
 def test_fsdp_kinds_come_from_the_operator(tmp_path):
     renamed = [{**e, "name": e["name"].replace("c10d::allreduce_", "c10d::_reduce_scatter_base_")} for e in LEAN]
-    (tmp_path / "t.json").write_text(json.dumps(renamed))
-    (found,) = measure(load([tmp_path / "t.json"])).collectives
+    (found,) = measure_events(tmp_path, renamed).collectives
     assert found.kind == "reduce_scatter"
+
+
+def test_waits_of_traced_steps_do_not_mix_with_unprofiled_ones():
+    found = feeding.input_figures([(0.1, 100.0, True), (0.5, 400.0, False)])
+    assert (found.basis, found.wait_share, found.wait_ns) == ("unprofiled", 0.1, 100)
 
 
 def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():

@@ -197,6 +197,12 @@ def test_a_step_is_apportioned_as_by_hand() -> None:
     assert set(parts.values()) == {0, 375, 625}
 
 
+def test_a_step_is_rounded_as_running_totals() -> None:
+    """333.3, 666.7 and 1000."""
+    parts = apportioned([account(compute_ns=1, input_idle_ns=1, host_idle_ns=1)], 1000)
+    assert (parts["compute_ns"], parts["input_idle_ns"], parts["host_idle_ns"]) == (333, 334, 333)
+
+
 def test_medians_over_runs_by_hand() -> None:
     a = [run("a1", 100), run("a2", 300), run("a3", 110)]
     b = [run("b1", 200), run("b2", 90), run("b3", 220), run("b4", 240)]
@@ -355,6 +361,18 @@ def test_ranks_that_changed_show_it() -> None:
     assert found.ranks[1].lag_ns.missing["a"] == WHY
     nobody = compared(run("a", ranks=own(0)), run("b", ranks=[]))
     assert nobody.missing["ranks"] == "no rank was read in every run"
+
+
+def test_a_traced_rank_takes_as_long_as_on_the_device_with_most_steps() -> None:
+    def device(name: str, *windows_ns: int) -> DeviceFigures:
+        steps = [StepAccount(number=n, start_ns=0, account=account(compute_ns=ns)) for n, ns in enumerate(windows_ns)]
+        whole = account(compute_ns=sum(windows_ns))
+        return DeviceFigures(device=name, steps=steps, whole=whole, device_operations=1, kernels=1)
+
+    devices = [device("cuda:0", 100), device("cuda:1", 300, 320)]
+    own = [RankFigures.only(WHY, rank=0, source="", events=1, devices=devices)]
+    (rank,) = compared(run("a", 100, traced=True, ranks=own), run("b", 140, traced=True, ranks=own)).ranks
+    assert rank.step_ns.a == 310
 
 
 def test_phases_are_scaled_as_the_classes_are() -> None:

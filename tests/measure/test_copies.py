@@ -18,59 +18,43 @@ from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
-US = 1000
+from .handmade import US, call, copy, kernel, launch, measure_events, operator, python, step
+
 MIB = 2**20
-
-
-def host(category, name, start, end, **args):
-    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": end - start, "args": args}
-
-
-def device(category, name, start, end, correlation, **args):
-    args |= {"device": 0, "stream": 7, "correlation": correlation}
-    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 7, "ts": start, "dur": end - start, "args": args}
-
-
-def call(name, start, end, correlation):
-    return host("cuda_runtime", name, start, end, correlation=correlation)
-
-
-def copy(kind, start, end, correlation, **args):
-    return device("gpu_memcpy", f"Memcpy {kind}", start, end, correlation, **args)
 
 
 def both_steps(at, rank, number):
     return [
-        host("user_annotation", f"ProfilerStep#{number}", at, at + 100),
-        host("cpu_op", "aten::to", at + 10, at + 40),
-        host("cpu_op", "aten::_to_copy", at + 11, at + 39),
-        host("cpu_op", "aten::copy_", at + 12, at + 38),
+        step(number, at, at + 100),
+        operator("aten::to", at + 10, at + 40),
+        operator("aten::_to_copy", at + 11, at + 39),
+        operator("aten::copy_", at + 12, at + 38),
         call("cudaMemcpyAsync", at + 13, at + 30, 10 * number + 1),
         call("cudaStreamSynchronize", at + 31, at + 36, 10 * number + 2),
         copy("HtoD (Pageable -> Device)", at + 20, at + (26 if rank else 28), 10 * number + 1, bytes=2 * MIB),
-        call("cudaLaunchKernel", at + 42, at + 43, 10 * number + 3),
-        device("kernel", "ampere_sgemm_128x64_tn", at + 44, at + 74, 10 * number + 3),
+        launch(10 * number + 3, at + 42, at + 43),
+        kernel("ampere_sgemm_128x64_tn", at + 44, at + 74, 10 * number + 3),
     ]
 
 
 def events(rank):
     stacks = [
-        host("python_function", "train.py(10): main", 0, 200),
-        host("python_function", "torch/nn/modules/module.py(1501): _call_impl", 2, 199),
-        host("python_function", "nn.Module: Net_0", 5, 60),
-        host("python_function", "nn.Module: Net_0", 105, 160),
-        host("python_function", "<built-in method to of Tensor object at 0x7f>", 9, 41),
+        python("train.py(10): main", 0, 200),
+        python("torch/nn/modules/module.py(1501): _call_impl", 2, 199),
+        python("nn.Module: Net_0", 5, 60),
+        python("nn.Module: Net_0", 105, 160),
+        python("<built-in method to of Tensor object at 0x7f>", 9, 41),
     ]
     first = [
-        host("cpu_op", "aten::item", 62, 80),
-        host("cpu_op", "aten::_local_scalar_dense", 63, 79),
+        operator("aten::item", 62, 80),
+        operator("aten::_local_scalar_dense", 63, 79),
         call("cudaMemcpyAsync", 64, 66, 104),
         call("cudaStreamSynchronize", 66, 77, 105),
         copy("DtoH (Device -> Pageable)", 74, 76, 104, bytes=4),
         call("cudaMemcpyAsync", 80, 82, 106),
         copy("HtoD (Pinned -> Device)", 81, 91, 106, bytes=MIB),
-        call("cudaLaunchKernel", 82, 83, 107),
-        device("kernel", "vectorized_elementwise_kernel", 85, 95, 107),
+        launch(107, 82, 83),
+        kernel("vectorized_elementwise_kernel", 85, 95, 107),
         call("cudaMemcpyAsync", 96, 97, 108),
         call("cudaDeviceSynchronize", 97, 99, 109),
         copy("DtoD (Device -> Device)", 97, 99, 108, bytes=100),
@@ -78,17 +62,9 @@ def events(rank):
     return both_steps(0, rank, 1) + both_steps(100, rank, 2) + first + (stacks if rank == 0 else [])
 
 
-def measured(folder, *ranks):
-    for rank, listed in enumerate(ranks):
-        info = {"backend": "nccl", "rank": rank, "world_size": len(ranks)}
-        document = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": listed}
-        (folder / f"{rank}.json").write_text(json.dumps(document))
-    return measure(load([folder]))
-
-
 @pytest.fixture
 def found(tmp_path):
-    copies = measured(tmp_path, events(0), events(1)).copies
+    copies = measure_events(tmp_path, events(0), events(1)).copies
     return {(one.direction, one.known("pinned")): one for one in copies}
 
 
@@ -155,12 +131,12 @@ def test_waiting_for_the_device_after_a_copy_on_it_is_the_scripts_own(found):
 
 
 def test_without_stacks_the_operator_is_still_told(tmp_path):
-    (site,) = next(c for c in measured(tmp_path, events(1)).copies if c.known("pinned") is False).sites
+    (site,) = next(c for c in measure_events(tmp_path, events(1)).copies if c.known("pinned") is False).sites
     assert site.operator == "aten::item"
     assert site.missing == dict.fromkeys(("module", "function"), "the window was recorded without Python's stacks")
 
 
-STEP = host("user_annotation", "ProfilerStep#1", 0, 100)
+STEP = step(1, 0, 100)
 PAGEABLE, PINNED = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)"
 
 
@@ -186,7 +162,7 @@ def test_what_holds_the_script(tmp_path, kind, name, returns, after, blocks):
     """The call begins at 10, the copy lies in [20,40)."""
     listed = [
         STEP,
-        host("cpu_op", "aten::copy_", 5, 70 if after == "cudaStreamSynchronize" else 48),
+        operator("aten::copy_", 5, 70 if after == "cudaStreamSynchronize" else 48),
         call(name, 10, returns, 1),
         copy(kind, 20, 40, 1, bytes=8),
     ]
@@ -194,23 +170,49 @@ def test_what_holds_the_script(tmp_path, kind, name, returns, after, blocks):
         listed += [call("cudaStreamSynchronize", 50, 60, 2)]
     elif after:
         listed += [call(after, 50, 60, 2)]
-    (one,) = measured(tmp_path, listed).copies
+    (one,) = measure_events(tmp_path, listed).copies
     assert one.blocking_calls == int(blocks)
     waits = 10 if after == "cudaStreamSynchronize" else returns - 10
     assert one.held_ns == (waits * US if blocks else 0)
 
 
+def test_copies_at_once_are_in_the_step_as_their_union(tmp_path):
+    """In [20,50), of which a kernel covers [35,50)."""
+    listed = [
+        STEP,
+        call("cudaMemcpyAsync", 10, 12, 1),
+        call("cudaMemcpyAsync", 13, 15, 2),
+        copy(PINNED, 20, 40, 1, bytes=8),
+        copy(PINNED, 30, 50, 2, stream=8, bytes=8),
+        launch(3, 16, 17),
+        kernel("gemm", 35, 60, 3, stream=9),
+    ]
+    (one,) = measure_events(tmp_path, listed).copies
+    assert (one.total_ns, one.exposed_ns, one.hidden_ns) == (40 * US, 15 * US, 15 * US)
+    assert one.step_share == 30 / 40
+
+
+def test_of_many_sites_the_five_with_the_most_time_are_told(tmp_path):
+    """Of one step, which does not tell what comes in every step."""
+    listed = [STEP]
+    for n in range(1, 8):
+        listed += [call("cudaMemcpyAsync", n, n + 1, n), copy(PINNED, 10 * n, 10 * n + n, n, bytes=n)]
+    (one,) = measure_events(tmp_path, listed).copies
+    assert [(site.copy_bytes, site.total_ns // US) for site in one.sites] == [(7, 7), (6, 6), (5, 5), (4, 4), (3, 3)]
+    assert not any(site.every_step for site in one.sites)
+
+
 def test_peers_and_unknown_sizes(tmp_path):
     listed = [STEP, call("hipMemcpyPeerAsync", 10, 12, 1), copy("PtoP (Device -> Device)", 20, 40, 1)]
-    (one,) = measured(tmp_path, listed).copies
+    (one,) = measure_events(tmp_path, listed).copies
     assert one.direction == "p2p"
     for name in ("total_bytes", "gb_per_s", "large_gb_per_s"):
         assert one.missing[name] == "the trace does not say how many bytes were copied"
 
 
 def test_copies_whose_launch_was_not_recorded_belong_to_no_step(tmp_path):
-    kernel = device("kernel", "gemm", 50, 60, 2)
-    found = measured(tmp_path, [STEP, call("cudaLaunchKernel", 10, 12, 2), kernel, copy(PINNED, 20, 40, 1, bytes=8)])
+    ran = [launch(2, 10, 12), kernel("gemm", 50, 60, 2), copy(PINNED, 20, 40, 1, bytes=8)]
+    found = measure_events(tmp_path, [STEP, *ran])
     with pytest.raises(Missing, match="does not say which calls launched them"):
         _ = found.copies
 

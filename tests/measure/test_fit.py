@@ -42,7 +42,8 @@ def test_an_exact_line_is_found(alpha_ns, beta):
 @given(st.floats(1e4, 1e6), st.floats(0.01, 1), st.integers(0, len(SIZES) - 1), st.sampled_from([0.2, 0.5, 3, 10, 100]))
 def test_one_disturbed_size_does_not_draw_the_line_to_it(alpha_ns, beta, at, factor):
     found, _ = fit(exact(SIZES, alpha_ns, beta, {at: factor}))
-    if found is None:  # it may hide that time grows with size; it must not make up a bandwidth
+    if found is None:  # at an end it may hide that time grows with size; it must not make up a bandwidth
+        assert at in (0, len(SIZES) - 1)
         return
     if 0 < at < len(SIZES) - 1:
         assert found.alpha_ns == pytest.approx(alpha_ns, rel=0.35)
@@ -62,6 +63,16 @@ def test_the_line_is_near_that_of_least_squares_of_logarithms_where_noise_is_sma
     best = np.unravel_index((lines**2).sum(axis=2).argmin(), (41, 41))
     assert found.alpha_ns == pytest.approx(alphas[best[0]], rel=0.06)
     assert found.beta_gb_per_s == pytest.approx(betas[best[1]], rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("longer", "shorter", "confidence"), [(1.05, 0.95, "high"), (1.2, 0.85, "medium"), (1.6, 0.6, "low")]
+)
+def test_confidence_falls_with_the_distance_from_the_line(longer, shorter, confidence):
+    """Three of seven sizes lie on it, two take longer and two shorter: of the distances the median is the least."""
+    found, _ = fit(exact(SIZES, 1e5, 0.5, {1: longer, 2: shorter, 4: longer, 5: shorter}))
+    assert found.residual_share == pytest.approx(min(1 - 1 / longer, 1 / shorter - 1))
+    assert found.confidence == confidence
 
 
 @pytest.mark.parametrize(

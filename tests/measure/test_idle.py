@@ -13,69 +13,50 @@ G  1300-1400  no launch recorded                                  unexplained 10
 H  1500-2100  nothing, launched [2010,2015)                       host 510, launch 90
 """
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure import measure
 from dptune.measured import IDLE
-from dptune.trace import load
 
-US = 1000
+from .handmade import (
+    LOADER,
+    US,
+    annotation,
+    call,
+    event,
+    kernel,
+    launch,
+    launched,
+    measure_events,
+    operator,
+    python,
+    step,
+)
+
 LAUNCHES = {1: (10, 15), 2: (190, 195), 3: (380, 390), 4: (585, 590), 5: (790, 795), 6: (850, 855), 7: (1180, 1190)}
 KERNELS = {n: (200 * n - 200, 200 * n - 100) for n in range(2, 9)} | {1: (20, 100), 9: (2100, 2150)}
 
-
-def host(category, name, start, end, tid=9, **args):
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 9,
-        "tid": tid,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-
-
-def kernel(number, start, end, name=None):
-    args = {"device": 0, "stream": 7, "correlation": number}
-    name = name or f"k{number}"
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": end - start, "args": args}
-
-
-def launch(number, start, end):
-    return host("cuda_runtime", "cudaLaunchKernel", start, end, correlation=number)
-
-
 EVENTS = [
-    host("user_annotation", "ProfilerStep#3", 0, 2000),
-    host("user_annotation", "ProfilerStep#4", 2000, 2200),
-    *(kernel(number, *times) for number, times in KERNELS.items()),
+    step(3, 0, 2000),
+    step(4, 2000, 2200),
+    *(kernel(f"k{number}", *times, number) for number, times in KERNELS.items()),
     *(launch(number, *times) for number, times in (LAUNCHES | {9: (2010, 2015)}).items()),
-    host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 90, 180),
-    host("cuda_runtime", "cudaStreamSynchronize", 210, 350),
-    host("cpu_op", "aten::add", 355, 395),
-    host("python_function", "<built-in function collect>", 500, 570),
-    host("cpu_op", "aten::conv2d", 1090, 1195),
+    annotation(LOADER, 90, 180),
+    call("cudaStreamSynchronize", 210, 350),
+    operator("aten::add", 355, 395),
+    python("<built-in function collect>", 500, 570),
+    operator("aten::conv2d", 1090, 1195),
     # Other threads neither wait for the device nor prepare its work.
-    host("cuda_runtime", "cudaDeviceSynchronize", 700, 760, tid=77),
-    host("cpu_op", "aten::stack", 700, 780, tid=77),
+    call("cudaDeviceSynchronize", 700, 760, thread=77),
+    operator("aten::stack", 700, 780, thread=77),
 ]
-
-
-def read(tmp_path, events):
-    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return measure(load([tmp_path / "t.json"]))
 
 
 @pytest.fixture
 def measured(tmp_path):
-    return read(tmp_path, EVENTS)
+    return measure_events(tmp_path, EVENTS)
 
 
 def test_each_cause(measured):
@@ -132,22 +113,67 @@ def test_launching(measured):
 
 def test_a_queue(tmp_path):
     """Four launches at once: when the first begins three wait, then two, one, none."""
-    events = [host("user_annotation", "ProfilerStep#1", 0, 100)]
-    events += [launch(n, n, n + 1) for n in range(4)] + [kernel(n, 10 + 10 * n, 20 + 10 * n) for n in range(4)]
-    launching = read(tmp_path, events).launching
+    events = [step(1, 0, 100)]
+    events += [launch(n, n, n + 1) for n in range(4)] + [kernel("gemm", 10 + 10 * n, 20 + 10 * n, n) for n in range(4)]
+    launching = measure_events(tmp_path, events).launching
     assert (launching.queue_median, launching.empty_share, launching.latency_median_ns) == (1.5, 0.25, 10 * US)
+
+
+def test_what_no_step_launched_has_no_latency(tmp_path):
+    """The first is launched before the step, and begins 50 later; the second in it, and begins 5 later."""
+    events = [step(1, 100, 300), *launched("gemm", 10, 60, 70, 1), *launched("gemm", 110, 115, 125, 2)]
+    launching = measure_events(tmp_path, events).launching
+    assert (launching.operations, launching.empty_share, launching.latency_median_ns) == (1, 1, 5 * US)
 
 
 def test_the_kernels_of_a_graph_have_one_latency(tmp_path):
     events = [
-        host("user_annotation", "ProfilerStep#1", 0, 100),
-        host("cuda_runtime", "cudaGraphLaunch", 5, 8, correlation=1),
+        step(1, 0, 100),
+        call("cudaGraphLaunch", 5, 8, correlation=1),
     ]
-    events += [kernel(1, 10 + 10 * n, 19 + 10 * n) for n in range(4)]
-    measured = read(tmp_path, events)
+    events += [kernel("gemm", 10 + 10 * n, 19 + 10 * n, 1) for n in range(4)]
+    measured = measure_events(tmp_path, events)
     assert (measured.launching.operations, measured.launching.empty_share) == (4, 0.25)
     assert measured.launching.latency_median_ns == 5 * US
     assert measured.account.dependency_idle_ns == 3 * US  # between them: the graph was launched before
+
+
+def test_of_causes_that_hold_at_once_the_first_has_the_time(tmp_path):
+    """The gap is [100,300); what the call lets go of at 250 works until 290, where the launch is over."""
+    events = [
+        step(1, 0, 400),
+        launch(1, 10, 11),
+        kernel("gemm", 20, 100, 1),
+        annotation(LOADER, 100, 150),
+        python("<built-in function collect>", 100, 200),
+        call("cudaStreamSynchronize", 100, 250),
+        operator("aten::add", 100, 290),
+        launch(2, 280, 290),
+        kernel("gemm", 300, 310, 2),
+    ]
+    (gap,) = measure_events(tmp_path, events).gaps
+    assert gap.causes_ns == {"input": 50 * US, "gc": 50 * US, "sync": (50 + 40) * US, "launch": 10 * US}
+
+
+def test_of_many_gaps_the_ten_longest_are_told(tmp_path):
+    lengths = [3, 12, 1, 7, 10, 2, 5, 8, 11, 4, 9, 6]
+    events, at = [step(1, 0, 400), launch(0, 0, 1), kernel("gemm", 20, 25, 0)], 25
+    for number, length in enumerate(lengths, 1):
+        events += [launch(number, number, number + 1), kernel("gemm", at + length, at + length + 5, number)]
+        at += length + 5
+    assert [gap.length_ns // US for gap in measure_events(tmp_path, events).gaps] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
+
+
+@pytest.mark.parametrize(("called", "meanwhile"), [(45, "cudaLaunchKernel"), (10, "my model")])
+def test_a_range_around_more_than_the_gap_is_told_only_where_nothing_else_is(tmp_path, called, meanwhile):
+    events = [
+        step(1, 0, 100),
+        annotation("my model", 5, 70),
+        *launched("gemm", 6, 20, 30, 1),
+        *launched("gemm", called, 50, 60, 2),
+    ]
+    (gap,) = measure_events(tmp_path, events).gaps
+    assert gap.meanwhile == meanwhile
 
 
 TIMES = st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -162,11 +188,11 @@ def test_idle_time_has_one_cause_and_sums_to_the_step(tmp_path_factory, kernels,
     names = ["enumerate(DataLoader)#x.__next__", "<built-in function collect>", "cudaEventSynchronize", "aten::mm"]
     categories = ["user_annotation", "python_function", "cuda_runtime", "cpu_op"]
     kinds = [data.draw(st.integers(0, 3)) for _ in ranges]
-    events = [host("user_annotation", "ProfilerStep#1", 0, 400)]
-    events += [kernel(n, *own) for n, (own, _, _) in enumerate(kernels)]
+    events = [step(1, 0, 400)]
+    events += [kernel("gemm", *own, n) for n, (own, _, _) in enumerate(kernels)]
     events += [launch(n, *called) for n, (_, called, known) in enumerate(kernels) if known]
-    events += [host(categories[kind], names[kind], *times) for kind, times in zip(kinds, ranges, strict=True)]
-    measured = read(tmp_path_factory.mktemp("t"), events)
+    events += [event(categories[kind], names[kind], *times) for kind, times in zip(kinds, ranges, strict=True)]
+    measured = measure_events(tmp_path_factory.mktemp("t"), events)
     (device,) = measured.ranks[0].devices
     found = {name.removesuffix("_idle_ns"): getattr(device.whole, name) // US for name in IDLE}
     assert found == plain(kernels, ranges, kinds)

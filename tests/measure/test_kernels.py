@@ -18,63 +18,20 @@ from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
 from dptune.measured import Missing
 from dptune.trace import load
 
-US = 1000
+from .handmade import BACKWARD, LOADER, NCCL, US, annotation, kernel, launch, launched, measure_events, operator, step
+
 GEMM, ELEMENTWISE, OTHER = (
     "ampere_sgemm_128x64_tn",
     "void at::native::vectorized_elementwise_kernel<4, F>(int)",
     "mystery",
 )
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-def host(category, name, start, end, tid=9, **args):
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 9,
-        "tid": tid,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-
-
-def kernel(name, start, end, correlation, stream=7):
-    args = {"device": 0, "stream": stream, "correlation": correlation}
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "pid": 0,
-        "tid": stream,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-
-
-def step(number, start, end):
-    return host("user_annotation", f"ProfilerStep#{number}", start, end)
-
-
-def launch(at, correlation):
-    return host("cuda_runtime", "cudaLaunchKernel", at, at + 1, correlation=correlation)
-
-
-def measured(folder, *ranks):
-    for rank, listed in enumerate(ranks):
-        info = {"backend": "nccl", "rank": rank, "world_size": len(ranks)}
-        document = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": listed}
-        (folder / f"{rank}.json").write_text(json.dumps(document))
-    return measure(load([folder]))
 
 
 def events(rank):
     return [
         step(3, 0, 100),
         step(4, 100, 200),
-        *(launch(at, n) for n, at in {1: 2, 2: 4, 3: 6, 4: 102, 5: 104}.items()),
+        *(launch(n, at, at + 1) for n, at in {1: 2, 2: 4, 3: 6, 4: 102, 5: 104}.items()),
         kernel(GEMM, 10, 40, 1),
         kernel(ELEMENTWISE, 30, 34, 2, stream=8),
         kernel(NCCL, 35, 70 if rank else 60, 3, stream=9),
@@ -85,7 +42,7 @@ def events(rank):
 
 
 def test_kernels_of_two_ranks(tmp_path):
-    run = measured(tmp_path, events(0), events(1))
+    run = measure_events(tmp_path, events(0), events(1))
     found = run.kernels
     assert found.model_dump(exclude={"top", "launch_bound_share"}) == {
         "missing": {},
@@ -101,7 +58,8 @@ def test_kernels_of_two_ranks(tmp_path):
             "communication": 50 * US,
         },
     }
-    assert found.launch_bound_share == run.account.launch_idle_ns / (230 * US)
+    # on each rank [102,110): the call, and what the device takes to begin
+    assert found.launch_bound_share == 16 / 230
     assert run.account.window_ns == 230 * US
     assert [(one.name, one.kind, one.calls_per_step, one.total_ns, one.median_ns) for one in found.top] == [
         (GEMM, "matrix product", 1.0, 80 * US, 20 * US),
@@ -113,14 +71,14 @@ def test_kernels_of_two_ranks(tmp_path):
 
 
 def test_kernels_of_one_name_at_once_count_once(tmp_path):
-    listed = [step(3, 0, 100), launch(1, 1), launch(2, 2), kernel(GEMM, 10, 30, 1), kernel(GEMM, 20, 45, 2, stream=8)]
-    (top,) = measured(tmp_path, listed).kernels.top
+    ran = [*launched(GEMM, 1, 10, 30, 1), *launched(GEMM, 2, 20, 45, 2, stream=8)]
+    (top,) = measure_events(tmp_path, [step(3, 0, 100), *ran]).kernels.top
     assert (top.total_ns, top.calls_per_step, top.median_ns) == (35 * US, 2.0, 22500)
 
 
 def test_a_kernel_that_only_runs_into_a_step_is_not_counted_and_its_time_is(tmp_path):
-    listed = [step(3, 0, 100), launch(1, 1), kernel(GEMM, 10, 30, 1), kernel(OTHER, 4, 16, 99)]
-    found = measured(tmp_path, listed).kernels
+    listed = [step(3, 0, 100), *launched(GEMM, 1, 10, 30, 1), kernel(OTHER, 4, 16, 99)]
+    found = measure_events(tmp_path, listed).kernels
     assert (found.per_step, found.total_ns) == (1.0, 20 * US)
     assert [(one.name, one.total_ns, one.calls_per_step) for one in found.top] == [
         (GEMM, 20 * US, 1.0),
@@ -132,34 +90,41 @@ def test_a_kernel_that_only_runs_into_a_step_is_not_counted_and_its_time_is(tmp_
 def test_operators_of_a_cpu_by_their_own_time(tmp_path):
     listed = [
         step(7, 0, 1000),
-        host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 100),
-        host("cpu_op", "aten::stack", 20, 60),  # not compute: it loads
-        host("cpu_op", "aten::mm", 100, 400),
-        host("cpu_op", "aten::add", 150, 200),
-        host("cpu_op", "c10d::allreduce_", 400, 420),
-        host("cpu_op", "aten::view", 405, 410),  # nor in a call of a collective
+        annotation(LOADER, 0, 100),
+        operator("aten::stack", 20, 60),  # not compute: it loads
+        operator("aten::mm", 100, 400),
+        operator("aten::add", 150, 200),
+        operator("c10d::allreduce_", 400, 420),
+        operator("aten::view", 405, 410),  # nor in a call of a collective
         step(8, 1000, 2000),
-        host("cpu_op", "aten::mm", 1100, 1300),
-        host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 1300, 1500),
-        host("cpu_op", "c10d::allreduce_", 1450, 1500),
-        host("user_annotation", "gloo:all_reduce", 1480, 1600, tid=2),
+        operator("aten::mm", 1100, 1300),
+        operator(BACKWARD, 1300, 1500),
+        operator("c10d::allreduce_", 1450, 1500),
+        annotation("gloo:all_reduce", 1480, 1600, thread=2),
     ]
-    run = measured(tmp_path, listed)
+    run = measure_events(tmp_path, listed)
     found = run.kernels
     assert (found.counted, found.per_step, found.median_ns) == ("operators", 2.0, 175 * US)  # 50 150 200 250
     assert found.total_ns == run.account.compute_ns == 650 * US
     assert [(one.name, one.calls_per_step, one.total_ns, one.median_ns, one.step_share) for one in found.top] == [
         ("aten::mm", 1.0, 450 * US, 225 * US, 450 / 2000),
-        ("autograd::engine::evaluate_function: AddmmBackward0", 0.5, 150 * US, 150 * US, 150 / 2000),
+        (BACKWARD, 0.5, 150 * US, 150 * US, 150 / 2000),
         ("aten::add", 0.5, 50 * US, 50 * US, 50 / 2000),
     ]
     for name in ("short_share", "launch_bound_share", "kinds_ns"):
         assert found.missing[name] == "a CPU runs no kernels"
 
 
+def test_operators_that_do_not_nest_leave_no_time_below_zero(tmp_path):
+    """In an operator of 10 two others overlap, of 7 and 6."""
+    ran = [operator("aten::outer", 10, 20), operator("aten::one", 11, 18), operator("aten::other", 13, 19)]
+    found = measure_events(tmp_path, [step(1, 0, 100), *ran]).kernels
+    assert {one.name: one.total_ns for one in found.top} == {"aten::one": 7 * US, "aten::other": 6 * US}
+
+
 def test_without_steps_there_are_no_kernels_of_steps(tmp_path):
     with pytest.raises(Missing, match="no steps"):
-        _ = measured(tmp_path, [launch(1, 1), kernel(GEMM, 10, 30, 1)]).kernels
+        _ = measure_events(tmp_path, launched(GEMM, 1, 10, 30, 1)).kernels
 
 
 @given(
@@ -174,8 +139,8 @@ def test_kinds_sum_to_what_the_account_calls_compute_and_exposed_communication(t
     folder = tmp_path_factory.mktemp("kinds")
     listed = [step(3, 0, 100), step(4, 100, 200)]
     for n, (name, at, length) in enumerate(ran):
-        listed += [launch(at, n), kernel(name, at + 2, at + 2 + length, n, stream=n)]
-    run = measured(folder, listed)
+        listed += launched(name, at, at + 2, at + 2 + length, n, stream=n)
+    run = measure_events(folder, listed)
     (device,) = run.ranks[0].devices
     painted: dict[str, set[int]] = {}
     for name, at, length in ran:

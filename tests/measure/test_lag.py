@@ -4,59 +4,49 @@ Each step is 1000 us long on the host. The device computes from 100 on, for 200 
 begins when compute ends. On the late rank, what is planted takes 300 us more. Times in microseconds.
 """
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure import measure
-from dptune.trace import load
+from dptune.measure.exchange.lag import Lateness, lags
 
-US = 1000
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step
+
 MOVING = 40
 STEPS = 4
-
-
-def host(category, name, start, length, **args):
-    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": length, "args": args}
-
-
-def device(category, name, start, length, correlation, stream=7):
-    args = {"device": 0, "stream": stream, "correlation": correlation}
-    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length, "args": args}
 
 
 def work(planted, number, at):
     """What the device does before the all-reduce of a step that begins at `at`: events, and when it is done."""
     first = 10 * number
 
-    def kernel(correlation, start, length, launched=None):
-        launched = at + 10 + correlation % 10 if launched is None else launched
-        call = host("cuda_runtime", "cudaLaunchKernel", launched, 1, correlation=correlation)
-        return [call, device("kernel", "gemm", start, length, correlation)]
+    def compute(start, end, part, called=None):
+        return launched("gemm", at + (10 + part if called is None else called), at + start, at + end, first + part)
 
-    events = kernel(first + 1, at + 100, 100)
+    events = compute(100, 200, 1)
     match planted:
         case "input":
-            events.append(host("user_annotation", "enumerate(DataLoader)#x.__next__", at + 150, 348))
-            events += kernel(first + 2, at + 500, 100, launched=at + 498)
+            events.append(annotation(LOADER, at + 150, at + 498))
+            events += compute(500, 600, 2, called=498)
         case "gc":
-            events.append(host("python_function", "<built-in function collect>", at + 150, 348))
-            events += kernel(first + 2, at + 500, 100, launched=at + 498)
+            events.append(python("<built-in function collect>", at + 150, at + 498))
+            events += compute(500, 600, 2, called=498)
         case "host":
-            events += kernel(first + 2, at + 500, 100, launched=at + 498)
+            events += compute(500, 600, 2, called=498)
+        case "a third each":
+            events.append(annotation(LOADER, at + 200, at + 300))
+            events.append(python("<built-in function collect>", at + 300, at + 400))
+            events += compute(500, 600, 2, called=498)
         case "copies":
-            events.append(host("cuda_runtime", "cudaMemcpyAsync", at + 20, 1, correlation=first + 3))
-            events.append(device("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 200, 300, first + 3, stream=8))
-            events += kernel(first + 2, at + 500, 100)
+            events.append(call("cudaMemcpyAsync", at + 20, at + 21, first + 3))
+            events.append(copy("HtoD (Pinned -> Device)", at + 200, at + 500, first + 3, stream=8))
+            events += compute(500, 600, 2)
         case "slower compute":
-            events += kernel(first + 2, at + 200, 400)
+            events += compute(200, 600, 2)
         case "more compute":
-            events += kernel(first + 2, at + 200, 100) + kernel(first + 4, at + 300, 300)
+            events += compute(200, 300, 2) + compute(300, 600, 4)
         case None:
-            events += kernel(first + 2, at + 200, 100)
+            events += compute(200, 300, 2)
     return events, at + (600 if planted else 300)
 
 
@@ -67,24 +57,15 @@ def trace(rank, culprits, ahead=0):
         at = 1000 * number
         own, arrives = work(culprits[number][1] if culprits[number][0] == rank else None, number, at)
         last = 600 if culprits[number][1] else 300
-        correlation = 10 * number + 9
-        events += [host("user_annotation", f"ProfilerStep#{number}", at, 1000), *own]
-        events.append(host("cuda_runtime", "cudaLaunchKernel", at + 30, 1, correlation=correlation))
-        events.append(device("kernel", NCCL, arrives, at + last + MOVING - arrives, correlation, stream=20))
+        events += [step(number, at, at + 1000), *own]
+        events += launched(NCCL, at + 30, arrives, at + last + MOVING, 10 * number + 9, stream=20)
     for event in events:
         event["ts"] += ahead
     return events
 
 
 def run(folder, culprits, ahead=(0, 0, 0)):
-    for rank in range(3):
-        document = {
-            "schemaVersion": 1,
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 3},
-            "traceEvents": trace(rank, culprits, ahead[rank]),
-        }
-        (folder / f"rank{rank}.json").write_text(json.dumps(document))
-    return measure(load([folder]))
+    return measure_events(folder, *(trace(rank, culprits, ahead[rank]) for rank in range(3)))
 
 
 @pytest.mark.parametrize("cause", ["input", "gc", "host", "copies", "slower compute", "more compute"])
@@ -101,14 +82,39 @@ def test_the_cause_of_the_lag(tmp_path, cause):
         "rank": 1,
         "lag_ns": 300 * US,
         "steps_share": 1.0,
-        "waiting_share": measured.account.exposed_waiting_ns / measured.account.window_ns,
+        # the last window ends with its all-reduce, 540 after it began
+        "waiting_share": 2 * STEPS * 300 / (3 * ((STEPS - 1) * 1000 + 540)),
     }
     assert measured.account.exposed_waiting_ns == 2 * STEPS * 300 * US  # the other two, while nothing else runs there
+    (collective,) = measured.collectives
+    assert (collective.waiting_ns, collective.transfer_ns) == (2 * STEPS * 300 * US, MOVING * US)
     assert [rank.clock_ahead_ns for rank in measured.ranks] == [0, 70_000 * US, -1_000_000 * US]
     for other in (0, 2):
         arrival = measured.ranks[other].arrival
         assert (arrival.lag_ns, arrival.last_share) == (0, 0)
         assert arrival.missing["cause"] == "it came late to none"
+
+
+def test_what_covers_less_than_half_of_the_lag_is_not_its_cause(tmp_path):
+    late = measure_events(tmp_path, *(trace(rank, [(1, "a third each")] * STEPS) for rank in range(3))).ranks[1].arrival
+    assert late.lag_ns == 300 * US
+    assert late.more_ns["input_idle_ns"] == late.more_ns["gc_idle_ns"] == 100 * US * (STEPS - 1)
+    assert late.missing["cause"] == "no one thing covers half of its lag"
+
+
+def test_a_collective_that_one_rank_has_not_left_is_no_beginning(tmp_path):
+    """The second begins on rank 0 at 150, within the first, which both leave at 200."""
+    first = [step(1, 0, 400), *launched(NCCL, 1, 100, 200, 1, stream=20), *launched(NCCL, 2, 150, 300, 2, stream=21)]
+    second = [step(1, 0, 400), *launched(NCCL, 1, 180, 200, 1, stream=20), *launched(NCCL, 2, 260, 300, 2, stream=21)]
+    late = measure_events(tmp_path, first, second).ranks[1].arrival
+    assert (late.last_share, late.more_ns) == (1, {})
+    assert late.missing["cause"].startswith("no collective before")
+
+
+def test_late_to_two_collectives_at_once_is_late_once():
+    """[700,1000) and [800,1100)."""
+    late = [Lateness(3, 1, "cuda:0", arrival_ns=arrival, late_ns=300.0) for arrival in (1000, 1100)]
+    assert lags(late) == {(3, 1): 400}
 
 
 def test_a_culprit_that_changes_is_said_to(tmp_path):

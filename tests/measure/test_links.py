@@ -119,6 +119,19 @@ def test_where_all_share_there_is_no_fit():
     assert one.missing["alpha_us"] == "every call shared its time with another collective"
 
 
+def test_a_call_without_duration_tells_nothing():
+    ranks = ran([*one_after_the_other(), ("all_reduce", "dp", 10**6, 300, 10 * KB)])
+    (one,) = links(match(ranks, 2), ranks, figures(), None)
+    assert [size.calls for size in one.sizes] == [1, 1, 1]
+
+
+def test_devices_of_two_kinds_have_no_peak_in_common():
+    ranks = ran(one_after_the_other())
+    mixed = figures((0,), ("a",)) + figures((1,), ("a",), name="NVIDIA A100-SXM4-80GB")
+    (one,) = links(match(ranks, 2), ranks, mixed, None)
+    assert "not known for certain" in one.missing["peak_gb_per_s"]
+
+
 def test_what_cannot_be_split_gives_no_links():
     """A broadcast's root may leave first; a group that was not read whole may wait for the ones not seen."""
     ranks = ran(one_after_the_other("broadcast"))

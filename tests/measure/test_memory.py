@@ -13,58 +13,47 @@ from dptune.runfile.facts import DeviceFacts, Facts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
-US = 1000
+from .handmade import US, allocation, call, kernel, launch, measure_events, operator, step, write
+
 NOT_RECORDED = "no allocations were recorded in its steps"
 
 
-def host(category, name, start, end, **args):
-    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": end - start, "args": args}
+def kernels(device=0):
+    """One in each step."""
+    return [
+        event
+        for at in (50, 150, 250)
+        for event in (launch(at, at, at + 2), kernel("gemm", at + 5, at + 25, at, device=device))
+    ]
 
 
-def launched(at, number, index=0):
-    args = {"device": index, "stream": 7, "correlation": number}
-    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at + 5, "dur": 20, "args": args}
-    return [host("cuda_runtime", "cudaLaunchKernel", at, at + 2, correlation=number), kernel]
-
-
-def memory(at, size, allocated, reserved, kind=1, index=0):
-    args = {"Bytes": size, "Device Type": kind, "Device Id": index}
-    args |= {"Total Allocated": allocated, "Total Reserved": reserved, "Addr": at}
-    return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 9, "tid": 9, "ts": at, "args": args}
-
-
-STEPS = [host("user_annotation", f"ProfilerStep#{n}", 100 * n, 100 * n + 100) for n in range(3)]
-KERNELS = [event for n in range(3) for event in launched(100 * n + 50, n + 1)]
+STEPS = [step(n, 100 * n, 100 * n + 100) for n in range(3)]
 # Allocated: 1000 before; 900, 1300 and 1100 in step 0; 1600 and 1120 in step 1; 1620 and 1130 in step 2. In the file
 # the first comes last, and what lies outside the steps, on the CPU or on another device does not count.
 ALLOCATIONS = [
-    memory(20, 400, 1300, 1500),
-    memory(30, -200, 1100, 1500),
-    memory(110, 500, 1600, 2000),
-    memory(120, -480, 1120, 2000),
-    memory(210, 300, 1420, 2000),
-    memory(220, 200, 1620, 2000),
-    memory(230, -490, 1130, 1800),
-    memory(310, 9000, 10130, 12000),
-    memory(40, 70, 5000, 0, kind=0, index=-1),
-    memory(10, -100, 900, 1500),
+    allocation(20, 400, 1300, 1500),
+    allocation(30, -200, 1100, 1500),
+    allocation(110, 500, 1600, 2000),
+    allocation(120, -480, 1120, 2000),
+    allocation(210, 300, 1420, 2000),
+    allocation(220, 200, 1620, 2000),
+    allocation(230, -490, 1130, 1800),
+    allocation(310, 9000, 10130, 12000),
+    allocation(40, 70, 5000, 0, device_type=0, device=-1),
+    allocation(10, -100, 900, 1500),
 ]
 MALLOCS = [
-    host("cuda_runtime", "cudaMalloc", 60, 70),
-    host("cuda_runtime", "cudaFree", 190, 210),  # 10 of it in the next step
-    host("cuda_runtime", "cudaMallocHost", 270, 280),
-    host("cuda_runtime", "cudaMalloc", 310, 320),
+    call("cudaMalloc", 60, 70),
+    call("cudaFree", 190, 210),  # 10 of it in the next step
+    call("cudaMallocHost", 270, 280),
+    call("cudaMalloc", 310, 320),
 ]
 DEVICES = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 8000}]
 
 
-def write(path, events, **header):
-    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events, **header}).encode()))
-
-
 def test_a_foreign_trace_with_allocations(tmp_path):
-    write(tmp_path / "0.json.gz", STEPS + KERNELS + ALLOCATIONS + MALLOCS, deviceProperties=DEVICES)
-    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    events = STEPS + kernels() + ALLOCATIONS + MALLOCS
+    (one,) = measure_events(tmp_path, events, deviceProperties=DEVICES).memory
     assert one.model_dump() == {
         "missing": {},
         "rank": 0,
@@ -86,27 +75,37 @@ def test_a_foreign_trace_with_allocations(tmp_path):
 
 
 def test_what_was_allocated_before_the_first_free_of_a_step_counts(tmp_path):
-    write(tmp_path / "0.json.gz", STEPS + KERNELS + [memory(10, -3000, 500, 4000), memory(20, 100, 600, 4000)])
-    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    allocations = [allocation(10, -3000, 500, 4000), allocation(20, 100, 600, 4000)]
+    (one,) = measure_events(tmp_path, STEPS + kernels() + allocations).memory
     assert one.peak_allocated_bytes == 3500
 
 
-def test_a_device_that_rocm_numbers_in_two_ways(tmp_path):
-    events = [
-        *STEPS,
-        *(e for n in range(3) for e in launched(100 * n + 50, n + 1, index=5)),
-        memory(10, 8, 8, 16, 6, 0),
+def test_memory_does_not_grow_over_a_step_that_was_set_aside(tmp_path):
+    """Step 2 takes 900 and allocates 8000; from step 0 to step 1 it grows by 10."""
+    bounds = [0, 100, 200, 1100, 1200]
+    events = []
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        events += [step(number, start, end), launch(number, start, start + 1), kernel("gemm", start + 5, end, number)]
+    grown = ((50, 1000), (150, 10), (250, 8000), (1150, 30))
+    events += [
+        allocation(at, size, sum(own for _, own in grown[: n + 1]), 10_000) for n, (at, size) in enumerate(grown)
     ]
-    write(tmp_path / "0.json.gz", events, deviceProperties=DEVICES)
-    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    measured = measure_events(tmp_path, events)
+    assert [one.number for one in measured.steps.set_aside] == [2]
+    assert measured.memory[0].growth_bytes_per_step == 10
+
+
+def test_a_device_that_rocm_numbers_in_two_ways(tmp_path):
+    events = [*STEPS, *kernels(device=5), allocation(10, 8, 8, 16, device_type=6)]
+    (one,) = measure_events(tmp_path, events, deviceProperties=DEVICES).memory
     assert (one.device, one.peak_allocated_bytes, one.capacity_bytes) == ("cuda:5", 8, 8000)
 
 
 def test_old_traces_say_what_is_allocated_and_not_how_much_that_leaves(tmp_path):
     event = {"ph": "i", "name": "[memory]", "pid": 9, "tid": 9, "ts": 10}
     event["args"] = {"Bytes": 64, "Device Type": 1, "Device Id": 0}
-    write(tmp_path / "0.json.gz", [*STEPS, *KERNELS, event, event | {"ts": 110}, event | {"ts": 210}])
-    (one,) = measure(load([tmp_path / "0.json.gz"])).memory
+    events = [*STEPS, *kernels(), event, event | {"ts": 110}, event | {"ts": 210}]
+    (one,) = measure_events(tmp_path, events).memory
     assert (one.allocations_per_step, one.allocated_bytes_per_step) == (1.0, 64)
     for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_share", "fragmentation", "growth_bytes_per_step"):
         assert one.known(name) is None
@@ -120,9 +119,9 @@ def recorded(folder, device, rich):
         windows = [Window("lean", 0, durations_ns=[100 * US] * 3), Window("rich", 5, durations_ns=[100 * US] * 3)]
         facts = Facts(rank, world_size=2, host="box", device=device(rank), windows=windows)
         form.write(folder / f"rank-{rank:05d}.facts.json", facts)
-        lean = STEPS + ([e for n in range(3) for e in launched(100 * n + 50, n + 1, rank)])
+        lean = STEPS + kernels(rank)
         if device(rank).kind == "cpu":
-            lean = STEPS + [host("cpu_op", "aten::mm", 100 * n + 10, 100 * n + 60) for n in range(3)]
+            lean = STEPS + [operator("aten::mm", 100 * n + 10, 100 * n + 60) for n in range(3)]
         write(folder / f"rank-{rank:05d}.trace.json.gz", lean)
         write(folder / f"rank-{rank:05d}.detail.trace.json.gz", lean + rich(rank))
     return measure(load([folder]))
@@ -146,7 +145,7 @@ def test_a_recorded_run_tells_its_peaks_and_the_rich_window_of_one_rank_the_step
 
 def test_on_a_cpu_only_what_steps_ask_for_is_known(tmp_path):
     def cpu_memory(_):
-        return [memory(10, 64, 64, 0, 0, -1), memory(110, 64, 96, 0, 0, -1), memory(210, 32, 128, 0, 0, -1)]
+        return [allocation(10, 64, 64, 0, 0, -1), allocation(110, 64, 96, 0, 0, -1), allocation(210, 32, 128, 0, 0, -1)]
 
     one, _ = recorded(tmp_path, lambda _: DeviceFacts("cpu"), cpu_memory).memory
     assert (one.device, one.window, one.allocated_bytes_per_step, one.growth_bytes_per_step) == ("cpu", "rich", 64, 32)

@@ -1,7 +1,5 @@
 """Phases, and who shares the step with whom: by hand, against a plain count of microseconds, and on real traces."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -11,40 +9,9 @@ from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
-US = 1000
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+from .handmade import BACKWARD, NCCL, US, annotation, kernel, launched, measure_events, operator, step
+
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-BACK = "autograd::engine::evaluate_function: AddmmBackward0"
-
-
-def host(name, start, end, tid=1, category="cpu_op", **args):
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 9,
-        "tid": tid,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
-
-
-def mark(name, start, end, tid=1):
-    return host(name, start, end, tid, "user_annotation")
-
-
-def kernel(number, name, called, start, end, tid=1, stream=7):
-    """A kernel and the call that launched it; none where `called` is None."""
-    args = {"device": 0, "stream": stream, "correlation": number}
-    run = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": end - start}
-    launch = [] if called is None else [host("cudaLaunchKernel", called, called + 1, tid, "cuda_runtime", **args)]
-    return [*launch, run | {"args": args}]
-
-
-def measured_of(tmp_path, events):
-    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return measure(load([tmp_path / "t.json"]))
 
 
 def told(measured):
@@ -57,31 +24,31 @@ def told(measured):
 
 
 GPU = [
-    mark("ProfilerStep#3", 0, 100),
-    mark("ProfilerStep#4", 100, 200),
-    mark("Optimizer.step#AdamW.step", 60, 90),
-    mark("Optimizer.step#AdamW.step", 160, 190),
-    host("aten::mm", 5, 20),
+    step(3, 0, 100),
+    step(4, 100, 200),
+    annotation("Optimizer.step#AdamW.step", 60, 90),
+    annotation("Optimizer.step#AdamW.step", 160, 190),
+    operator("aten::mm", 5, 20),
     # autograd's own thread: what lies outside its ranges is backward too
-    host(BACK, 30, 50, tid=2),
-    host("torch.distributed.ddp.reducer::copy_bucket_to_grad", 52, 55, tid=2),
-    host(BACK, 130, 150, tid=2),
-    *kernel(1, "gemm", 10, 20, 50),
-    *kernel(2, "gemm_bwd", 35, 50, 80, tid=2),
-    *kernel(3, NCCL, 40, 60, 100, tid=2, stream=8),
-    *kernel(4, "copy_bucket", 53, 80, 85, tid=2),
-    *kernel(5, "adam", 70, 95, 105),
-    *kernel(6, GATHER, 75, 90, 120, stream=8),
-    *kernel(7, "gemm", 110, 120, 150),
-    *kernel(8, "lost", None, 150, 155),
-    *kernel(9, "of a thread without ranges", 140, 160, 166, tid=3),
-    *kernel(10, "gemm_bwd", 135, 170, 180, tid=2),
+    operator(BACKWARD, 30, 50, thread=2),
+    operator("torch.distributed.ddp.reducer::copy_bucket_to_grad", 52, 55, thread=2),
+    operator(BACKWARD, 130, 150, thread=2),
+    *launched("gemm", 10, 20, 50, 1),
+    *launched("gemm_bwd", 35, 50, 80, 2, thread=2),
+    *launched(NCCL, 40, 60, 100, 3, thread=2, stream=8),
+    *launched("copy_bucket", 53, 80, 85, 4, thread=2),
+    *launched("adam", 70, 95, 105, 5),
+    *launched(GATHER, 75, 90, 120, 6, stream=8),
+    *launched("gemm", 110, 120, 150, 7),
+    kernel("lost", 150, 155, 8),
+    *launched("of a thread without ranges", 140, 160, 166, 9, thread=3),
+    *launched("gemm_bwd", 135, 170, 180, 10, thread=2),
 ]
 
 
 def test_a_gpu_by_hand(tmp_path):
     """Windows [20,120) and [120,180). In flight at once: the all-reduce to 100, then the all-gather to 120."""
-    measured = measured_of(tmp_path, GPU)
+    measured = measure_events(tmp_path, GPU)
     assert told(measured) == {
         "forward": (30 + 30, 0, 0),
         "backward": (30 + 5 + 10, 20 + 5 + 5, 40 - 30),
@@ -103,30 +70,45 @@ def test_a_gpu_by_hand(tmp_path):
 
 def test_an_optimizer_with_a_closure_has_what_comes_after_the_backward_pass(tmp_path):
     events = [
-        mark("ProfilerStep#3", 0, 100),
-        mark("Optimizer.step#LBFGS.step", 10, 90),
-        host(BACK, 40, 60, tid=2),
-        *kernel(1, "gemm", 20, 30, 40),
-        *kernel(2, "gemm_bwd", 45, 50, 65, tid=2),
-        *kernel(3, "adam", 70, 80, 84),
+        step(3, 0, 100),
+        annotation("Optimizer.step#LBFGS.step", 10, 90),
+        operator(BACKWARD, 40, 60, thread=2),
+        *launched("gemm", 20, 30, 40, 1),
+        *launched("gemm_bwd", 45, 50, 65, 2, thread=2),
+        *launched("adam", 70, 80, 84, 3),
     ]
-    assert told(measured_of(tmp_path, events)) == {
+    assert told(measure_events(tmp_path, events)) == {
         "forward": (10, 0, 0),
         "backward": (15, 0, 0),
         "optimizer": (4, 0, 0),
     }
 
 
+def test_an_optimizer_that_a_backward_pass_outlasts_is_no_closure(tmp_path):
+    events = [
+        step(3, 0, 100),
+        annotation("Optimizer.step#SGD.step", 10, 90),
+        operator(BACKWARD, 80, 95, thread=2),
+        *launched("sgd", 20, 30, 40, 1),
+        *launched("gemm_bwd", 85, 90, 97, 2, thread=2),
+    ]
+    assert told(measure_events(tmp_path, events)) == {
+        "forward": (0, 0, 0),
+        "backward": (7, 0, 0),
+        "optimizer": (10, 0, 0),
+    }
+
+
 def test_an_optimizer_inside_the_backward_pass_is_the_optimizer(tmp_path):
     events = [
-        mark("ProfilerStep#3", 0, 100),
-        host(BACK, 20, 80),
-        mark("Optimizer.step#SGD.step", 40, 60),
-        *kernel(1, "gemm", 10, 30, 40),
-        *kernel(2, "gemm_bwd", 30, 50, 65),
-        *kernel(3, "sgd", 50, 80, 84),
+        step(3, 0, 100),
+        operator(BACKWARD, 20, 80),
+        annotation("Optimizer.step#SGD.step", 40, 60),
+        *launched("gemm", 10, 30, 40, 1),
+        *launched("gemm_bwd", 30, 50, 65, 2),
+        *launched("sgd", 50, 80, 84, 3),
     ]
-    found = measured_of(tmp_path, events)
+    found = measure_events(tmp_path, events)
     assert told(found) == {"forward": (10, 0, 0), "backward": (15, 0, 0), "optimizer": (4, 0, 0)}
     assert [one.host_ns for one in found.phases] == [40 * US, 40 * US, 20 * US]
 
@@ -134,17 +116,17 @@ def test_an_optimizer_inside_the_backward_pass_is_the_optimizer(tmp_path):
 def test_operators_of_a_cpu_and_who_asked_for_a_collective(tmp_path):
     """The all-reduce is asked for in the backward pass, and runs into the optimizer's step."""
     events = [
-        mark("ProfilerStep#3", 0, 200),
-        host("aten::mm", 10, 50),
-        host("aten::mm", 20, 30),
-        host(BACK, 60, 100),
-        host("aten::mm", 65, 80),
-        host("c10d::allreduce_", 90, 95),
-        mark("Optimizer.step#SGD.step", 110, 160),
-        host("aten::add_", 120, 150),
-        mark("gloo:all_reduce", 92, 130, tid=4),
+        step(3, 0, 200),
+        operator("aten::mm", 10, 50),
+        operator("aten::mm", 20, 30),
+        operator(BACKWARD, 60, 100),
+        operator("aten::mm", 65, 80),
+        operator("c10d::allreduce_", 90, 95),
+        annotation("Optimizer.step#SGD.step", 110, 160),
+        operator("aten::add_", 120, 150),
+        annotation("gloo:all_reduce", 92, 130, thread=4),
     ]
-    found = measured_of(tmp_path, events)
+    found = measure_events(tmp_path, events)
     # the call itself is not arithmetic: backward computes [60,90) and [95,100)
     assert told(found) == {"forward": (40, 0, 0), "backward": (35, 5 + 10, 23), "optimizer": (30, 0, 0)}
     (row,) = found.overlap.rows
@@ -153,24 +135,38 @@ def test_operators_of_a_cpu_and_who_asked_for_a_collective(tmp_path):
 
 def test_a_collective_that_nobody_is_known_to_have_asked_for_has_no_phase(tmp_path):
     events = [
-        mark("ProfilerStep#3", 0, 200),
-        host("aten::mm", 10, 50),
-        host(BACK, 60, 100),
-        mark("Optimizer.step#SGD.step", 110, 160),
-        mark("gloo:all_reduce", 92, 130, tid=4),
+        step(3, 0, 200),
+        operator("aten::mm", 10, 50),
+        operator(BACKWARD, 60, 100),
+        annotation("Optimizer.step#SGD.step", 110, 160),
+        annotation("gloo:all_reduce", 92, 130, thread=4),
     ]
-    assert told(measured_of(tmp_path, events))["unknown"] == (0, 8, 30)
+    assert told(measure_events(tmp_path, events))["unknown"] == (0, 8, 30)
 
 
-@pytest.mark.parametrize(("dropped", "why"), [(BACK, "backward pass"), ("Optimizer", "optimizer's step")])
+@pytest.mark.parametrize(("dropped", "why"), [(BACKWARD, "backward pass"), ("Optimizer", "optimizer's step")])
 def test_without_the_ranges_the_phases_are_missing_and_overlap_has_none(tmp_path, dropped, why):
-    measured = measured_of(tmp_path, [event for event in GPU if not event["name"].startswith(dropped)])
+    measured = measure_events(tmp_path, [event for event in GPU if not event["name"].startswith(dropped)])
     with pytest.raises(Missing, match=why):
         _ = measured.phases
     for row in measured.overlap.rows:
         assert why in row.missing["phase"]
     exposed = {row.kind: row.exposed_ns for row in measured.overlap.rows}
     assert exposed == {"all_reduce": 10 * US, "all_gather": 15 * US}
+
+
+def test_a_collective_that_no_step_launched_takes_its_time_and_is_no_call_of_them(tmp_path):
+    """It is launched between the steps, and runs in the window of the first, [20,140)."""
+    events = [
+        step(3, 0, 100),
+        step(4, 120, 200),
+        *launched("gemm", 10, 20, 30, 1),
+        *launched(NCCL, 40, 50, 60, 2, stream=8),
+        *launched(NCCL, 105, 106, 112, 3, stream=8),
+        *launched("gemm", 130, 140, 150, 4),
+    ]
+    (row,) = measure_events(tmp_path, events).overlap.rows
+    assert (row.calls, row.exposed_ns) == (1, 16 * US)
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 190), st.integers(1, 30)), max_size=3)
@@ -197,36 +193,36 @@ def test_every_microsecond_counted_one_by_one(tmp_path, backward, optimizer, ker
             runs.append((start, length))
             free = start + length
     assume(backward and runs)
-    steps = [("ProfilerStep#0", 0, 70), ("ProfilerStep#1", 100, 200)]  # what is launched between them is of neither
     events = [
-        *(mark(*step) for step in steps),
-        *(host(BACK, start, start + length) for start, length in backward),
-        *(mark("Optimizer.step#SGD.step", start, start + length) for start, length in runs),
-        host("aten::mm", 0, 1, tid=2),
+        step(0, 0, 70),  # what is launched between the two is of neither
+        step(1, 100, 200),
+        *(operator(BACKWARD, start, start + length) for start, length in backward),
+        *(annotation("Optimizer.step#SGD.step", start, start + length) for start, length in runs),
+        operator("aten::mm", 0, 1, thread=2),
         *(
             event
-            for number, (called, later, length, name, tid) in enumerate(kernels)
-            for event in kernel(number, name, called, called + later, called + later + length, tid, stream=number)
+            for number, (called, later, length, name, thread) in enumerate(kernels)
+            for event in launched(name, called, called + later, called + later + length, number, number, thread)
         ),
     ]
-    measured = measured_of(tmp_path, events)
+    measured = measure_events(tmp_path, events)
     assume(measured.known("account") is not None)
     (device,) = measured.ranks[0].devices
-    numbers = {step.number for step in device.steps}
+    numbers = {one.number for one in device.steps}
 
-    def phase(called, tid):
-        if tid == 3:
+    def phase(called, thread):
+        if thread == 3:
             return "unknown"
-        if tid == 1 and any(start <= called < start + length for start, length in runs):
+        if thread == 1 and any(start <= called < start + length for start, length in runs):
             return "optimizer"
-        if tid == 1 and any(start <= called < start + length for start, length in backward):
+        if thread == 1 and any(start <= called < start + length for start, length in backward):
             return "backward"
         return "forward" if (0 if called < 70 else 1 if called >= 100 else None) in numbers else "unknown"
 
     plain = {name: np.zeros(3, dtype=int) for name in ("optimizer", "backward", "forward", "unknown")}
     kinds = {}
-    for step in device.steps:
-        for moment in range(step.start_ns // US, (step.start_ns + step.account.window_ns) // US):
+    for window in device.steps:
+        for moment in range(window.start_ns // US, (window.start_ns + window.account.window_ns) // US):
             active = [one for one in kernels if one[0] + one[1] <= moment < one[0] + one[1] + one[2]]
             computing = {phase(one[0], one[4]) for one in active if one[3] == "gemm"}
             exchanging = [one for one in active if one[3] != "gemm"]

@@ -10,37 +10,29 @@ from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+from .handmade import NCCL, annotation, launched, measure_events, operator, step
 
 
-def event(category, name, start, length, tid, **args):
-    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": tid, "ts": start, "dur": length, "args": args}
-
-
-def overlap_of(tmp_path, places, slow, extra_in_second=False, partly=False):
+def overlap_of(tmp_path, places, slow, extra_in_second=False, covered=(0, 1)):
     """Two steps of `places` kernels, alone in the first; in the second beside an all-reduce and `slow` times as long.
 
-    Kernel n takes 10 + n: the same name, another size.
+    Kernel n takes 10 + n: the same name, another size. `covered`: by which share of a kernel in each step.
     """
     events, number = [], 0
-    for step in range(2):
-        begin = at = 100_000 * step
-        events.append(event("user_annotation", f"ProfilerStep#{step}", begin, 100_000, 9))
-        times = [(10 + place) * (slow if step else 1) for place in range(places)]
-        if extra_in_second and step:
+    for second in (False, True):
+        begin = at = 100_000 * second
+        events.append(step(int(second), begin, begin + 100_000))
+        times = [(10 + place) * (slow if second else 1) for place in range(places)]
+        if extra_in_second and second:
             times.append(10)
         for place, took in enumerate(times):
-            number += 1
-            events.append(event("cuda_runtime", "cudaLaunchKernel", begin + place, 1, 9, correlation=number))
-            events.append(event("kernel", "gemm", at + 1000, took, 7, device=0, stream=7, correlation=number))
-            if step:
-                number += 1
-                length = took * 0.4 if partly else took
-                events.append(event("cuda_runtime", "cudaLaunchKernel", begin + place, 1, 9, correlation=number))
-                events.append(event("kernel", NCCL, at + 1000, length, 8, device=0, stream=8, correlation=number))
+            number += 2
+            start = at + 1000
+            events += launched("gemm", begin + place, start, start + took, number)
+            if beside := covered[second] * took:
+                events += launched(NCCL, begin + place, start, start + beside, number + 1, stream=8)
             at += took + 1
-    (tmp_path / "t.json").write_text(json.dumps(events))
-    return measure(load([tmp_path / "t.json"])).overlap
+    return measure_events(tmp_path, events).overlap
 
 
 @pytest.mark.parametrize("slow", [1, 1.5, 3])
@@ -60,8 +52,19 @@ def test_a_name_that_one_step_runs_more_often_has_no_places(tmp_path):
     assert overlap_of(tmp_path, 40, 2, extra_in_second=True).slowdown_pairs == 0
 
 
-def test_compute_that_communication_covers_by_less_than_half_is_neither(tmp_path):
-    assert overlap_of(tmp_path, 40, 2, partly=True).slowdown_pairs == 0
+@pytest.mark.parametrize("covered", [(0, 0.4), (0.4, 1)])
+def test_compute_that_communication_covers_by_less_than_half_is_neither(tmp_path, covered):
+    assert overlap_of(tmp_path, 40, 2, covered=covered).slowdown_pairs == 0
+
+
+def test_on_a_cpu_operators_around_others_do_their_work(tmp_path):
+    """40 of 20 around one of 10; beside the all-reduce that one takes 20."""
+    events = [step(0, 0, 2000), step(1, 2000, 4000), annotation("gloo:all_reduce", 2000, 4000, thread=2)]
+    for begin, took in ((0, 10), (2000, 20)):
+        for at in range(begin, begin + 2000, 50):
+            events += [operator("aten::linear", at, at + took + 10), operator("aten::mm", at + 5, at + 5 + took)]
+    found = measure_events(tmp_path, events).overlap
+    assert (found.slowdown_pairs, found.slowdown) == (40, 2)
 
 
 def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
@@ -78,9 +81,9 @@ def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
     of_step = {name: {} for name in steps}
     for e in sorted(kernels, key=lambda e: (launches.get(e["args"]["correlation"], 0), float(e["ts"]))):
         called = launches.get(e["args"]["correlation"])
-        for name, step in steps.items():
-            began = float(step["ts"])
-            if called is None or not began <= called < began + step["dur"]:
+        for name, mark in steps.items():
+            began = float(mark["ts"])
+            if called is None or not began <= called < began + mark["dur"]:
                 continue
             if "nccl" not in e["name"].lower() and e["dur"] > 0:
                 begin, end = float(e["ts"]), float(e["ts"]) + e["dur"]

@@ -1,6 +1,6 @@
 """Which steps are set aside, on which ranks, and what they are then no part of. Times in microseconds."""
 
-import json
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median, quantiles
 
@@ -17,12 +17,9 @@ from dptune.measure.views import view
 from dptune.runfile.facts import Facts, Window
 from dptune.trace import load
 
-US = 1000
+from .handmade import US, annotation, call, copy, launched, load_events, step
 
-
-def event(category, name, start, end, tid=1, **args):
-    shared = {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": tid}
-    return {**shared, "ts": start, "dur": end - start, "args": args}
+OPTIMIZER = "Optimizer.step#SGD.step"
 
 
 def run_of(tmp_path, lengths, ranks=1, names=None, marked=True, since=(0, 0), lacking=0):
@@ -31,27 +28,16 @@ def run_of(tmp_path, lengths, ranks=1, names=None, marked=True, since=(0, 0), la
     `since`: how many of the first steps each rank has not recorded; `lacking`: how late rank 1's clock is.
     """
     begins = np.cumsum([1000, *lengths]).tolist()
-    for rank in range(ranks):
-        events = []
-        for number, (start, end) in enumerate(pairwise(begins)):
-            if number < since[rank]:
-                continue
+    recorded = [[] for _ in range(ranks)]
+    for rank, events in enumerate(recorded):
+        for number, (start, end) in list(enumerate(pairwise(begins)))[since[rank] :]:
             start, end = (at - lacking * rank for at in (start, end))
             name = names[number] if names else "gemm"
-            copy, kernel = {"correlation": 2 * number + 1}, {"correlation": 2 * number + 2}
-            mark = f"ProfilerStep#{number}" if marked else "Optimizer.step#SGD.step"
-            events += [
-                event("user_annotation", mark, *((start, end) if marked else (start - 1, start))),
-                event("cuda_runtime", "cudaMemcpyAsync", start, start + 1, **copy),
-                event(
-                    "gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", start + 2, start + 5, 7, device=0, bytes=8, **copy
-                ),
-                event("cuda_runtime", "cudaLaunchKernel", start + 1, start + 2, **kernel),
-                event("kernel", name, start + 5, end - 10, 7, device=0, **kernel),
-            ]
-        document = {"distributedInfo": {"rank": rank, "world_size": ranks, "backend": "nccl"}, "traceEvents": events}
-        (tmp_path / f"{rank}.json").write_text(json.dumps(document))
-    return load([tmp_path])
+            events.append(step(number, start, end) if marked else annotation(OPTIMIZER, start - 1, start))
+            events.append(call("cudaMemcpyAsync", start, start + 1, 2 * number + 1))
+            events.append(copy("HtoD (Pinned -> Device)", start + 2, start + 5, 2 * number + 1, bytes=8))
+            events += launched(name, start + 1, start + 5, end - 10, 2 * number + 2)
+    return load_events(tmp_path, *recorded)
 
 
 def views_of(run):
@@ -164,11 +150,22 @@ def test_where_clocks_differ_the_first_steps_are_the_same(tmp_path):
     assert kept(run_of(tmp_path, lengths, 2, marked=False, lacking=-100_000))[0] == [[0, 1, 2, 3, 4]] * 2
 
 
+def test_steps_that_begin_further_apart_than_a_quarter_are_not_taken_for_the_same(tmp_path):
+    run = run_of(tmp_path, [100] * 7, 2, marked=False, since=(0, 2), lacking=40)
+    assert kept(run)[0] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3]]
+
+
 def test_what_tells_the_steps_is_said(tmp_path):
     found = figures(*steady(views_of(run_of(tmp_path, [100] * 5, marked=False))))
     assert (found.basis, found.similarity, found.by_rank) == ("optimizer", 1.0, {0: 4})
     marked = figures(*steady(views_of(run_of(tmp_path, [100] * 5))))
     assert (marked.basis, marked.known("similarity")) == ("profiler_step", None)
+
+
+def test_the_rank_whose_steps_are_least_alike_tells_how_alike_they_are(tmp_path):
+    views = views_of(run_of(tmp_path, [100] * 5, 2, marked=False))
+    told = [replace(own, similarity=similarity) for own, similarity in zip(views, (0.98, 0.95), strict=True)]
+    assert figures(told, []).similarity == 0.95
 
 
 KEPT = ("torchrec_straggler_4xv100", "nanogpt_8xh100", "hta_training/b1ceb4c", "single_gpu/29571b7")
