@@ -5,6 +5,7 @@ figures are is seen over a wire of known rate: tests/testbed.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -26,13 +27,14 @@ def _torch() -> None:
     pytest.importorskip("torch", reason="measuring needs torch")
 
 
-def left() -> list[list[str]]:
-    """Command lines of processes of any sweep that still run."""
+def of_sweeps(cwd: Path) -> list[list[str]]:
+    """Command lines of processes of a sweep that run in that folder."""
     return [
         processes.words(int(path.name))
         for path in Path("/proc").glob("[0-9]*")
         if any(entry.startswith(b"DPTUNE_SWEEP=") for entry in processes.environ(int(path.name)))
         and processes.alive(int(path.name))
+        and os.path.realpath(path / "cwd") == os.path.realpath(cwd)
     ]
 
 
@@ -85,6 +87,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     for line in process.stderr:
         if line.startswith("dptune: all_reduce, 4.00 KiB"):
             break
+    assert len(of_sweeps(tmp_path)) >= 2
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -92,7 +95,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert record.ended == "interrupted"
     assert [len(kind.sizes) for kind in record.kinds] == [1, 1]
     assert "all_reduce" in out
-    assert not [words for words in left() if str(tmp_path) in " ".join(words)]
+    assert of_sweeps(tmp_path) == []
 
 
 def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
