@@ -186,7 +186,8 @@ def _reason(ended: Ended, looks: Sequence[Look], trials: Sequence[Trial], task: 
     if ended == "cannot run":
         side: SideName = "A" if not objective(trials, "A") else "B"
         failed = next(one for one in trials if one.side == side and one.status != "ran")
-        return f"{task.side(side).name} cannot run: {failed.status}: {failed.note}"
+        what = task.side(side).name
+        return f"{what if side == 'A' else f'with {what}'} it cannot run: {failed.status}: {failed.note}"
     if not looks:
         return f"{min(len(objective(trials, side)) for side in ('A', 'B'))} trials a side are too few to decide"
     last = looks[-1]
