@@ -24,20 +24,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import count, positive, seconds
 from dptune.commands.parsing import BETWEEN, Parser
+from dptune.commands.proving import progress, show
 from dptune.commands.setting import parsed
 from dptune.errors import UsageError
-from dptune.present import terminal
 
 if TYPE_CHECKING:
     from dptune.advice import Change
     from dptune.knobs import Value
-    from dptune.proof import Proof
     from dptune.prove.engine import Task
 
 
@@ -74,11 +72,8 @@ def run(args: argparse.Namespace) -> int:
     folder, words = _folder(args.words)
     settings, advice = _change(args, folder)
     task = _task(args, folder, words, settings, advice)
-    proof = engine.prove(task, folder / VERIFIED / _slug(settings), _progress(args.quiet))
-    sys.stdout.write(_text(proof) if args.format == "text" else proof.model_dump_json(indent=1) + "\n")
-    if proof.ended == "interrupted":
-        raise KeyboardInterrupt
-    return 1 if proof.ended == "cannot run" else 0
+    proof = engine.prove(task, folder / VERIFIED / _slug(settings), progress(args.quiet))
+    return show(proof, args.format)
 
 
 def _folder(words: list[str]) -> tuple[Path, list[str]]:
@@ -165,20 +160,3 @@ def _written(value: Value) -> str:
 def _slug(settings: dict[str, Value]) -> str:
     """A folder's name for the change."""
     return re.sub(r"[^\w.=,+-]+", "_", _named(dict(sorted(settings.items())))).replace(",_", ",")[:120]
-
-
-def _progress(quiet: bool):  # type: ignore[no-untyped-def]
-    from dptune.present.proof import line_of
-
-    def told(proof: Proof, what: str) -> None:
-        if not quiet and what:
-            print(f"dptune: {line_of(proof, what)}", file=sys.stderr, flush=True)
-
-    return told
-
-
-def _text(proof: Proof) -> str:
-    from dptune.present.ink import paint
-    from dptune.present.proof import page
-
-    return paint(page(proof, terminal.width(sys.stdout)), terminal.colours(sys.stdout))
