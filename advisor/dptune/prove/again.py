@@ -20,14 +20,7 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
 
     Raises RunError where it cannot be known, or cannot be done from here.
     """
-    if record.launched_by == "launcher":
-        raise RunError(
-            "the run was started by a launcher that started dptune once per rank: it cannot be started from here",
-            "run both sides through that launcher, several times each, and use dptune compare",
-        )
-    if record.nnodes not in (1, "1", "1:1"):
-        raise RunError(f"the run had {record.nnodes} nodes: a trial runs on this one alone", "use dptune compare")
-    told = list(words) or _recorded(record)
+    told = list(words) or words_of(record)
     if record.launched_by == "command":
         script = Script(told[0], tuple(told[1:]))
         return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
@@ -48,7 +41,15 @@ def directory_of(record: RunRecord) -> Path:
     return path
 
 
-def _recorded(record: RunRecord) -> list[str]:
+def words_of(record: RunRecord) -> list[str]:
+    """The script and its arguments. Raises RunError where they are not known, or are not started from one place."""
+    if record.launched_by == "launcher":
+        raise RunError(
+            "the run was started by a launcher that started dptune once per rank: it cannot be started from here",
+            "run both sides through that launcher, several times each, and use dptune compare",
+        )
+    if record.nnodes not in (1, "1", "1:1"):
+        raise RunError(f"the run had {record.nnodes} nodes: a trial runs on this one alone", "use dptune compare")
     words = list(record.command)
     if record.launched_by != "command":
         words = words[1:]  # python

@@ -7,7 +7,10 @@ from pathlib import Path
 from dptune.advice import Advice, Report, Verified
 from dptune.errors import RunError
 from dptune.proof import Proof
-from dptune.prove import engine
+from dptune.prove import again, engine
+from dptune.runfile import form
+from dptune.runfile.paths import RUN_JSON
+from dptune.runfile.record import RunRecord
 
 VERIFIED = "verified"
 
@@ -17,9 +20,8 @@ def told(report: Report, folder: Path, shown: str) -> Report:
 
     `shown` is how the user names the folder.
     """
-    return report.model_copy(
-        update={"verified": verified(folder), "advice": [_provable(one, shown) for one in report.advice]}
-    )
+    advice = [_provable(one, shown) for one in report.advice] if _startable(folder) else report.advice
+    return report.model_copy(update={"verified": verified(folder), "advice": advice})
 
 
 def verified(folder: Path) -> list[Verified]:
@@ -33,6 +35,17 @@ def verified(folder: Path) -> list[Verified]:
         if proof.trials and proof.ended != "cannot run":
             found.append((proof.trials[-1].began, _verified(proof)))
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _startable(folder: Path) -> bool:
+    """Whether the run can be started again from here."""
+    try:
+        record = form.read(folder / RUN_JSON, RunRecord)
+        again.directory_of(record)
+        again.words_of(record)
+    except (OSError, ValueError, RunError):
+        return False
+    return True
 
 
 def _provable(advice: Advice, shown: str) -> Advice:
