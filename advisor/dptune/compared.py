@@ -43,6 +43,8 @@ class ComparedRun(Figures):
     name: str = Field(description="as it was named")
     recorded: str = Field("", description="ISO 8601; empty for foreign traces")
     trust: Literal["sound", "partial", "unjudgeable"] = Field(description="whether the run can be judged by itself")
+    unjudged: str = Field("", description="why it holds the verdict back; empty where it does not")
+    remedy: str = Field("", description="what to do about that")
     step_ns: Figure[int] = Field(ABSENT, description="its step time, on the basis of the comparison")
     time_ns: Figure[float] = Field(ABSENT, description="what the verdict compares: its time per sample, else per step")
 

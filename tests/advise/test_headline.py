@@ -3,11 +3,13 @@ import pytest
 from dptune.advice import Location, Skipped, Trust
 from dptune.advise.headline import headline
 from dptune.finding import Finding
+from dptune.measured import Account
 
 SOUND = Trust(level="sound", findings=[])
+QUIET = ("XX109",)
 
 
-def said(measured, trust=SOUND, advice=(), skipped=(), quiet=("XX109",), recorded=True):
+def said(measured, trust=SOUND, advice=(), skipped=(), quiet=QUIET, recorded=True):
     return headline(measured, trust, advice, skipped, quiet, recorded)
 
 
@@ -16,6 +18,22 @@ def test_a_healthy_run(make_measured):
     assert told.verdict.startswith("No bottleneck found")
     assert told.why == "A step takes 10 ms (without the profiler): computing 97 %, exposed communication 3 %."
     assert told.next.startswith("Nothing to change")
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ({"exposed_transfer_ns": 3_000_000}, "exposed transfer 30 %"),
+        ({"exposed_unsplit_ns": 3_000_000}, "exposed communication 30 %"),
+        (
+            {"exposed_transfer_ns": 1_000_000, "exposed_waiting_ns": 1_500_000, "exposed_unsplit_ns": 500_000},
+            "exposed transfer 10 %, unsplit exposed communication 5 %, waiting for late ranks 15 %",
+        ),
+    ],
+)
+def test_exposed_communication_is_named_by_its_part(make_measured, split, said):
+    account = Account(window_ns=10_000_000, compute_ns=7_000_000, communication_ns=3_000_000, **split)
+    assert headline(make_measured(account=account), SOUND, (), (), QUIET, True).why.endswith(f"computing 70 %, {said}.")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +86,26 @@ def test_a_change_of_several_lines_is_cut(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(changes=[change])])
     assert "\n" not in told.next
     assert "all lines: see XX101" in told.next
+
+
+def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_measured, make_advice):
+    measured = make_measured(exposed_share=0.2).model_copy(update={"world_size": 8})
+    told = said(measured)
+    assert told.verdict == (
+        "Communication-bound or held up by late ranks: 20 % of each step is exposed communication; whether data moves "
+        "in it or late ranks are waited for, only the traces of all ranks tell."
+    )
+    assert told.next.startswith("Read the traces of all ranks together")
+    assert said(measured, advice=[make_advice()]).next.startswith("Use `DataLoader(")
+    little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))
+    assert little.verdict.startswith("Mostly computing, but 8 % of each step is exposed communication; whether")
+
+
+def test_what_could_be_split_is_called_what_it_is_though_ranks_are_missing(make_measured):
+    parts = {"exposed_transfer_ns": 2_000_000, "exposed_unsplit_ns": 1_000_000}
+    account = Account(window_ns=10_000_000, compute_ns=7_000_000, communication_ns=3_000_000, **parts)
+    told = said(make_measured(account=account).model_copy(update={"world_size": 8}))
+    assert told.verdict == "Communication-bound: 30 % of each step waits for communication."
 
 
 @pytest.mark.parametrize("advised", [False, True])

@@ -4,7 +4,7 @@ from dptune.advise import trust
 from dptune.advise.trust import judge
 from dptune.finding import Finding
 from dptune.measured import SetAsideStep, StepsFigures, StepTime
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts, Window
 from dptune.runfile.record import Ending, RunRecord, Schedule
 
 
@@ -30,6 +30,15 @@ def test_too_few_steps(make_measured, steps, code):
     trust = judge(make_measured(steps=steps), [])
     assert trust.level == "unjudgeable"
     assert code in codes(trust)
+
+
+def test_a_recording_of_times_alone_has_no_traced_step(make_measured):
+    measured = make_measured(account=None)
+    untraced = [rank.model_copy(update={"source": "", "devices": []}) for rank in measured.ranks]
+    trust = judge(measured.model_copy(update={"ranks": untraced}), [])
+    assert trust.level == "unjudgeable"
+    assert text_of(trust, "steps-few") == "no step was traced; it takes 3 to judge"
+    assert "device-events-missing" not in codes(trust)
 
 
 def test_three_steps_are_enough(make_measured):
@@ -156,6 +165,38 @@ def test_debug_switches_that_are_off(make_measured, make_facts):
     assert "debug-switch" not in codes(judge(make_measured(), [facts]))
 
 
+def on_cores(facts, usable, cores=8, kind="cpu", **more):
+    return facts(device=DeviceFacts(kind, cores=cores, usable_cores=usable), **more)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"usable": 2, "cores": 2}, "4 ranks share 2 cores of one: they slow each other"),
+        ({"usable": 1, "cores": 1}, "4 ranks share 1 core of one: they slow each other"),
+        ({"usable": 4, "cores": 4}, None),
+        ({"usable": 2, "cores": 2, "kind": "cuda"}, None),
+        ({"usable": 2}, None),  # each rank may be bound to cores of its own
+        (
+            {"usable": 2, "environment": {"TORCHELASTIC_RUN_ID": "1"}},
+            "4 ranks share 2 cores of one: they slow each other",
+        ),
+        ({"usable": None}, None),
+    ],
+)
+def test_ranks_of_a_cpu_run_that_outnumber_the_cores(make_measured, make_facts, told, said):
+    trust = judge(make_measured(), [on_cores(make_facts, rank=rank, **told) for rank in range(4)])
+    assert trust.level == "sound"
+    assert [finding.text for finding in trust.findings if finding.code == "cores-shared"] == ([said] if said else [])
+
+
+def test_cores_are_counted_by_host_and_ranks_that_were_not_recorded_too(make_measured, make_facts):
+    apart = [on_cores(make_facts, 2, 2, rank=rank, local_rank=rank % 2, host=f"h{rank // 2}") for rank in range(4)]
+    assert "cores-shared" not in codes(judge(make_measured(), apart))
+    last = on_cores(make_facts, 2, 2, rank=7, local_rank=3, host="h1")
+    assert text_of(judge(make_measured(), [*apart, last]), "cores-shared").startswith("4 ranks share 2 cores of h1:")
+
+
 class TestRecording:
     """What an early end of the script left out."""
 
@@ -240,6 +281,17 @@ def test_steps_that_nothing_marks_say_what_tells_them_and_how_alike_they_are(mak
     assert "97 % alike" in text_of(told, "steps-unmarked")
     marked = StepsFigures(basis="profiler_step", by_rank={0: 5}, missing={"similarity": "marked"})
     assert "steps-unmarked" not in codes(judge(make_measured().model_copy(update={"steps": marked}), []))
+
+
+@pytest.mark.parametrize(
+    ("many", "said"),
+    [(1, "1 traced step has no work of its own on the device"), (3, "3 traced steps have no work of their own on the")],
+)
+def test_steps_without_work_of_their_own_are_counted(make_measured, many, said):
+    steps = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 8}, without_work=many)
+    told = judge(make_measured().model_copy(update={"steps": steps}), [])
+    assert told.level == "sound"
+    assert text_of(told, "steps-without-work").startswith(said)
 
 
 def test_steps_that_are_set_aside_are_counted(make_measured):

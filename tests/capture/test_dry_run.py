@@ -67,6 +67,24 @@ def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
     assert not (place / "dptune-runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--lean", "2"), "--lean 2"),
+        (("--lean", "1", "--rich", "0"), "--lean 1"),
+        (("--lean", "0", "--rich", "2"), "--rich 2"),
+        (("--lean", "3", "--rich", "1"), None),
+        (("--lean", "0", "--rich", "0"), None),
+    ],
+)
+def test_too_few_traced_steps_are_told_at_once(place: Path, words: tuple[str, ...], told: str | None) -> None:
+    said = f"dptune: {told}: fewer than 3 traced steps cannot be judged\n" if told else ""
+    assert dry(place, *words, "train.py")[0].err == said
+    if told:
+        started = run(*DPTUNE, "profile", *words, "train.py", cwd=place)
+        assert started.err.startswith(said)
+
+
 REFUSED = {
     "a command with torchrun's options": (
         ("--nproc-per-node", "2", "torchrun", "train.py"),

@@ -105,7 +105,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
     record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert record.ended == "partial"
     assert [size.message_bytes for size in record.kinds[0].sizes] == [64 << 10]
-    assert record.kinds[0].left_out == "sizes from 4294967296 bytes: no time left of 3 s"
+    assert record.kinds[0].left_out == "sizes from 4.00 GiB: no time left of 3 s"
     assert record.kinds[0].left_out in " ".join(done.out.split())
 
 

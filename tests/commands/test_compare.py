@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -51,13 +52,45 @@ def compare(capsys: pytest.CaptureFixture[str], *words: str) -> Comparison:
     return Comparison.model_validate_json(told.out)
 
 
-def test_a_run_against_itself_is_no_different(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_against_itself_is_refused(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = recorded("run")
-    assert main(["compare", run, run]) == 0
+    assert main(["report", run, "--format", "json", "-o", "report.json"]) == 0
+    capsys.readouterr()
+    for other in (f"./{run}/", "report.json"):
+        assert main(["compare", run, other]) == 2
+        told = capsys.readouterr()
+        same = f"dptune: error: {run} (A) and {other} (B) are the same recording, which cannot differ from itself\n"
+        assert (told.out, told.err) == ("", f"{same}hint: name each run on one side only\n")
+
+
+def test_runs_of_the_same_settings_are_said_to_have_them(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", recorded("a"), recorded("b", 1.1)]) == 0
     page = said(capsys)
     assert page.startswith("Verdict Inconclusive: one run a side")
-    assert "A and B take the same time: no fact of theirs differs." in page
+    assert "; no fact of theirs differs." in page
     assert "Nothing of what the runs recorded." in page
+
+
+def test_of_runs_of_which_one_has_no_loader_no_wait_is_made_up(
+    recorded: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The traces and facts of B lose all that tells of a loader."""
+    a, b = recorded("a", sample="starved_loader"), recorded("b", 0.9, sample="starved_loader")
+    for path in Path(b).glob("*.trace.json.gz"):
+        text = gzip.decompress(path.read_bytes())
+        assert b"enumerate(DataLoader)" in text
+        path.write_bytes(gzip.compress(text.replace(b"enumerate(DataLoader)", b"own batches"), 1))
+    for path in Path(b).glob("*.facts.json"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        for window in facts["windows"]:
+            window["loader_batches"] = [0] * len(window["loader_batches"])
+        path.write_text(json.dumps(facts), encoding="utf-8")
+    found = compare(capsys, a, b).compared
+    assert sum(one.difference_ns for one in found.categories) == found.step_ns.difference
+    assert {"input_idle_ns", "host_idle_ns"}.isdisjoint(one.category for one in found.categories)
+    assert found.remarks == ["waiting for input and the host are told together: no DataLoader was seen in b (B)"]
+    assert main(["compare", a, b]) == 0
+    assert "waiting for input -" not in said(capsys).partition(" Next ")[0]
 
 
 def test_four_runs_a_side_get_a_verdict_and_three_do_not(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +170,8 @@ def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: py
         (["--", "a"], "there is no run before the --", "name runs on both sides"),
         (["a", "--"], "there is no run after the --", "name runs on both sides"),
         (["a", "b", "a", "--", "c"], "a is named twice on one side", "name each run of a side once"),
+        (["a", "a"], "a is named on both sides, and cannot differ from itself", "name each run once"),
+        (["a", "b", "--", "c", "b"], "b is named on both sides", "name each run once"),
         (["a", "b"], "a does not exist", "check the path"),
     ],
 )
@@ -155,9 +190,15 @@ def test_traces_of_several_ranks_are_one_run(traces: Path, capsys: pytest.Captur
     ranks = sorted(map(str, traces.iterdir()))
     assert main(["compare", *ranks, "--", str(traces)]) == 2
     assert "ranks of one run are not repeats of it" in capsys.readouterr().err
-    found = compare(capsys, str(traces), f"{traces}/rank*").compared
-    assert found.step_ns.difference == 0
+    slower = traces.with_name("slower")
+    slower.mkdir()
+    for path in traces.iterdir():
+        (slower / path.name).write_text(path.read_text().replace('"dur": 500', '"dur": 400'))
+    found = compare(capsys, str(traces), f"{slower}/rank*").compared
     assert [rank.rank for rank in found.ranks] == [0, 1]
+    (compute,) = [one for one in found.categories if one.category == "compute_ns"]
+    windows_us = 3 * 1000 + 800  # of the last step up to its last operation; the median is 1000
+    assert (compute.a_ns, compute.b_ns) == tuple(round(4 * us / windows_us * 1_000_000) for us in (500, 400))
 
 
 def test_the_page_fits_a_narrow_terminal(

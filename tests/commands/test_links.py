@@ -63,6 +63,15 @@ def test_mistakes(words: list[str], message: str, asked: list[Asked], capsys: py
     assert asked == []
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make a file")
+def test_a_file_that_cannot_be_made_is_refused_before_anything_is_measured(
+    asked: list[Asked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["links", "--nproc-per-node", "2", "-o", "/proc/links.json"]) == 2
+    assert "cannot write into /proc: " in capsys.readouterr().err
+    assert asked == []
+
+
 @pytest.mark.parametrize(
     ("words", "sizes"),
     [
@@ -89,6 +98,7 @@ def test_a_table_on_stdout_and_the_record_with_its_fits_in_a_file(
     assert ["all_reduce", "97.7", "KiB", "0.05", "0.05", "0.05", "70"] in rows
     assert ["all_reduce", "0,1", "many", "3", "1.00", "2.00", "2.00", "2.00", "medium"] in rows
     assert "p2p: gloo cannot: no such thing" in said.out
+    assert "group" not in said.out
     assert "dptune: wrote dptune-runs/links.json" in said.err
     assert form.read(Path("dptune-runs/links.json"), LinkRecord) == fitted(sweep())
 
@@ -141,7 +151,7 @@ def test_a_sweep_that_is_asked_for_and_does_not_fit_is_refused(
     form.write(tmp_path / "gloo.json", sweep("gloo"))
     for words, message in (
         (["--links", str(tmp_path / "gloo.json")], "is of gloo on 2 ranks, and the run used nccl on 2 ranks"),
-        (["--links", str(tmp_path / "none.json")], "none.json cannot be read"),
+        (["--links", str(tmp_path / "none.json")], "none.json cannot be read: No such file or directory\n"),
     ):
         assert main(["check", str(traces), *words]) == 2
         assert message in capsys.readouterr().err

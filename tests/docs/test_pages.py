@@ -1,7 +1,9 @@
 """The documentation says what the code does: generated pages are complete, and the example rule works."""
 
 import importlib.util
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ from dptune.advice import Advice
 from dptune.knobs import KNOBS
 from dptune.measured import Account, AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 from dptune.rule import Missing, RunView
+from dptune.trace.reading import LEAST_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = Path(__file__).parents[2] / "rules"
@@ -61,6 +64,43 @@ def run(copy_ns: int | None) -> RunView:
 
 def advice(example: ModuleType, copy_ns: int | None) -> list[Advice]:
     return list(example.check(run(copy_ns)))
+
+
+@pytest.fixture
+def large_traces(tmp_path: Path) -> Path:
+    """Two ranks with kernels, in files so large that several processes read them."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 2, "args": {"grid": [rank, 1, 1]}}
+        text = json.dumps(
+            {
+                "schemaVersion": 1,
+                "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+                "traceEvents": [{**kernel, "ts": 10 * n} for n in range(20_000)],
+            }
+        )
+        (folder / f"rank{rank}.json").write_text(text, encoding="utf-8")
+    assert sum(path.stat().st_size for path in folder.iterdir()) > LEAST_BYTES
+    return folder
+
+
+def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
+    alone, arguments, several = examples
+    arguments = re.sub(r"^arguments\(.*\)", r"print(\g<0>[:2])", arguments, flags=re.M)
+    first, second = _output(large_traces.parent, f"{alone}\n{arguments}").splitlines()
+    assert first == "40000000 ns in 20000 kernels"  # of 2 us each
+    assert second == "[{'grid': [0, 1, 1]}, {'grid': [0, 1, 1]}]"
+    assert _output(large_traces.parent, several) == "2 ranks\n"
+
+
+def _output(folder: Path, code: str) -> str:
+    script = folder / "script.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_the_example_rule_fires_where_copies_are_exposed(example: ModuleType) -> None:

@@ -176,10 +176,11 @@ def test_who_comes_late_and_why(measured):
     assert measured.straggler.model_dump() == {
         "rank": 1,
         "lag_ns": 10 * US,
-        "steps_share": 1.0,
+        "steps_share": 0.5,
         "waiting_share": 10 / 280,
     }
     assert [(rank.clock_ahead_ns, rank.known("clock_residual_ns")) for rank in measured.ranks] == [(0, None), (0, 0)]
+    assert measured.ranks[0].missing["clock_residual_ns"] == "it is the rank that the others are compared with"
 
 
 def test_copies(measured):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -19,6 +20,7 @@ from dptune.finding import Finding
 from dptune.measure.comparing.categories import apportioned
 from dptune.measure.comparing.comparison import compare
 from dptune.measure.comparing.sides import ReadRun, Sides
+from dptune.measure.comparing.verdict import decide
 from dptune.measured import (
     CLASSES,
     Account,
@@ -35,10 +37,12 @@ from dptune.measured import (
     StepAccount,
     StepTime,
 )
+from dptune.present.comparison import page as lines
 from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts
 
 WHY = "not part of this test"
 MIB = 2**20
+MS = 1_000_000
 
 
 def account(**parts: int) -> Account:
@@ -59,6 +63,8 @@ def run(
     recorded: str | None = None,
     torch: str | None = None,
     trust: str = "sound",
+    codes: tuple[str, ...] = ("x",),
+    remedy: str = "",
     device_name: str | None = None,
     numbers: tuple[int, ...] = (0,),
     **measured: Any,
@@ -108,8 +114,10 @@ def run(
     report = Report(
         dptune="0",
         run=RunSummary(sources=[name], recorded=recorded, torch=torch, command="python train.py" if facts else None),
-        headline=Headline(verdict="", why="", next=""),
-        trust=Trust(level=trust, findings=[Finding("x", trust, "half is lost")] if trust != "sound" else []),
+        headline=Headline(verdict="", why="", next=remedy),
+        trust=Trust(
+            level=trust, findings=[Finding(code, trust, "half is lost") for code in codes] if trust != "sound" else []
+        ),
         advice=[],
         skipped=[],
         quiet=[],
@@ -139,16 +147,21 @@ some_parts = st.dictionaries(st.sampled_from(CLASSES), st.integers(0, 10**10), m
 some_runs = st.lists(st.tuples(st.integers(1, 10**11), some_parts), min_size=1, max_size=5)
 
 
-def made(drawn: list[tuple[int, dict[str, int]]]) -> list[ReadRun]:
+JOINED = {"input_or_host_idle_ns": ["input_idle_ns", "host_idle_ns"]}
+
+
+def made(drawn: list[tuple[int, dict[str, int]]], odd: bool = False, times: int = 1) -> list[ReadRun]:
+    """Runs of step times that no other run of the side has, nor one of the other side if that is odd."""
     apart: dict[int, ReadRun] = {}
-    for place, (step_ns, parts) in enumerate(drawn):
-        apart[step_ns] = run(f"run {place}", step_ns, parts=parts)
+    for place, (half_ns, parts) in enumerate(drawn):
+        step_ns = 2 * half_ns + odd
+        apart[step_ns] = run(f"run {place}", step_ns, parts={name: times * ns for name, ns in parts.items()})
     return list(apart.values())
 
 
 @given(some_runs, some_runs)
 def test_the_differences_of_the_classes_sum_to_that_of_the_step(a: Any, b: Any) -> None:
-    one, other = made(a), made(b)
+    one, other = made(a), made(b, odd=True)
     found = compared(one, other)
     steps = [round(median(run.measured.step.median_ns for run in side)) for side in (one, other)]
     for end, step_ns in zip(("a_ns", "b_ns"), steps, strict=True):
@@ -159,27 +172,29 @@ def test_the_differences_of_the_classes_sum_to_that_of_the_step(a: Any, b: Any) 
     if whole:
         assert sum(category.share for category in found.categories) == pytest.approx(1)
     for category in found.categories:  # each is the mean share, nearly: rounding loses less than a nanosecond
-        names = [category.category]
+        names = JOINED.get(category.category, [category.category])
         for end, side, step_ns in (("a_ns", one, steps[0]), ("b_ns", other, steps[1])):
             shares = [sum(run.measured.share(name) for name in names) for run in side]
-            assert getattr(category, end) == pytest.approx(sum(shares) / len(shares) * step_ns, abs=1.01, rel=1e-9)
+            assert getattr(category, end) == pytest.approx(
+                sum(shares) / len(side) * step_ns, abs=1.01 * len(names), rel=1e-9
+            )
 
 
 @given(some_runs)
-def test_a_run_against_itself_differs_in_nothing(drawn: Any) -> None:
-    side = made(drawn)
-    found = compared(side, side)
+def test_runs_of_the_same_times_and_shares_differ_in_nothing(drawn: Any) -> None:
+    one, other = made(drawn), made(drawn, times=2)  # of twice as many steps
+    found = compared(one, other)
     assert found.verdict.outcome == "inconclusive"
     assert found.time_ns.difference == found.step_ns.difference == 0
     assert found.ratio == 1
     assert {category.difference_ns for category in found.categories} == {0}
     assert {rank.step_ns.difference for rank in found.ranks} == {rank.idle_ns.difference for rank in found.ranks} == {0}
-    assert why(side, side) == "A and B take the same time."
+    assert why(one, other) == "A and B take the same time."
 
 
 @given(some_runs, some_runs)
 def test_swapping_the_sides_negates_every_difference(a: Any, b: Any) -> None:
-    one, other = made(a), made(b)
+    one, other = made(a), made(b, odd=True)
     there, back = compared(one, other), compared(other, one)
     assert back.step_ns.difference == -there.step_ns.difference
     assert back.time_ns.difference == -there.time_ns.difference
@@ -251,7 +266,7 @@ def test_unprofiled_is_never_set_against_traced() -> None:
 def test_the_objective_is_the_time_per_sample_where_the_batch_is_known() -> None:
     found = compared(run("a", 1000, samples=10), run("b", 1500, samples=10))
     assert (found.objective, found.time_ns.a, found.time_ns.b) == ("time per sample", 100, 150)
-    assert compared(run("a", samples=10), run("b", samples=None)).objective == "time per step"
+    assert compared(run("a", samples=10), run("b", 1001, samples=None)).objective == "time per step"
 
 
 def test_what_is_not_comparable_is_named_and_has_no_verdict() -> None:
@@ -274,16 +289,36 @@ def test_a_side_whose_own_runs_differ_is_not_comparable() -> None:
 
 
 def test_what_is_not_known_is_comparable_but_said() -> None:
-    found = compared(run("a", torch="2.13.0"), run("b"))
+    found = compared(run("a", torch="2.13.0"), run("b", 1001))
     (torch,) = [one for one in found.conditions if one.name == "torch"]
     assert (torch.differs, torch.unknown) == (False, ["b"])
     assert found.verdict.outcome == "inconclusive"
 
 
-def test_a_run_that_cannot_be_judged_decides_nothing() -> None:
-    a = [run(f"a{n}", 100 + n, trust="unjudgeable" if n == 2 else "sound") for n in range(4)]
+def test_runs_that_cannot_be_judged_decide_nothing_and_are_named_with_the_reason_and_the_remedy() -> None:
+    lost = {"trust": "unjudgeable", "remedy": "Record with CUDA."}
+    a = [run(f"a{n}", 100 + n, **(lost if n in (1, 2) else {})) for n in range(4)]
+    b = [run(f"b{n}", 300 + n, **(lost if n == 3 else {})) for n in range(4)]
+    found = compared(a, b)
+    reason = "a1 (A), a2 (A), b3 (B) cannot be judged: half is lost"
+    assert (found.verdict.outcome, found.verdict.reason) == ("inconclusive", reason)
+    told = build_comparison(Sides(a, b)).headline
+    assert (told.verdict, told.next) == (f"Inconclusive: {reason}.", "Record with CUDA.")
+
+
+@pytest.mark.parametrize(
+    ("codes", "traced", "outcome"),
+    [
+        (("steps-few",), False, "worse"),
+        (("steps-few",), True, "inconclusive"),
+        (("steps-few", "recording-broken-off"), False, "inconclusive"),
+    ],
+)
+def test_times_without_the_profiler_need_no_traced_steps(codes: tuple[str, ...], traced: bool, outcome: str) -> None:
+    a = [run(f"a{n}", 100 + n, traced=traced, trust="unjudgeable", codes=codes) for n in range(4)]
     found = compared(a, [run(f"b{n}", 300 + n) for n in range(4)])
-    assert (found.verdict.outcome, found.verdict.reason) == ("inconclusive", "a2 (A) cannot be judged by itself")
+    assert found.verdict.outcome == outcome
+    assert {one.trust for one in found.runs if one.side == "A"} == {"unjudgeable"}
 
 
 def test_what_limits_the_comparison_is_said() -> None:
@@ -302,9 +337,53 @@ def test_one_side_after_the_other_decides_nothing() -> None:
     ]
     verdict = compared(*days).verdict
     assert verdict.outcome == "inconclusive"
-    assert verdict.reason.startswith("all runs of one side were recorded before those of the other")
+    assert verdict.reason.startswith("the runs of one side were recorded before those of the other")
     days[1][0] = run("b0", 200, recorded="2026-01-09")
     assert compared(*days).verdict.outcome == "worse"
+
+
+def test_a_machine_that_drifts_is_no_difference() -> None:
+    """Six of A, six of B, one more of A, each 1 % slower than the one before: B is later in 36 of 42 pairs."""
+    order = ["a"] * 6 + ["b"] * 6 + ["a"]
+    runs = [
+        run(f"{side}{n}", round(10_000 * 1.01**n), recorded=f"2026-01-01T{n:02}:00:00+00:00")
+        for n, side in enumerate(order)
+    ]
+    sides = [[one for one, side in zip(runs, order, strict=True) if side == name] for name in "ab"]
+    verdict = compared(*sides).verdict
+    assert verdict.outcome == "inconclusive"
+    assert "record A and B in turn" in verdict.reason
+
+
+def test_times_of_recording_are_compared_as_moments() -> None:
+    """08:00 in a zone nine hours ahead is before 00:30 UTC, as text it is after."""
+    ahead = [run(f"a{n}", 100 + n, recorded=f"2026-01-02T0{8}:{n:02}:00+09:00") for n in range(4)]
+    utc = [run(f"b{n}", 200 + n, recorded=f"2026-01-02T00:{30 + n}:00+00:00") for n in range(4)]
+    assert compared(ahead, utc).verdict.outcome == "inconclusive"
+    turn = [run(f"b{n}", 200 + n, recorded=f"2026-01-01T23:{n:02}:30+00:00") for n in range(4)]
+    assert compared(ahead, turn).verdict.outcome == "worse"
+
+
+def test_a_test_that_says_other_than_the_medians_decides_nothing() -> None:
+    """Of 20 and 20 runs B is slower in 11 * 9 + 9 * 20 = 279 of 400 pairs, which the test takes for a difference."""
+    a = [*range(10, 19), *range(1000, 1011)]
+    b = [*range(980, 991), *range(2000, 2009)]
+    assert decide(a, b).outcome == "worse"
+    found = compared([run(f"a{n}", time) for n, time in enumerate(a)], [run(f"b{n}", time) for n, time in enumerate(b)])
+    assert found.time_ns.difference == 989.5 - 1000.5
+    assert found.verdict.outcome == "inconclusive"
+    assert found.verdict.reason.endswith("but the medians of the sides differ the other way")
+
+
+@pytest.mark.parametrize("counts", [(3, 5), (5, 3), (3, 3)])
+def test_it_takes_four_runs_on_each_side(counts: tuple[int, int]) -> None:
+    a, b = (
+        [run(f"{side}{n}", first + n) for n in range(count)]
+        for side, first, count in zip("ab", (100, 300), counts, strict=True)
+    )
+    found = compared(a, b).verdict
+    assert found.outcome == "inconclusive"
+    assert "it takes at least 4 on each side" in found.reason
 
 
 def test_the_same_recording_twice_is_not_two_runs() -> None:
@@ -312,12 +391,19 @@ def test_the_same_recording_twice_is_not_two_runs() -> None:
         compared([run("a1", 1), run("a2", 2), run("a3", 2)], [run("b")])
 
 
+def test_a_run_is_not_compared_with_itself() -> None:
+    a = [run("a1", 1), run("a2", 2)]
+    with pytest.raises(RunError, match=r"a2 \(A\) and copy \(B\) are the same recording"):
+        compared(a, [run("b1", 3), run("copy", 2)])
+    assert compared(a, [run("b1", 3), run("b2", 2, parts={"compute_ns": 1, "copy_ns": 1})]).ratio == 2.5 / 1.5
+
+
 def test_ranks_of_one_run_are_not_repeats_of_it() -> None:
     a = [run(f"rank{n}.json", 100 + n, traced=True, numbers=(n,), world_size=4) for n in range(4)]
     with pytest.raises(RunError, match=r"rank0.json and rank1.json are rank 0 and rank 1: ranks of one run"):
         compared(a, a)
-    same = [run(f"{n}/rank0.json", 100 + n, traced=True, world_size=4) for n in range(4)]
-    assert compared(same, same).verdict.outcome == "inconclusive"
+    a, b = ([run(f"{n}/rank0.json", ns + n, traced=True, world_size=4) for n in range(4)] for ns in (100, 200))
+    assert compared(a, b).verdict.outcome == "worse"
 
 
 def test_waiting_and_transfer_are_apart_only_where_every_run_tells_them_apart() -> None:
@@ -330,6 +416,48 @@ def test_waiting_and_transfer_are_apart_only_where_every_run_tells_them_apart() 
     }
     unsplit = run("b", 110, parts={"compute_ns": 60, "exposed_unsplit_ns": 50})
     assert by_name(compared(a, unsplit)) == {"compute_ns": (60, 60, 0), "exposed_communication_ns": (40, 50, 10)}
+
+
+def test_why_waiting_and_transfer_are_not_told_apart_is_said() -> None:
+    """Of 50 exposed 2 are unsplit, and of 40 one."""
+    split = {"compute_ns": 60, "exposed_transfer_ns": 30, "exposed_waiting_ns": 10}
+    some = run(
+        "b2",
+        110,
+        parts={"compute_ns": 60, "exposed_transfer_ns": 30, "exposed_waiting_ns": 18, "exposed_unsplit_ns": 2},
+    )
+    less = run("b1", 100, parts={"compute_ns": 60, "exposed_transfer_ns": 39, "exposed_unsplit_ns": 1})
+    assert compared(run("a", 99, parts=split), [less, some]).remarks == [
+        "exposed transfer and waiting for ranks are told together, as exposed communication: of 4 % of it in b2 (B) it "
+        "is not known which it is"
+    ]
+    none = {"compute_ns": 60, "exposed_unsplit_ns": 40}
+    assert compared(run("a", 100, parts=none), run("b", 101, parts=none)).remarks == []  # no run tells them apart
+
+
+def test_waiting_for_input_and_the_host_are_apart_only_where_every_run_saw_its_loader() -> None:
+    a = run("a", 100 * MS, parts={"compute_ns": 6, "input_idle_ns": 3, "host_idle_ns": 1})
+    unseen = run("b", 110 * MS, parts={"compute_ns": 6, "host_idle_ns": 5})
+    found = compared(a, unseen)
+    assert by_name(found) == {
+        "compute_ns": (60 * MS, 60 * MS, 0),
+        "input_or_host_idle_ns": (40 * MS, 50 * MS, 10 * MS),
+    }
+    assert found.remarks == ["waiting for input and the host are told together: no DataLoader was seen in b (B)"]
+    assert why(a, unseen) == "B is 10 ms a step slower (10 %): input or host +10 ms."
+    page = " ".join("".join(span.text for span in line) for line in lines(build_comparison(Sides([a], [unseen])), 100))
+    assert "waiting for input " not in page
+    assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100\.0 %", page)
+
+    seen = InputFigures(wait_share=0.0, wait_ns=0, computed_share=0.0)
+    prompt = run("b", 110 * MS, parts={"compute_ns": 6, "host_idle_ns": 5}, input=seen)
+    assert by_name(compared(a, prompt)) == {
+        "compute_ns": (60 * MS, 60 * MS, 0),
+        "input_idle_ns": (30 * MS, 0, -30 * MS),
+        "host_idle_ns": (10 * MS, 50 * MS, 40 * MS),
+    }
+    neither = compared(run("a", 20, parts={"compute_ns": 10, "host_idle_ns": 10}), unseen)
+    assert (neither.remarks, neither.categories[-2].category) == ([], "host_idle_ns")
 
 
 def test_ranks_that_changed_show_it() -> None:
@@ -359,7 +487,7 @@ def test_ranks_that_changed_show_it() -> None:
     assert found.ranks[1].compute_ns.difference == pytest.approx(30)  # three quarters of what it spends more
     assert found.ranks[1].idle_ns.difference == pytest.approx(10)
     assert found.ranks[1].lag_ns.missing["a"] == WHY
-    nobody = compared(run("a", ranks=own(0)), run("b", ranks=[]))
+    nobody = compared(run("a", ranks=own(0)), run("b", 1001, ranks=[]))
     assert nobody.missing["ranks"] == "no rank was read in every run"
 
 
@@ -512,7 +640,7 @@ def test_ranks_that_do_not_agree_are_told_in_their_order() -> None:
 
 def test_what_varies_among_the_runs_of_a_side_separates_nothing() -> None:
     def side(name: str, *caps: float) -> list[ReadRun]:
-        return [run(f"{name}{n}", 100 + n + len(name), facts=[ddp_facts(cap)]) for n, cap in enumerate(caps)]
+        return [run(f"{name}{n}", 100 * len(name) + n, facts=[ddp_facts(cap)]) for n, cap in enumerate(caps)]
 
     assert compared(side("a", 25, 50), side("bb", 50, 100)).facts == []
     (fact,) = compared(side("a", 25, 50), side("bb", 1, 2)).facts
@@ -525,8 +653,7 @@ def test_without_facts_what_was_set_otherwise_is_not_known() -> None:
 
 
 def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
-    ms = 1_000_000
-    a = run("a", 86 * ms, parts={"compute_ns": 80, "exposed_unsplit_ns": 6}, samples=4, facts=[ddp_facts(25)])
+    a = run("a", 86 * MS, parts={"compute_ns": 80, "exposed_unsplit_ns": 6}, samples=4, facts=[ddp_facts(25)])
     b = run(
         "b",
         98_100_000,

@@ -79,7 +79,7 @@ def test_each_cause(measured):
 def test_the_longest_gaps(measured):
     longest, second = measured.gaps[:2]
     assert longest.model_dump() == {
-        "missing": {},
+        "missing": {"meanwhile": "no range of the launching thread covers half of it"},
         "rank": 0,
         "device": "cuda:0",
         "step": 3,
@@ -90,13 +90,15 @@ def test_the_longest_gaps(measured):
         "after": "k9",
         "launched_by": "cudaLaunchKernel",
         "launched_ns": 510 * US,
-        "meanwhile": "cudaLaunchKernel",
+        "meanwhile": None,
     }
     assert len(measured.gaps) == 8
     assert second.length_ns == 100 * US
     by_start = {gap.start_ns // US: gap for gap in measured.gaps}
     assert by_start[100].meanwhile.startswith("enumerate(DataLoader)")
-    assert by_start[300].meanwhile == "cudaStreamSynchronize"
+    assert by_start[300].meanwhile == "cudaStreamSynchronize"  # 50 of 100; the operator after it 40
+    assert by_start[1100].meanwhile == "aten::conv2d"
+    assert {start for start, gap in by_start.items() if gap.known("meanwhile") is None} == {500, 700, 900, 1300, 1500}
     assert by_start[900].launched_ns == -50 * US
     assert by_start[1300].missing["launched_by"] == "its launch was not recorded"
     for gap in measured.gaps:
@@ -164,13 +166,25 @@ def test_of_many_gaps_the_ten_longest_are_told(tmp_path):
     assert [gap.length_ns // US for gap in measure_events(tmp_path, events).gaps] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
 
 
-@pytest.mark.parametrize(("called", "meanwhile"), [(45, "cudaLaunchKernel"), (10, "my model")])
-def test_a_range_around_more_than_the_gap_is_told_only_where_nothing_else_is(tmp_path, called, meanwhile):
+@pytest.mark.parametrize(
+    ("ranges", "meanwhile"),
+    [
+        ([], "my model"),
+        ([operator("aten::linear", 31, 46), operator("aten::addmm", 32, 42)], "aten::addmm"),  # 15 and 10 of 20
+        ([operator("aten::linear", 31, 46), operator("aten::addmm", 32, 41)], "aten::linear"),  # 9 is too little
+        ([operator("aten::linear", 25, 65), operator("aten::t", 37, 42)], "aten::linear"),
+        ([operator("aten::linear", 32, 42), operator("aten::addmm", 32, 42)], "aten::addmm"),
+        ([operator("aten::linear", 31, 46, thread=2)], "my model"),
+    ],
+)
+def test_of_a_gap_the_innermost_range_is_told_that_covers_half_of_it(tmp_path, ranges, meanwhile):
+    """The gap is [30,50), the launch of what ends it [45,46)."""
     events = [
         step(1, 0, 100),
         annotation("my model", 5, 70),
         *launched("gemm", 6, 20, 30, 1),
-        *launched("gemm", called, 50, 60, 2),
+        *ranges,
+        *launched("gemm", 45, 50, 60, 2),
     ]
     (gap,) = measure_events(tmp_path, events).gaps
     assert gap.meanwhile == meanwhile

@@ -183,6 +183,9 @@ def test_kinds_sum_to_what_the_account_calls_compute_and_exposed_communication(t
         ("triton__0d1d2d3d", "fused by triton"),
         ("void at::native::(anonymous namespace)::convert_kernel(int)", "other"),
         (NCCL, "communication"),
+        ("void fbgemm_gpu::permute_2D_data_kernel<false, int, int, decltype(nullptr)>(int, int)", "other"),
+        ("void fbgemm_gpu::(anonymous namespace)::_get_FP8_qparam_cuda_kernel<float>(float const*)", "other"),
+        ("void fbgemm_gpu::grouped_gemm_kernel<float>(float*)", "matrix product"),
     ],
 )
 def test_kinds(name, kind):

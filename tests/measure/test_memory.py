@@ -80,6 +80,13 @@ def test_what_was_allocated_before_the_first_free_of_a_step_counts(tmp_path):
     assert one.peak_allocated_bytes == 3500
 
 
+def test_sizes_that_together_exceed_64_bits_are_summed_exactly(tmp_path):
+    """Three of 2^62 bytes in each step: 3 x 2^62 is more than 2^63."""
+    allocations = [allocation(100 * n + at, 1 << 62, 1 << 62, 1 << 62) for n in range(3) for at in (10, 20, 30)]
+    (one,) = measure_events(tmp_path, STEPS + kernels() + allocations).memory
+    assert (one.allocations_per_step, one.allocated_bytes_per_step) == (3.0, 3 << 62)
+
+
 def test_memory_does_not_grow_over_a_step_that_was_set_aside(tmp_path):
     """Step 2 takes 900 and allocates 8000; from step 0 to step 1 it grows by 10."""
     bounds = [0, 100, 200, 1100, 1200]

@@ -78,17 +78,34 @@ def full(report: Report) -> Report:
         growth_bytes_per_step=2**20,
         malloc_calls_per_step=1.5,
     )
-    return with_figures(report, copies=[copy], kernels=kernels, memory=[memory])
+    step = report.measured.step.model_copy(update={"rich_steps": 3})
+    return with_figures(report, copies=[copy], kernels=kernels, memory=[memory], step=step)
 
 
 def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
-    said = section(text(full), "Copies")
-    assert "device to host pageable 2 48 bytes 2.00 0.50 ~0.02 2" in said
-    assert "Where they are asked for (on rank 1)" in said
+    said = section(text(full), "Copies (traced, per step and rank)")
+    # 12 copies, 2 per step, are those of 6 steps: 48 bytes, 2 ms, 0.5 ms and 12 blocking ones, each over 6
+    assert "device to host pageable 2 8 bytes 0.33 0.08 ~0.02 2" in said
+    assert "Where they are asked for (per step of rank 1)" in said
+    # read from the 3 steps of the detailed window: 6 blocking calls and 1.5 ms, over 3
     assert (
-        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 per step of 4 bytes, in every step "
-        "(1.50 ms, 6 calls blocking)" in said
+        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 of 4 bytes, in every step, "
+        "2 of them blocking (0.50 ms)" in said
     )
+
+
+@pytest.mark.parametrize(("window", "told"), [("lean", "2 of them blocking (0.75 ms)"), ("rich", "in every step")])
+def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, window: str, told: str) -> None:
+    """Two light steps of rank 1; of the detailed window nothing says how many there are."""
+    copy = full.measured.copies[0]
+    site = copy.sites[0].model_copy(update={"window": window, "blocking_calls": 4})
+    ranks = list(full.measured.ranks)
+    device = ranks[1].devices[0]
+    steps = [device.steps[0], device.steps[0].model_copy(update={"number": 4})]
+    ranks[1] = ranks[1].model_copy(update={"devices": [device.model_copy(update={"steps": steps})]})
+    step = full.measured.step.model_copy(update={"rich_steps": 0})
+    shown = with_figures(full, copies=[copy.model_copy(update={"sites": [site]})], ranks=ranks, step=step)
+    assert section(text(shown), "Copies").endswith(told)
 
 
 def test_kernels_say_how_many_of_what_kind_and_which(full: Report) -> None:
@@ -142,7 +159,7 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
 
 def test_what_is_missing_altogether_says_why(foreign: Report) -> None:
     page = text(foreign)
-    for title in ("Copies", "Kernels", "Memory"):
+    for title in ("Kernels", "Memory"):
         assert "not measured: " in section(page, title)
 
 

@@ -44,12 +44,36 @@ def test_what_is_not_fitted_says_why(report: Report) -> None:
     assert f"not measured: {WHY}" in page(report, [fit(), fit(**FITTED)])
 
 
+def test_where_nothing_is_fitted_one_sentence_says_why(report: Report) -> None:
+    other = "every call shared its time with another collective"
+    shared = LinkFigures.only(
+        other,
+        **{"kind": "broadcast", "ranks": [0, 1], "scope": "unknown", "basis": "trace", "calls": 0, "sizes": []},
+        shared_calls=9,
+    )
+    assert page(report, [fit(), fit(), shared]) == (
+        f"Not known from the run's own collectives: {WHY}; {other}. `dptune links` measures it."
+    )
+
+
+def test_a_sweep_beside_collectives_that_cannot_be_fitted(report: Report) -> None:
+    said = page(report, [fit(), fit(**FITTED, basis="sweep", source="links.json")])
+    assert said.startswith(
+        f"Not known from the run's own collectives: {WHY}. `dptune links` measures it. By a sweep of"
+    )
+    assert "A call of so many bytes takes" in said
+    said = page(report, [fit(basis="sweep", source="links.json")])
+    assert said == f"Not known from the sweep: {WHY}."
+
+
 def test_a_sweep_stands_apart_and_is_named(report: Report) -> None:
     sweep = fit(**FITTED, basis="sweep", source="dptune-runs/links.json", measured="2026-11-20")
     said = page(report, [fit(**FITTED), sweep])
     own, _, swept = said.partition("By a sweep of `dptune links`:")
     assert own.startswith("From the run's own collectives:")
-    assert (own.count("all_reduce"), swept.count("all_reduce")) == (1, 1)
+    assert "all_reduce dp 0-3 many 1 20.8" in own
+    assert "kind ranks hosts sizes" in swept
+    assert "all_reduce 0-3 many 1 20.8" in swept
     assert "The sweep is dptune-runs/links.json, made 2026-11-20." in swept
 
 

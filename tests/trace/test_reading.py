@@ -16,6 +16,7 @@ import pytest
 from dptune.errors import RunError
 from dptune.measure import measure
 from dptune.trace import load, reading
+from dptune.trace.workers import workers
 
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
 
@@ -107,13 +108,46 @@ def _die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_was_killed_is_one_sentence(eight):
+def test_a_process_of_a_given_executor_that_was_killed_is_one_sentence(eight):
     with (
         ProcessPoolExecutor(2) as pool,
-        pytest.raises(RunError, match="died, most likely for want of memory") as raised,
+        pytest.raises(
+            RunError, match=r"a process that read traces died: A process .* was terminated abruptly"
+        ) as raised,
     ):
         load([eight], executor=Dying(pool))
-    assert "--jobs 1" in raised.value.hint
+    assert "jobs=1" in raised.value.hint
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ((os.kill, 0, signal.SIGKILL), "was killed, most likely for want of memory"),
+        ((os.kill, 0, signal.SIGABRT), f"died of signal {int(signal.SIGABRT)}"),
+        ((os.kill, 0, signal.SIGTERM), f"died of signal {int(signal.SIGTERM)}"),
+        ((os._exit, 3), "ended with exit status 3"),
+    ],
+)
+def test_of_a_process_of_its_own_that_died_how_it_ended_is_said(ending, said):
+    with pytest.raises(RunError, match=f"^a process that read traces {said}$") as raised, workers(2, None) as pool:
+        pool.submit(_end, *ending).result()
+    assert "jobs=1" in raised.value.hint
+
+
+def _end(how, *arguments):
+    how(*(os.getpid() if argument == 0 else argument for argument in arguments))
+
+
+def test_a_script_that_workers_cannot_import_is_told_of_its_guard(tmp_path):
+    (tmp_path / "read.py").write_text(
+        "from dptune.trace.workers import workers\nwith workers(2, None) as pool:\n    pool.submit(print).result()\n"
+    )
+    done = subprocess.run([sys.executable, "read.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "RunError: a process that read traces ended with exit status 1: it imports " in last
+    assert last.endswith('read.py, which has no `if __name__ == "__main__":`')
 
 
 def test_a_process_that_died_before_all_was_asked_is_one_sentence(eight):
@@ -121,7 +155,7 @@ def test_a_process_that_died_before_all_was_asked_is_one_sentence(eight):
         def submit(self, function, /, *args, **kwargs):
             raise BrokenProcessPool("a process died")
 
-    with pytest.raises(RunError, match="died, most likely for want of memory"):
+    with pytest.raises(RunError, match=r"a process that read traces died: a process died$"):
         load([eight], executor=Broken())
 
 

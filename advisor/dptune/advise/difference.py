@@ -29,6 +29,7 @@ _NAMES = {
     "launch_idle_ns": "launching",
     "dependency_idle_ns": "queued work",
     "host_idle_ns": "the host",
+    "input_or_host_idle_ns": "input or host",
     "unexplained_idle_ns": "idle without a cause found",
 }
 # Facts that can move a class; those that begin like this are told first where the class changed most.
@@ -39,6 +40,7 @@ _MOVES: dict[str, tuple[str, ...]] = {
     "waiting for input": ("loader",),
     "launching": ("compiled", "optimizer"),
     "the host": ("loader", "optimizer", "compiled"),
+    "input or host": ("loader", "optimizer", "compiled"),
 }
 
 
@@ -136,6 +138,9 @@ def _next(compared: Compared) -> str:
         return "Record A and B again with the same " + " and ".join(_apart(compared)) + "."
     if verdict.outcome != "inconclusive":
         return "See below which classes, ranks and settings changed."
+    remedies = dict.fromkeys(run.remedy for run in compared.runs if run.unjudged)
+    if remedies:
+        return " ".join(remedies)
     fewest = verdict.runs_needed
     sides = " -- ".join(" ".join(f"{side}{n}" for n in range(1, fewest + 1)) for side in ("a", "b"))
     if verdict.known("p_value") is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dptune.advice import Advice, Headline, Skipped, Trust
+from dptune.advise.limits import LATE, UNSPLIT, Limit, milliseconds, parts, percent, shares
+from dptune.advise.straggler import Straggler, straggler
 from dptune.finding import Finding
 from dptune.measured import Measured, Missing
 
-BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 
 _REMEDIES = {
@@ -24,43 +24,6 @@ _REMEDIES = {
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """Something other than computing that a step can spend its time on, and the share from which it is worth saying."""
-
-    verdict: str
-    sentence: str
-    figure: str
-    class_ns: str
-    least_share: float
-
-
-_COMMUNICATION = _Limit(
-    "Communication-bound",
-    "{} of each step waits for communication",
-    "exposed communication",
-    "exchange_ns",
-    0.05,
-)
-_LATE = _Limit(
-    "Held up by late ranks",
-    "{} of each step is spent in collectives that wait for the last rank to come",
-    "waiting for late ranks",
-    "exposed_waiting_ns",
-    0.05,
-)
-_INPUT = _Limit("Input-bound", "{} of each step waits for the data loader", "idle for input", "input_idle_ns", 0.05)
-_COPY = _Limit("Copy-bound", "{} of each step waits for copies between memories", "exposed copies", "copy_ns", 0.05)
-_IDLE = _Limit(
-    "Idle",
-    "the device runs nothing for {} of each step",
-    "idle otherwise",
-    "other_idle_ns",
-    0.15,  # 5 to 10 % of it is common on healthy runs
-)
-_LIMITS = (_COMMUNICATION, _LATE, _INPUT, _COPY, _IDLE)
-
-
 def headline(
     measured: Measured,
     trust: Trust,
@@ -73,10 +36,14 @@ def headline(
     if trust.level == "unjudgeable":
         return _unjudgeable(trust.findings)
     try:
-        shares = _shares(measured)
+        found = shares(measured)
+        late = straggler(measured)
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=_sentence(missing.reason), next=RECORD)
+    heads = late is not None and late.share >= max(found[one] - late.own.get(one.class_ns, 0.0) for one in found)
+    if late is not None:
+        why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
         first = next(f.text for f in trust.findings if f.level == "partial")
         why += f" Only a part of the run could be read: {first}."
@@ -84,12 +51,13 @@ def headline(
     unanswered = {one.rule for one in skipped} - answered
     if unanswered or not answered:
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
+    if late is not None and heads:
+        verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
+        return Headline(verdict=verdict, why=why, next=_next_of_late(late, advice))
     whole = trust.level == "sound" and bool(answered) and not unanswered
-    limit = next((one for one in sorted(shares, key=lambda s: -shares[s]) if shares[one] >= one.least_share), None)
-    verdict = _limited(limit, shares[limit]) if limit else _unlimited(advice, whole)
-    straggler = measured.known("straggler")
-    late = straggler.rank if limit is _LATE and straggler is not None else None
-    return Headline(verdict=verdict, why=why, next=_next(advice, limit is not None, late, whole, recorded))
+    limit = next((one for one in sorted(found, key=lambda s: -found[s]) if found[one] >= one.least_share), None)
+    verdict = limit.said(found[limit]) if limit else _unlimited(advice, whole)
+    return Headline(verdict=verdict, why=why, next=_next(measured, advice, limit, whole, recorded))
 
 
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:
@@ -101,38 +69,14 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     return Headline(verdict="This run cannot be judged.", why=_sentence(why[0].text), next=remedy)
 
 
-def _shares(measured: Measured) -> dict[_Limit, float]:
-    """What a step spends on anything but computing; the loader's wait as the script saw it, where that is known."""
-    shares = {limit: measured.share(limit.class_ns) for limit in _LIMITS}
-    wait = measured.input.known("wait_share")
-    if wait is not None:
-        shares[_INPUT] = wait
-    return shares
-
-
 def _why(measured: Measured) -> str:
     step = measured.step
     basis = "without the profiler" if step.basis == "unprofiled" else "traced"
-    parts = [f"computing {_percent(measured.share('compute_ns'))}"]
-    for limit in _LIMITS:
-        share = measured.share(limit.class_ns)
-        if share >= 0.001:
-            parts.append(f"{limit.figure} {_percent(share)}")
-    why = f"A step takes {_milliseconds(step.median_ns)} ({basis}): {', '.join(parts)}."
+    why = f"A step takes {milliseconds(step.median_ns)} ({basis}): {parts(measured)}."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
-        why += f" The script waits for its data loader {_percent(wait)} of the time ({measured.input.basis} steps)."
+        why += f" The script waits for its data loader {percent(wait)} of the time ({measured.input.basis} steps)."
     return why
-
-
-def _milliseconds(duration_ns: int) -> str:
-    ms = duration_ns / 1e6
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
-
-
-def _limited(limit: _Limit, share: float) -> str:
-    what = limit.sentence.format(_percent(share))
-    return f"{limit.verdict}: {what}." if share >= BOUND_SHARE else f"Mostly computing, but {what}."
 
 
 def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
@@ -147,14 +91,26 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
     return "Nothing was found, but not everything could be looked at."
 
 
-def _next(advice: Sequence[Advice], limited: bool, late: int | None, whole: bool, recorded: bool) -> str:
+def _next_of_late(late: Straggler, advice: Sequence[Advice]) -> str:
+    remedy = late.remedy(advice)
+    return _change(remedy) if remedy is not None else _look_at(late.figures.rank)
+
+
+def _look_at(rank: int) -> str:
+    return f"Look at rank {rank}, which comes last: under Ranks stands what it does meanwhile."
+
+
+def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, whole: bool, recorded: bool) -> str:
+    last = measured.known("straggler")
     if advice:
         return _change(advice[0])
-    if limited and late is not None:
-        return f"Look at rank {late}, which comes last: under Ranks stands what it does meanwhile."
+    if limit is LATE and last is not None:
+        return _look_at(last.rank)
+    if limit is UNSPLIT:
+        return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
     if not whole and not recorded:
         return "Record the run, so that every rule can look at it: `dptune profile train.py`."
-    if limited:
+    if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
         return "Read below what could not be read or judged, and why."
@@ -174,10 +130,6 @@ def _change(one: Advice) -> str:
     elif one.saves:
         saves = f" It saves {one.saves.low_ms:.3g} to {one.saves.high_ms:.3g} ms of each step."
     return f"{use} {what}.{saves}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.02 or share == 0 else f"{100 * share:.1f} %"
 
 
 def _sentence(text: str) -> str:

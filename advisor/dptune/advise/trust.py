@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dptune.advice import Trust
+from dptune.advise import surroundings
 from dptune.finding import Finding
 from dptune.measured import Measured, RankFigures
 from dptune.runfile.facts import Facts
@@ -25,11 +26,6 @@ _UNMARKED = {
     ),
 }
 
-_SWITCHES = (
-    ("CUDA_LAUNCH_BLOCKING", lambda value: value not in ("", "0"), "every kernel is waited for, so nothing overlaps"),
-    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "every collective is checked across ranks"),
-)
-
 
 def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] = ()) -> Trust:
     """The level and all findings: those made while reading and measuring, then those of the figures."""
@@ -39,7 +35,7 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
         codes.add("ranks-missing")  # the others are not missed
     of_figures = (
         *(*_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
-        *(*_windows(facts), *_switches(facts)),
+        *surroundings.limits(facts),
     )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
     levels = {finding.level for finding in findings}
@@ -89,7 +85,9 @@ def steady_steps(rank: RankFigures) -> int:
 def _account(measured: Measured) -> Iterator[Finding]:
     steps = {rank.rank: steady_steps(rank) for rank in measured.ranks}
     most = max(steps.values(), default=0)
-    if not any(device.device_operations for rank in measured.ranks for device in rank.devices):
+    if measured.ranks and not any(rank.source for rank in measured.ranks):
+        yield _unjudgeable("steps-few", f"no step was traced; it takes {LEAST_STEPS} to judge")
+    elif not any(device.device_operations for rank in measured.ranks for device in rank.devices):
         yield _unjudgeable(
             "device-events-missing", "no work of any device was recorded, so no step can be accounted for"
         )
@@ -124,6 +122,10 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         alike = f"{100 * steps.similarity:.0f} % alike"
         text = f"no ProfilerStep marks the steps: {told}; their operations are {alike}{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
+    if steps.without_work:
+        some = "step has no work of its" if steps.without_work == 1 else "steps have no work of their"
+        text = f"{steps.without_work} traced {some} own on the device: the time is counted to the step before"
+        yield Finding(code="steps-without-work", level="info", text=text)
     if steps.set_aside:
         total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
         longest = max(step.of_usual for step in steps.set_aside)
@@ -173,38 +175,6 @@ def _times(measured: Measured) -> Iterator[Finding]:
             f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
         )
         yield Finding(code="steps-noisy", level="info", text=text)
-
-
-def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
-    cut = [window for rank in facts[:1] for window in rank.windows if window.cut_short]
-    if cut:
-        counted = ", ".join(f"{window.name} {window.steps}" for window in cut)
-        text = f"steps are long: windows ended by their time bound, with fewer steps than asked for ({counted})"
-        yield Finding(code="windows-cut", level="info", text=text)
-    for name in ("unprofiled", "lean", "rich"):
-        begun = {rank.rank: window.first_step for rank in facts if (window := rank.window(name)) and window.complete}
-        if len(set(begun.values())) > 1:
-            first, other = min(begun), next(rank for rank in begun if begun[rank] != begun[min(begun)])
-            text = (
-                f"ranks recorded different steps ({name}: rank {first} from step {begun[first]} on, rank {other} from "
-                f"{begun[other]}): what they did at the same time is not known"
-            )
-            yield Finding(code="windows-apart", level="partial", text=text)
-            return
-
-
-def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:
-    left_on = {}
-    for rank in facts:
-        for name, is_on, effect in _SWITCHES:
-            value = rank.environment.get(name, "")
-            if is_on(value):
-                left_on[f"{name}={value}"] = effect
-        if rank.settings.get("anomaly_mode"):
-            left_on["torch.autograd.detect_anomaly"] = "every backward operation is checked for NaN"
-    for switch, effect in left_on.items():
-        text = f"{switch} is on: {effect}. Switch it off and record again; this is not how fast the script can run"
-        yield Finding(code="debug-switch", level="info", text=text)
 
 
 def _unjudgeable(code: str, text: str) -> Finding:

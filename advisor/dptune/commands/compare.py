@@ -10,6 +10,10 @@ between, for a verdict: at least four of each. Record them in turn and shuffled:
 nothing is decided. The test compares one time per run (exact Wilcoxon-Mann-Whitney, two-sided, wrong in at most 5 % of
 cases in which nothing changed).
 
+A class of the account that not every run tells apart, such as waiting for input where no DataLoader was seen, is shown
+together with the class that it falls into elsewhere, and the page says why. Where times without the profiler are
+compared, a run needs no traced steps to be judged by.
+
 Runs on another device, number of ranks, version of torch, or batch are not comparable, which is an error; --anyway
 shows their difference without a verdict.
 
@@ -95,6 +99,9 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
         twice = next((name for name in side if side.count(name) > 1), None)
         if twice:
             raise UsageError(f"{twice} is named twice on one side", "name each run of a side once")
+    both = next((name for name in a if name in b), None)
+    if both:
+        raise UsageError(f"{both} is named on both sides, and cannot differ from itself", "name each run once")
     return a, b
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,10 @@ def _check(output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {output.parent}: {error.strerror}", "name another with -o") from None
+    try:
+        tempfile.TemporaryFile(dir=output.parent).close()
+    except OSError as error:
+        raise UsageError(f"cannot write into {output.parent}: {error.strerror}", "name another with -o") from None
 
 
 def _show(kind: str, size: SizeTimes) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dptune.capture.launch import Launch
     from dptune.capture.options import Options
     from dptune.capture.torchrun import Torchrun
+    from dptune.runfile.record import Schedule
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.capture import epilogue, outline, recording
 
     options = _options(args)
+    _doubt(options.schedule)
     if args.env:
         return _export(args, options)
     started = _launch(args)
@@ -96,6 +98,15 @@ def run(args: argparse.Namespace) -> int:
             for line in epilogue.lines(made):
                 print(f"dptune: {line}", file=sys.stderr)
     return made.exit_status
+
+
+def _doubt(schedule: Schedule) -> None:
+    from dptune.advise.trust import LEAST_STEPS
+
+    name, steps = ("--lean", schedule.lean) if schedule.lean else ("--rich", schedule.rich)
+    if 0 < steps < LEAST_STEPS:
+        told = f"{name} {steps}: fewer than {LEAST_STEPS} traced steps cannot be judged"
+        print(f"dptune: {told}", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> Options:

@@ -9,10 +9,10 @@ from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.exchange.arrivals import arrivals
 from dptune.measure.exchange.calls import Collectives
 from dptune.measure.exchange.calls import calls as collective_calls
-from dptune.measure.exchange.clocks import Clock, clocks
+from dptune.measure.exchange.clocks import Clock, matched
 from dptune.measure.exchange.collectives import heard
 from dptune.measure.exchange.lag import Track, comparable, lateness
-from dptune.measure.exchange.matching import Exchange, RankCalls, match
+from dptune.measure.exchange.matching import Exchange, RankCalls
 from dptune.measure.exchange.waiting import splits
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
@@ -49,8 +49,7 @@ def across(run: Run, views: list[RankView]) -> Across:
         if not own.no_steps
         for each in heard(own, ran, lambda rank: traces[rank].rich, run.facts.get(own.rank))
     ]
-    exchanges = match(calls, run.world_size)
-    found = clocks(exchanges, {own.rank: host_of(run, own.rank) for own in views})
+    exchanges, found = matched(calls, run.world_size, {own.rank: host_of(run, own.rank) for own in views})
     split = splits(exchanges)
     tracks: dict[tuple[int, str], Track] = {}
     timelines: list[tuple[RankView, DeviceView, Timeline]] = []

@@ -28,7 +28,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
-    alone = arrivals.NEVER if together.arrivals else arrivals.ALONE
+    late = no_steps if account is None else arrivals.straggler(together.arrivals, account)
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
@@ -52,7 +52,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             links.links(together.exchanges, together.calls, ranks, fitting),
             links.NO_EXCHANGE if stepped else no_steps,
         ),
-        "straggler": (arrivals.straggler(together.arrivals, account), no_steps if account is None else alone),
+        "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
         "launching": (
             launching.launching((own, device) for own, device, _ in together.spent),
@@ -127,6 +127,9 @@ def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool
     name = (facts.device.name if facts and facts.device else None) or own
     clock = together.clocks.get(rank)
     unclocked = "it shares no collective with the first rank, and no host that is known"
+    unheard = "no collective was read on this rank and the first"
+    if clock and clock.basis == "reference":
+        unheard = "it is the rank that the others are compared with"
     figures = {
         "host": (host_of(run, rank), "the recording does not name the host"),
         "device_name": (name or None, "the recording does not name the device"),
@@ -138,7 +141,7 @@ def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool
         "clock_ahead_ns": (clock.ahead_ns if clock else None, unclocked),
         "clock_residual_ns": (
             clock.residual_ns if clock else None,
-            "no collective was read on this rank and the first" if clock else unclocked,
+            unheard if clock else unclocked,
         ),
         "arrival": (together.arrivals.get(rank), arrivals.ALONE),
     }

@@ -71,7 +71,9 @@ class GapFigures(Figures):
     launched_ns: Figure[int] = Field(
         ABSENT, description="from the gap's start to that call; negative where it was before"
     )
-    meanwhile: Figure[str] = Field(ABSENT, description="what the launching thread was in longest during the gap")
+    meanwhile: Figure[str] = Field(
+        ABSENT, description="the innermost range or call of the launching thread that covers half of the gap or more"
+    )
 
 
 class MatmulFigures(Figures):

@@ -30,6 +30,9 @@ class StepsFigures(Figures):
         ABSENT, description="how alike the steps' operations are, 0 to 1: of the rank where least"
     )
     by_rank: dict[int, int] = Field(default_factory=dict, description="number of the rank -> how many steps it has")
+    without_work: int = Field(
+        0, description="steps that have no work of their own on the device and count to the one before: most on a rank"
+    )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
 
 

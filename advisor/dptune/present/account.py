@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dptune.advice import Report
-from dptune.measured import Measured, Missing
-from dptune.present.amounts import Hole, milliseconds, percent, shown, step_milliseconds
+from dptune.measured import Account, Measured, Missing
+from dptune.present.amounts import Hole, milliseconds, ns_as_ms, percent, several, shown, step_milliseconds
 from dptune.present.lines import Line, Role, Span, heading, wrapped
 
 _NARROWEST = 46  # below it a row is a sentence
@@ -57,24 +57,45 @@ def account(report: Report, width: int) -> Iterator[Line]:
     """The account of the median step: every moment counted once, so that the rows add up to the step."""
     measured = report.measured
     label = "scaled" if measured.step.basis == "unprofiled" else "traced"
-    yield from heading(f"Where the time of a step goes ({label})", width)
     try:
         shares = [(kind, measured.share(kind.field)) for kind in CLASSES]
     except Missing as missing:
-        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        yield from _without_steps(measured, missing.reason, width)
         return
+    yield from heading(f"Where the time of a step goes ({label})", width)
     yield from bar(shares, width)
     for kind, share in shares:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
-            yield from _row(measured, kind, share, width)
+            yield from _row(measured, kind, share, step_milliseconds(measured, share), width)
     step = shown(lambda: measured.step.median_ns, lambda ns: milliseconds(ns / 1e6))
     yield from wrapped(
         f"A step takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
     )
     if len(measured.ranks) > 1:
         yield from wrapped(f"The rows are the mean over {len(measured.ranks)} ranks.", width, "  ", role="dim")
-    yield from wrapped(_hidden(measured), width, "  ")
+    yield from wrapped(_hidden(measured.account, "step"), width, "  ")
     yield from wrapped(f"{basis(measured)}.", width, "  ", role="dim")
+
+
+def _without_steps(measured: Measured, reason: str, width: int) -> Iterator[Line]:
+    """The account of the whole recording; else why there is none."""
+    wholes = [device.whole for rank in measured.ranks for device in rank.devices if device.whole.window_ns]
+    if not wholes:
+        yield from heading("Where the time of a step goes", width)
+        yield from wrapped(str(Hole(reason)), width, "  ")
+        return
+    whole = sum(wholes[1:], wholes[0])
+    mean_ns = whole.window_ns / len(wholes)
+    yield from heading("Where the time goes (traced), of the whole recording: no steps were found in it", width)
+    shares = [(kind, whole.share(kind.field)) for kind in CLASSES]
+    yield from bar(shares, width)
+    for kind, share in shares:
+        if share >= _LEAST_SHARE:
+            yield from _row(measured, kind, share, milliseconds(share * mean_ns / 1e6), width)
+    mean = f", the mean of {several(len(wholes), 'device')}" if len(wholes) > 1 else ""
+    words = f"From the first operation of the device to the end of the last it is {ns_as_ms(mean_ns)} ms{mean}."
+    yield from wrapped(words, width, "  ", role="strong")
+    yield from wrapped(_hidden(whole, "recording"), width, "  ")
 
 
 def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
@@ -88,8 +109,7 @@ def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
     yield (*spans, Span("]"))
 
 
-def _row(measured: Measured, kind: Class, share: float, width: int) -> Iterator[Line]:
-    time = step_milliseconds(measured, share)
+def _row(measured: Measured, kind: Class, share: float, time: str | Hole, width: int) -> Iterator[Line]:
     time = time if isinstance(time, str) else ""  # why it is missing stands below the rows
     if width < _NARROWEST:
         yield from wrapped(f"{kind.sign} {kind.name} {time} {percent(share)}", width, "  ", "    ", kind.role)
@@ -111,12 +131,11 @@ def _row(measured: Measured, kind: Class, share: float, width: int) -> Iterator[
     yield from told[1:]
 
 
-def _hidden(measured: Measured) -> str:
-    account = measured.account
+def _hidden(account: Account, of: str) -> str:
     if not account.communication_ns:
-        return "No communication was seen inside the steps."
-    share = measured.share("hidden_communication_ns")
+        return f"No communication was seen inside the {of}{'s' if of == 'step' else ''}."
+    share = account.share("hidden_communication_ns")
     return (
-        f"Communication that ran beside compute is hidden, and not in the rows: {percent(share)} of the step; "
+        f"Communication that ran beside compute is hidden, and not in the rows: {percent(share)} of the {of}; "
         f"{percent(account.overlap_share)} of all communication is hidden like that."
     )

@@ -42,7 +42,7 @@ def milliseconds(value: float) -> str:
     return f"{number(value)} ms"
 
 
-def ns_as_ms(value: int) -> str:
+def ns_as_ms(value: float) -> str:
     """Nanoseconds written in ms, without the unit (for a column that states it)."""
     return number(value / 1e6)
 

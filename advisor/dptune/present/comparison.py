@@ -12,7 +12,10 @@ from dptune.present.lines import Line, Role, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 12
-_NAMES = {kind.field: kind.name for kind in account.CLASSES} | {"exposed_communication_ns": "exposed communication"}
+_NAMES = {kind.field: kind.name for kind in account.CLASSES} | {
+    "exposed_communication_ns": "exposed communication",
+    "input_or_host_idle_ns": "input or host",
+}
 _RUNS = (Column("side", right=False), Column("run", right=False, least=12), Column("step ms"), Column("us a sample"))
 _CATEGORIES = (
     Column("class", right=False),

@@ -44,7 +44,7 @@ def _between(gap: GapFigures) -> str:
     before, after, meanwhile = (gap.known(name) for name in ("before", "after", "meanwhile"))
     said = f"after {_short(before) if before else 'nothing'}"
     said += f", before {_short(after)}" if after else ", at the end of the step"
-    return f"{said}; longest on the host: {_short(meanwhile)}" if meanwhile else said
+    return f"{said}; host mostly in {_short(meanwhile)}" if meanwhile else said
 
 
 def _ahead(launching: LaunchFigures) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
+from dptune.finding import Finding
 from dptune.present.lines import Line, Role, heading, labelled
 
 _AT_MOST = 12
@@ -47,11 +48,17 @@ def trust(report: Report, width: int) -> Iterator[Line]:
     words, role = _LEVELS[report.trust.level]
     yield from heading("Can this run be judged?", width)
     yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
-    for finding in report.trust.findings[:_AT_MOST]:
+    findings = [one for one in report.trust.findings if not _in_headline(one, report)]
+    for finding in findings[:_AT_MOST]:
         yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
-    if len(report.trust.findings) > _AT_MOST:
-        more = f"and {len(report.trust.findings) - _AT_MOST:,} more: see --format json"
+    if len(findings) > _AT_MOST:
+        more = f"and {len(findings) - _AT_MOST:,} more: see --format json"
         yield from labelled("", more, width, column=13, indent="  ", role="dim")
+
+
+def _in_headline(finding: Finding, report: Report) -> bool:
+    """Whether it is what Why says already, but for the capital letter and the full stop."""
+    return finding.level == "unjudgeable" and finding.text[1:] == report.headline.why[1:].removesuffix(".")
 
 
 def source(report: Report, width: int) -> Iterator[Line]:

@@ -47,12 +47,16 @@ def links(report: Report, width: int) -> Iterator[Line]:
         return
     for basis, said in _BASES.items():
         own = [one for one in found if one.basis == basis]
-        if own:
+        if own and not _fitted(own):
+            yield from wrapped(_unfitted(own), width, "  ")
+        elif own:
             yield from wrapped(said, width, "  ")
-            yield from table(_COLUMNS, [_row(one) for one in own[:_AT_MOST]], width)
-        if len(own) > _AT_MOST:
-            more = several(len(own) - _AT_MOST, "more group")
-            yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
+            yield from _table(own[:_AT_MOST], width)
+            if len(own) > _AT_MOST:
+                more = several(len(own) - _AT_MOST, "more group")
+                yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
+    if not _fitted(found):
+        return
     yield from _legend(width)
     shared = sum(one.shared_calls for one in found)
     if shared:
@@ -70,11 +74,35 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
     yield BLANK
     yield from table(_TIMES, [row for one in record.kinds for row in _times(one)], width)
     yield from heading("Latency and bandwidth", width)
-    yield from table(_COLUMNS, [_row(one) for one in found if one.sizes], width)
-    yield from _legend(width)
+    measured = [one for one in found if one.sizes]
+    if _fitted(measured):
+        yield from _table(measured, width)
+        yield from _legend(width)
+    else:
+        yield from wrapped(_unfitted(measured), width, "  ")
     for one in record.kinds:
         if one.left_out:
             yield from wrapped(f"{one.kind}: {one.left_out}", width, "  ", role="warning")
+
+
+def _fitted(found: Sequence[LinkFigures]) -> bool:
+    return any(one.known("alpha_us") is not None for one in found)
+
+
+def _unfitted(found: Sequence[LinkFigures]) -> str:
+    """Why there is nothing to show, and what would show it."""
+    why = "; ".join(dict.fromkeys(one.missing["alpha_us"] for one in found))
+    if found[0].basis == "sweep":
+        return f"Not known from the sweep: {why}."
+    return f"Not known from the run's own collectives: {why}. `dptune links` measures it."
+
+
+def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
+    rows = [_row(one) for one in found]
+    if found[0].basis == "trace":
+        yield from table(_COLUMNS, rows, width)
+    else:  # a sweep makes a group of its own
+        yield from table((_COLUMNS[0], *_COLUMNS[2:]), [[row[0], *row[2:]] for row in rows], width)
 
 
 def _legend(width: int) -> Iterator[Line]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dptune.advice import Report
-from dptune.measured import Account, ArrivalFigures, DeviceFigures, LagCause, Measured, Missing, RankFigures
+from dptune.advise.straggler import meanwhile
+from dptune.measured import Account, DeviceFigures, Measured, Missing, RankFigures
 from dptune.present.amounts import ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
@@ -29,16 +30,6 @@ WORDS = (
     "batch; late ms is how long after the others it comes to the collectives of a step (traced, the median step)."
 )
 _AT_MOST = 16
-LAG_CAUSES: dict[LagCause, str] = {
-    "input": "it waits for its data loader",
-    "copies": "it copies",
-    "slower compute": "it computes the same, but slower",
-    "more compute": "it computes more than the others",
-    "gc": "Python collects garbage",
-    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
-    "communication": "it takes part in other collectives",
-    "unexplained": "its device is idle, and why is not known",
-}
 
 
 def ranks(report: Report, width: int) -> Iterator[Line]:
@@ -99,7 +90,7 @@ def straggler(measured: Measured) -> str:
         f"later than any other in {percent(worst.steps_share)} of the steps. All ranks together wait "
         f"{percent(worst.waiting_share)} of their time for the last to come."
     )
-    return f"{said} {meanwhile(arrival)}"
+    return f"{said} {meanwhile(arrival)}" if arrival.lag_ns else said
 
 
 def lateness(rank: RankFigures) -> str:
@@ -110,15 +101,7 @@ def lateness(rank: RankFigures) -> str:
     said = (
         f"{ns_as_ms(arrival.lag_ns)} ms in the median step, last to {percent(arrival.last_share)} of its collectives."
     )
-    return f"{said} {meanwhile(arrival)}"
-
-
-def meanwhile(arrival: ArrivalFigures) -> str:
-    """What a late rank spends more time on than the others."""
-    cause = arrival.known("cause")
-    if cause is None:
-        return f"Why is not known: {arrival.missing['cause']}."
-    return f"What it does meanwhile: {LAG_CAUSES[cause]} ({percent(arrival.cause_share)} of its lag)."
+    return f"{said} {meanwhile(arrival)}" if arrival.lag_ns else said
 
 
 def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list[Cell]:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.lines import Line, heading, labelled, wrapped
 
+_UNJUDGED = "the run cannot be judged"
+
 
 def skipped(report: Report, width: int) -> Iterator[Line]:
     """Rules by the reason they could not run for, and those that ran and were quiet."""
     reasons: dict[str, list[str]] = {}
     for one in report.skipped:
-        reasons.setdefault(one.reason, []).append(one.rule)
+        reason = _UNJUDGED if one.reason.startswith(_UNJUDGED) else one.reason  # why stands in the headline
+        reasons.setdefault(reason, []).append(one.rule)
     if reasons:
         yield from heading("Rules that could not run", width)
     for reason, rules in reasons.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
+from dptune.present import unstepped
 from dptune.present.account import account
 from dptune.present.advice import advice
 from dptune.present.attribution import attribution
@@ -46,8 +47,7 @@ _PAGE = (
 
 def page(report: Report, width: int) -> Iterator[Line]:
     """Every section of the report, as lines."""
-    for section in _PAGE:
-        yield from section(report, width)
+    return unstepped.page(_PAGE, report, width)
 
 
 def text(report: Report, width: int = 80, colour: bool = False) -> str:

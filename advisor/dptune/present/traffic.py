@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Missing
+from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Measured, Missing
 from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
@@ -24,7 +24,7 @@ _COLLECTIVES = (
 _COPIES = (
     Column("direction", right=False),
     Column("memory", right=False),
-    Column("per step"),
+    Column("copies"),
     Column("moved"),
     Column("ms"),
     Column("exposed"),
@@ -74,7 +74,7 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
 
 def copies(report: Report, width: int) -> Iterator[Line]:
     """Copies by direction: how many, how fast, whether they hold the script, and where they are asked for."""
-    yield from heading("Copies (traced times, over all ranks and steps)", width)
+    yield from heading("Copies (traced, per step and rank)", width)
     try:
         found = report.measured.copies
     except Missing as missing:
@@ -85,18 +85,18 @@ def copies(report: Report, width: int) -> Iterator[Line]:
         return
     yield from table(_COPIES, [_copy(one) for one in found[:_AT_MOST]], width)
     words = (
-        "Per step is per rank. Ms is the sum of their durations; exposed is the ms in which nothing is calculated or "
-        "exchanged beside them. GB/s is the median of the large ones, 1 MiB or more (8 MiB on the device), or with ~ "
-        "that of all, in which start-up weighs. Blocking are those per step that hold the script until the data is "
-        "copied or staged: copies of pinned memory with non_blocking=True do not."
+        "All but GB/s is of one step of one rank, the mean over all. Ms is the sum of the durations; exposed is the ms "
+        "in which nothing is calculated or exchanged beside them. GB/s is the median of the large ones, 1 MiB or more "
+        "(8 MiB on the device), or with ~ that of all, in which start-up weighs. Blocking are those that hold the "
+        "script until the data is copied or staged: copies of pinned memory with non_blocking=True do not."
     )
     yield from wrapped(words, width, "  ", role="dim")
     told = [(one, site) for one in found[:_AT_MOST] for site in (one.known("sites") or [])[:_SITES]]
     if told:
-        asked = f"Where they are asked for (on rank {told[0][1].rank}), most time first:"
+        asked = f"Where they are asked for (per step of rank {told[0][1].rank}), most time first:"
         yield from wrapped(asked, width, "  ")
     for one, site in told:
-        yield from wrapped(_site(one, site), width, "  ", "    ")
+        yield from wrapped(_site(one, site, _steps(report.measured, site)), width, "  ", "    ")
 
 
 def feeding(report: Report, width: int) -> Iterator[Line]:
@@ -133,15 +133,16 @@ def _collective(one: CollectiveFigures) -> list[Cell]:
 
 
 def _copy(one: CopyFigures) -> list[Cell]:
+    steps = one.calls / one.calls_per_step
     return [
         _DIRECTIONS[one.direction],
         shown(lambda: one.pinned, lambda pinned: "pinned" if pinned else "pageable"),
         times(one.calls_per_step),
-        shown(lambda: one.total_bytes, data),
-        ns_as_ms(one.total_ns),
-        ns_as_ms(one.exposed_ns),
+        shown(lambda: one.total_bytes, lambda size: data(round(size / steps))),
+        ns_as_ms(one.total_ns / steps),
+        ns_as_ms(one.exposed_ns / steps),
         _rate(one),
-        shown(lambda: times(one.blocking_calls / one.calls * one.calls_per_step)),
+        shown(lambda: one.blocking_calls, lambda calls: times(calls / steps)),
     ]
 
 
@@ -151,7 +152,15 @@ def _rate(one: CopyFigures) -> Cell:
     return shown(lambda: one.gb_per_s, lambda rate: f"~{number(rate)}")
 
 
-def _site(one: CopyFigures, site: CopySite) -> str:
+def _steps(measured: Measured, site: CopySite) -> int:
+    """How many steps of its rank a site was read from; 0 where that is not known."""
+    if site.window == "rich":
+        return measured.step.rich_steps
+    own = (rank for rank in measured.ranks if rank.rank == site.rank)
+    return len({step.number for rank in own for device in rank.devices for step in device.steps})
+
+
+def _site(one: CopyFigures, site: CopySite, steps: int) -> str:
     size = shown(lambda: site.copy_bytes, data)
     where = [
         str(shown(lambda: site.operator)) if site.known("operator") else "no operator",
@@ -159,10 +168,11 @@ def _site(one: CopyFigures, site: CopySite) -> str:
         *(f"by {function}" for function in [site.known("function")] if function),
     ]
     each = ", in every step" if site.every_step else ""
-    held = f", {several(site.blocking_calls, 'call')} blocking" if site.blocking_calls else ""
+    took = f" ({ns_as_ms(site.total_ns / steps)} ms)" if steps else ""
+    held = f", {times(site.blocking_calls / steps)} of them blocking" if steps and site.known("blocking_calls") else ""
     memory = shown(lambda: one.pinned, lambda pinned: " pinned" if pinned else " pageable")
     return (
         f"{_DIRECTIONS[one.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
-        f"{times(site.calls_per_step)} per step of {size if isinstance(size, str) else 'unknown size'}"
-        f"{each} ({ns_as_ms(site.total_ns)} ms{held})"
+        f"{times(site.calls_per_step)} of {size if isinstance(size, str) else 'unknown size'}"
+        f"{each}{held}{took}"
     )

@@ -47,7 +47,12 @@ def read_all(
     """
     sizes = [source.size(name) for name in names]
     if executor is not None:
-        return _at_once(names, sizes, executor, cached, progress)
+        try:
+            return _at_once(names, sizes, executor, cached, progress)
+        except BrokenExecutor as error:
+            raise RunError(
+                f"a process that read traces died: {str(error).rstrip('.')}", "read one at a time: jobs=1"
+            ) from None
     if min(jobs, len(names)) < 2 or sum(sizes) < LEAST_BYTES:
         return _one_by_one(names, sizes, cached, progress)
     with ExitStack() as stack:
@@ -82,10 +87,6 @@ def _at_once(
             found[at] = outcome.open() if isinstance(outcome, Parcel) else outcome
             done += sizes[at]
             progress(f"{len(found)} of {len(names)} traces: {shown(names[at])}", done, total)
-    except BrokenExecutor:
-        raise RunError(
-            "a process that read traces died, most likely for want of memory", "read one at a time: `--jobs 1`"
-        ) from None
     finally:
         for future in waiting:
             future.cancel()

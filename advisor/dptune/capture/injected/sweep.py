@@ -150,7 +150,7 @@ def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]
                 if once_s * messages * _LEAST_OF_A_SIZE * max(1.0, asked_bytes / smaller) > left_s:
                     yield {
                         "kind": kind,
-                        "left_out": f"sizes from {asked_bytes} bytes: no time left of {asked.seconds:g} s",
+                        "left_out": f"sizes from {_data(asked_bytes)}: no time left of {asked.seconds:g} s",
                     }
                     kinds.remove(kind)
                     continue
@@ -172,6 +172,14 @@ def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]
                 "seconds": trains,
                 "calls": calls * messages * len(trains),
             }
+
+
+def _data(size: int) -> str:
+    """Bytes in the largest unit of 1024 that leaves a number of at least one."""
+    value, units = float(size), ["bytes", "KiB", "MiB", "GiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{size} bytes" if units[0] == "bytes" else f"{value:.{2 if value < 9.995 else 1}f} {units[0]}"
 
 
 def main() -> int:

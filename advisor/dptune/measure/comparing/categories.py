@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from statistics import median
 
@@ -12,22 +12,64 @@ from dptune.measured import CLASSES, Account, Missing
 
 _EXPOSED = ("exposed_transfer_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
 _EXPOSED_CLASS = "exposed_communication_ns"
+_INPUT = ("input_idle_ns", "host_idle_ns")
+_INPUT_CLASS = "input_or_host_idle_ns"
 _NO_DIFFERENCE = "the steps take the same time"
 
 
 def categories(sides: Sides, basis: Basis) -> tuple[list[CategoryDifference] | None, str]:
-    """The account of the side's step time; waiting and transfer apart only where every run tells them apart."""
+    """The account of the side's step time; classes that not every run tells apart are one class."""
     try:
         a, b = (_parts(runs, basis) for runs in (sides.a, sides.b))
     except Missing as missing:
         return None, missing.reason
     names = list(CLASSES)
-    if a["exposed_unsplit_ns"] or b["exposed_unsplit_ns"]:
-        for parts in (a, b):
-            parts[_EXPOSED_CLASS] = sum(parts.pop(name) for name in _EXPOSED)
-        names[names.index(_EXPOSED[0]) : names.index(_EXPOSED[-1]) + 1] = [_EXPOSED_CLASS]
+    for joined, own, runs in ((_EXPOSED_CLASS, _EXPOSED, _unsplit(sides)), (_INPUT_CLASS, _INPUT, _unseen(sides))):
+        if runs:
+            for parts in (a, b):
+                parts[joined] = sum(parts.pop(name) for name in own)
+            names[names.index(own[0])] = joined
+            names = [name for name in names if name not in own]
     whole = sum(b.values()) - sum(a.values())
     return [_category(name, a[name], b[name], whole) for name in names], ""
+
+
+def remarks(sides: Sides) -> Iterator[str]:
+    """Why classes that some run tells apart are told together."""
+    unsplit = _unsplit(sides)
+    if unsplit and any(_split_ns(run.measured.known("account")) for _, run in sides.runs):
+        worst = max(unsplit, key=unsplit.__getitem__)
+        said = f"of {100 * unsplit[worst]:.2g} % of it in {worst} it is not known which it is"
+        yield f"exposed transfer and waiting for ranks are told together, as exposed communication: {said}"
+    unseen = _unseen(sides)
+    if unseen:
+        yield f"waiting for input and the host are told together: no DataLoader was seen in {', '.join(unseen)}"
+
+
+def _unsplit(sides: Sides) -> dict[str, float]:
+    """Run -> share of its exposed communication that is neither known to be transfer nor waiting; those with any."""
+    found = {}
+    for side, run in sides.runs:
+        account = run.measured.known("account")
+        if account is not None and account.exposed_unsplit_ns:
+            found[f"{run.name} ({side})"] = account.exposed_unsplit_ns / account.exposed_communication_ns
+    return found
+
+
+def _split_ns(account: Account | None) -> int:
+    return account.exposed_transfer_ns + account.exposed_waiting_ns if account else 0
+
+
+def _unseen(sides: Sides) -> list[str]:
+    """Runs in which no DataLoader was seen, so that a wait for input is the host's time, where others have one."""
+    unseen = [f"{run.name} ({side})" for side, run in sides.runs if not _loader_seen(run)]
+    return unseen if len(unseen) < len(sides.runs) else []
+
+
+def _loader_seen(run: ReadRun) -> bool:
+    account = run.measured.known("account")
+    waited = account is not None and account.input_idle_ns > 0
+    return waited or run.measured.input.known("wait_share") is not None
 
 
 def apportioned(accounts: Sequence[Account], step_ns: int) -> dict[str, int]:

@@ -47,7 +47,7 @@ def compare(sides: Sides) -> Compared:
         step_ns=step,
         verdict=_verdict(sides, conditions, time, runs),
         conditions=conditions,
-        remarks=list(sides.remarks()),
+        remarks=[*sides.remarks(), *categories.remarks(sides)],
         loader_wait_ns=sides.pair(lambda run: _loader_wait_ns(run, basis)),
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
@@ -78,29 +78,44 @@ def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) 
         name=run.name,
         recorded=run.report.run.recorded or "",
         trust=run.report.trust.level,
+        unjudged=run.unjudged(basis),
+        remedy=run.report.headline.next if run.unjudged(basis) else "",
         **figures,
         missing=missing,
     )
 
 
 _NOT_IN_TURN = (
-    "all runs of one side were recorded before those of the other, and what the machine did meanwhile would look the "
-    "same: record A and B in turn, shuffled"
+    "the runs of one side were recorded before those of the other, or nearly so, and a machine that drifts meanwhile "
+    "would look the same: record A and B in turn, shuffled"
 )
+
+
+_OTHER_WAY = "but the medians of the sides differ the other way"
 
 
 def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Sequence[ComparedRun]) -> Verdict:
     apart = [condition.name for condition in conditions if condition.differs]
     if apart:
         return undecided(f"the runs differ in {', '.join(apart)}", "not comparable")
-    for side, run in sides.runs:
-        if run.report.trust.level == "unjudgeable":
-            return undecided(f"{run.name} ({side}) cannot be judged by itself")
+    if any(run.unjudged for run in runs):
+        return undecided(_unjudged(runs))
     if time.known("difference") is None:
         return undecided(f"a step time is missing: {time.missing['difference']}")
     if sides.one_after_the_other:
         return undecided(_NOT_IN_TURN)
-    return decide(*([run.time_ns for run in runs if run.side == side] for side in ("A", "B")))
+    verdict = decide(*([run.time_ns for run in runs if run.side == side] for side in ("A", "B")))
+    if verdict.outcome == ("worse" if time.difference < 0 else "better"):
+        return verdict.model_copy(update={"outcome": "inconclusive", "reason": f"{verdict.reason}, {_OTHER_WAY}"})
+    return verdict
+
+
+def _unjudged(runs: Sequence[ComparedRun]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for run in runs:
+        if run.unjudged:
+            by_reason.setdefault(run.unjudged, []).append(f"{run.name} ({run.side})")
+    return "; ".join(f"{', '.join(names)} cannot be judged: {reason}" for reason, names in by_reason.items())
 
 
 def _ratio(time: Pair) -> tuple[float | None, str]:

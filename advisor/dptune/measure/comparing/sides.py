@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from statistics import median
 from typing import Literal
 
@@ -12,8 +13,11 @@ from dptune.advice import Report
 from dptune.compared import Basis, Condition, Pair
 from dptune.errors import RunError
 from dptune.knobs import Value
+from dptune.measure.comparing.verdict import LEVEL, chance_of
 from dptune.measured import Measured, Missing, RankFigures
 from dptune.runfile.facts import Facts
+
+_OF_TRACED_STEPS = {"steps-few"}  # findings that say nothing about times without the profiler
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +37,13 @@ class ReadRun:
         """Its step time without the profiler, or traced; raises Missing where it has none."""
         step = self.measured.step
         return step.unprofiled_median_ns if basis == "unprofiled" else step.lean_median_ns
+
+    def unjudged(self, basis: Basis) -> str:
+        """Why no verdict can rest on it; empty where one can. Times without the profiler need no traced steps."""
+        found = [finding for finding in self.report.trust.findings if finding.level == "unjudgeable"]
+        if basis == "unprofiled" and {finding.code for finding in found} <= _OF_TRACED_STEPS:
+            return ""
+        return found[0].text if found else ""
 
     def rank(self, number: int) -> RankFigures:
         """One of its ranks; raises Missing where it was not read."""
@@ -61,10 +72,17 @@ class Sides:
         return Pair.of(a, b, no_a, no_b)
 
     def check(self) -> None:
-        """Raise RunError where what is named as several runs of a side is not."""
+        """Raise RunError where what is named as several runs is not."""
         for runs in (self.a, self.b):
             for one, other in combinations(runs, 2):
-                _check_apart(one, other)
+                _check_whole(one, other)
+                if _same(one, other):
+                    what = f"{one.name} and {other.name} are the same recording, and count once"
+                    raise RunError(what, "name each run of a side once")
+        for one, other in product(self.a, self.b):
+            if _same(one, other):
+                what = f"{one.name} (A) and {other.name} (B) are the same recording, which cannot differ from itself"
+                raise RunError(what, "name each run on one side only")
 
     def conditions(self) -> list[Condition]:
         """What must be the same in all runs, and whether it is."""
@@ -81,12 +99,16 @@ class Sides:
 
     @property
     def one_after_the_other(self) -> bool:
-        """Whether all runs of one side were recorded before those of the other, which are several."""
-        recorded = [[run.report.run.recorded or "" for run in runs] for runs in (self.a, self.b)]
-        if min(map(len, recorded)) < 2 or not all(all(side) for side in recorded):
+        """Whether the order of recording alone tells the sides apart, by the test of the verdict: not only where all of
+        one side came first, but also where a machine that drifts would look like a difference.
+        """
+        a, b = ([_moment(run) for run in runs] for runs in (self.a, self.b))
+        if min(len(a), len(b)) < 2 or not all((*a, *b)):
             return False
-        earlier, later = sorted(recorded)
-        return max(earlier) < min(later)
+        pairs = [(one, other) for one, other in product(b, a) if one is not None and other is not None]
+        later, earlier = (sum(one > other for one, other in each) for each in (pairs, [pair[::-1] for pair in pairs]))
+        most = max(later, earlier)
+        return most == len(pairs) or 2 * chance_of(len(a), len(b), most) <= LEVEL
 
     def _condition(self, name: str, read: Callable[[ReadRun], Value]) -> Condition:
         found = [(side, run.name, read(run)) for side, run in self.runs]
@@ -96,6 +118,14 @@ class Sides:
             b=list(dict.fromkeys(value for side, _, value in found if side == "B" and value is not None)),
             unknown=[run for _, run, value in found if value is None],
         )
+
+
+def _moment(run: ReadRun) -> datetime.datetime | None:
+    """When it was recorded; None where that is not known."""
+    try:
+        return datetime.datetime.fromisoformat(run.report.run.recorded or "").astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _device_names(run: ReadRun) -> Value:
@@ -122,8 +152,8 @@ def _median(runs: Sequence[ReadRun], read: Callable[[ReadRun], float]) -> tuple[
     return median(values), ""
 
 
-def _check_apart(one: ReadRun, other: ReadRun) -> None:
-    """Two repeats are two recordings: neither the same one twice, nor two ranks of one, which would count as two."""
+def _check_whole(one: ReadRun, other: ReadRun) -> None:
+    """Two repeats are two recordings, not two ranks of one, which would count as two."""
     mine, theirs = one.measured, other.measured
     ranks = [{rank.rank for rank in run.ranks} for run in (mine, theirs)]
     worlds = {run.known("world_size") for run in (mine, theirs)}
@@ -134,8 +164,10 @@ def _check_apart(one: ReadRun, other: ReadRun) -> None:
             "ranks of one run are not repeats of it",
             "name the folder that holds all traces of a run, or the same rank of each",
         )
+
+
+def _same(one: ReadRun, other: ReadRun) -> bool:
+    """Whether two are one recording: its steps took the same time to the nanosecond, and were spent on the same."""
+    mine, theirs = one.measured, other.measured
     timed = mine.step.known("median_ns") is not None
-    if timed and mine.step == theirs.step and mine.known("account") == theirs.known("account"):
-        raise RunError(
-            f"{one.name} and {other.name} are the same recording, and count once", "name each run of a side once"
-        )
+    return timed and mine.step == theirs.step and mine.known("account") == theirs.known("account")

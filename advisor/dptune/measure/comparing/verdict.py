@@ -21,7 +21,7 @@ from statistics import median
 from dptune.compared import Outcome, Verdict
 
 LEVEL = 0.05
-LEAST_RUNS = 3  # on each side: one run there says nothing of how far the next one lies
+LEAST_RUNS = 4  # on each side: with fewer no order of as many runs is rare enough
 
 
 def decide(a_ns: Sequence[float], b_ns: Sequence[float]) -> Verdict:

@@ -75,10 +75,9 @@ class _Told:
         return after, launch
 
     def meanwhile(self, launch: int, start_ns: int, end_ns: int) -> str | None:
-        """The name of the range or call with the most time in a gap, of those that do not enclose all of it and more.
+        """The name of the innermost range or call that covers half of a gap or more.
 
-        Of the thread that launched, or else those that mark the steps. A range around the whole gap (the model) says
-        nothing about it, unless nothing else does.
+        Of the thread that launched, or else those that mark the steps.
         """
         columns = self._columns
         first = int(np.searchsorted(self._host_latest, start_ns, side="right"))
@@ -86,12 +85,9 @@ class _Told:
         rows = rows[columns.ends(rows) > start_ns]
         threads = self._marking if launch == UNLAUNCHED else columns.thread[[launch]]
         rows = rows[np.isin(columns.thread[rows], threads)]
-        inside = rows[(columns.ts_ns[rows] >= start_ns) | (columns.ends(rows) <= end_ns)]
-        rows = inside if len(inside) else rows
-        if not len(rows):
-            return None
         overlap = np.minimum(columns.ends(rows), end_ns) - np.maximum(columns.ts_ns[rows], start_ns)
-        return columns.name(int(rows[overlap.argmax()]))
+        rows = rows[2 * overlap >= end_ns - start_ns][::-1]  # of two of one extent the inner one is written last
+        return columns.name(int(rows[columns.dur_ns[rows].argmin()])) if len(rows) else None
 
 
 def _sorted(times_ns: Ints) -> tuple[Ints, Ints]:
@@ -120,7 +116,7 @@ def _figures(
         ),
         "meanwhile": (
             told.meanwhile(launch, start_ns, end_ns),
-            "no range of the launching thread lies in it",
+            "no range of the launching thread covers half of it",
         ),
     }
     return GapFigures(

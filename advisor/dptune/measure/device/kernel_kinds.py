@@ -4,7 +4,7 @@
 |---|---|---|
 | attention | flash_fwd, fmha, FlashAttn, attn_fwd | FlashAttention, CUTLASS example 41, xFormers, AOTriton |
 | convolution | fprop, dgrad, wgrad, winograd, cudnn's conv, MIOpen's igemm | cuDNN and MIOpen kernel naming |
-| matrix product | gemm, gemv, nvjet, Cijk (Tensile), splitKreduce, cutlass | cuBLAS, CUTLASS, Tensile; MTIA's fc |
+| matrix product | gemm (not fbgemm), gemv, nvjet, Cijk, splitKreduce, cutlass | cuBLAS, CUTLASS, Tensile; MTIA's fc |
 | optimizer | multi_tensor_apply, Adam, SGD, LAMB | torch ForeachUtils, fused optimizers; Apex |
 | elementwise, reduction, indexing | the template's own name | torch ATen native/cuda Loops.cuh, Reduce.cuh |
 | fused by triton | triton_ (`poi` pointwise, `red` and `per` reductions) | torch inductor codegen/triton.py |
@@ -36,7 +36,7 @@ _KINDS = (
         "convolution",
         r"fprop|dgrad|wgrad|winograd|conv(?!ert)|igemm_(?:fwd|bwd|wrw)|(?<![a-z])[sh]cudnn|implicit_gemm|im2col|col2im",
     ),
-    ("matrix product", r"gemm|gemv|^nvjet|^cijk_|splitk_?reduce|matmul|cutlass|(?<![a-z])dot_kernel|^fc-dtype"),
+    ("matrix product", r"(?<!fb)gemm|gemv|^nvjet|^cijk_|splitk_?reduce|matmul|cutlass|(?<![a-z])dot_kernel|^fc-dtype"),
     ("optimizer", r"multi_tensor_apply|adam|(?<![a-z])sgd|lamb"),
     ("softmax and loss", r"softmax|nll_loss|cross_entropy|(?<![a-z])loss"),
     ("pooling", r"pool"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -174,7 +175,7 @@ class _Events:
         asked = [own[own > 0] for own in sizes]
         return {
             "allocations_per_step": float(np.median([len(own) for own in asked])),
-            "allocated_bytes_per_step": round(float(np.median([int(own.sum()) for own in asked]))),
+            "allocated_bytes_per_step": round(median(sum(own.tolist()) for own in asked)),
         }
 
     def _all_inside(self) -> slice:
@@ -186,7 +187,7 @@ class _Events:
         allocated, reserved = self.allocated[inside], self.reserved[inside]
         if not len(allocated) or (allocated == NONE).any():
             return None, None
-        before = int(allocated[0] - self.size[inside][0])
+        before = int(allocated[0]) - int(self.size[inside][0])
         return max(int(allocated.max()), before), int(reserved.max()) if int(reserved.max()) > 0 else None
 
     def fragmentation(self) -> float | None:

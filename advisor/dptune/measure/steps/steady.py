@@ -60,9 +60,17 @@ def figures(views: Sequence[RankView], aside: list[SetAsideStep]) -> StepsFigure
         basis=basis,
         similarity=min(known) if known else None,
         by_rank={own.rank: len(busiest(own)) for own in stepped},
+        without_work=max(_without_work(own) for own in stepped),
         set_aside=aside,
         missing={} if known else {"similarity": _MARKED},
     )
+
+
+def _without_work(view: RankView) -> int:
+    """How many steps between the first and the last window of the busiest device have none there."""
+    numbers = {window.number for window in busiest(view)}
+    places = [at for at, step in enumerate(view.steps) if step.number in numbers]
+    return places[-1] - places[0] + 1 - len(places) if places else 0
 
 
 def _by_right(views: Sequence[RankView], long: set[int]) -> set[int]:

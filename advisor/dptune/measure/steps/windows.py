@@ -1,10 +1,12 @@
 """Steps: as the host marked them, and as windows of a device.
 
 Work launched inside a step on the host often runs after it. A step's window on a device therefore runs from the first
-operation that the step launched to the first that the next one launched. The last step has no next one: its window ends
-with its own last operation, or earlier where something launched after it begins, so its tail of idle is not counted.
-Such a window is `open_ended`: its account stands (the idle it lacks is no more than other steps have), but it is too
-short to say how long a step takes. On a CPU the window is the step of the host itself.
+operation that the step launched to the first that the next one launched. An operation that begins before the step
+before has begun, as a copy that a side stream runs ahead, begins no window: windows follow one another and never
+overlap. The last step has no next one: its window ends with its own last operation, or earlier where something launched
+after it begins, so its tail of idle is not counted. Such a window is `open_ended`: its account stands (the idle it
+lacks is no more than other steps have), but it is too short to say how long a step takes. On a CPU the window is the
+step of the host itself.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def launching_steps(columns: Columns, operations: Operations, steps: list[Step])
 
 
 def windows(columns: Columns, operations: Operations, steps: list[Step], launched_in: Ints) -> list[Step]:
-    """The windows of the steps on a device, without those that launched nothing there."""
+    """The windows of the steps on a device in order of time, without those that launched nothing there."""
     if operations.on_cpu:
         return steps
     start, end = columns.ts_ns[operations.rows], columns.ends(operations.rows)
@@ -76,14 +78,25 @@ def windows(columns: Columns, operations: Operations, steps: list[Step], launche
         return []
     inside = inside[np.lexsort((start[inside], launched_in[inside]))]
     launching, first = np.unique(launched_in[inside], return_index=True)
-    begins = dict(zip(launching.tolist(), start[inside[first]].tolist(), strict=True))
-    order = sorted(begins)
+    begins = _begins(launching.tolist(), np.split(start[inside], first[1:]))
+    order = list(begins)
     last = order[-1]
     later = start[_launched_after(columns, operations, steps[last].end_ns)]
     close = min([int(end[launched_in == last].max()), *later[later >= begins[last]].tolist()])
     ends = [begins[at] for at in order[1:]] + [close]
     found = [Step(steps[at].number, begins[at], stop, at == last) for at, stop in zip(order, ends, strict=True)]
     return [window for window in found if window.length_ns > 0]
+
+
+def _begins(launching: list[int], starts: list[Ints]) -> dict[int, int]:
+    """Per step, in order, its first operation's start after the step before has begun; without those that have none."""
+    begins: dict[int, int] = {}
+    before = np.iinfo(np.int64).min
+    for step, own in zip(launching, starts, strict=True):
+        first = int(np.searchsorted(own, before, side="right"))
+        if first < len(own):
+            before = begins[step] = int(own[first])
+    return begins
 
 
 def _launched_after(columns: Columns, operations: Operations, time_ns: int) -> Mask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
+from dptune.present import unstepped
 from dptune.present.account import account
 from dptune.present.attribution import attribution
 from dptune.present.gaps import gaps
@@ -38,5 +39,4 @@ _SECTIONS = (
 
 def overview(report: Report, width: int) -> Iterator[Line]:
     """Headline, account, phases, gaps, step times, trust; below them what moves and what runs."""
-    for section in _SECTIONS:
-        yield from section(report, width)
+    return unstepped.page(_SECTIONS, report, width)

@@ -1,0 +1,96 @@
+"""What a step can spend its time on beside computing, and in what words that limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dptune.measured import Measured
+
+BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Something other than computing that a step can spend its time on, and the share from which it is worth saying."""
+
+    verdict: str
+    sentence: str
+    class_ns: str
+    least_share: float = 0.05
+
+    def said(self, share: float) -> str:
+        """The verdict where it takes this share."""
+        what = self.sentence.format(percent(share))
+        return f"{self.verdict}: {what}." if share >= BOUND_SHARE else f"Mostly computing, but {what}."
+
+
+COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
+UNSPLIT = Limit(
+    "Communication-bound or held up by late ranks",
+    "{} of each step is exposed communication; whether data moves in it or late ranks are waited for, only the traces "
+    "of all ranks tell",
+    "exchange_ns",
+)
+LATE = Limit(
+    "Held up by late ranks",
+    "{} of each step is spent in collectives that wait for the last rank to come",
+    "exposed_waiting_ns",
+)
+INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
+_COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
+_IDLE = Limit(
+    "Idle",
+    "the device runs nothing for {} of each step",
+    "other_idle_ns",
+    0.15,  # 5 to 10 % of it is common on healthy runs
+)
+_PARTS = {
+    "exposed_transfer_ns": "exposed transfer",
+    "exposed_unsplit_ns": "exposed communication",
+    "exposed_waiting_ns": "waiting for late ranks",
+    "input_idle_ns": "idle for input",
+    "copy_ns": "exposed copies",
+    "other_idle_ns": "idle otherwise",
+}
+
+
+def shares(measured: Measured) -> dict[Limit, float]:
+    """What a step spends on each limit; the loader's wait as the script saw it, where that is known."""
+    exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
+    found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, _COPY, _IDLE)}
+    wait = measured.input.known("wait_share")
+    if wait is not None:
+        found[INPUT] = wait
+    return found
+
+
+def parts(measured: Measured) -> str:
+    """The account in one line; exposed communication that could not be split is told from the transfer."""
+    account = measured.account
+    names = dict(_PARTS)
+    if account.exposed_communication_ns > account.exposed_unsplit_ns:
+        names["exposed_unsplit_ns"] = "unsplit exposed communication"
+    told = [(name, measured.share(class_ns)) for class_ns, name in names.items()]
+    spent = [f"{name} {percent(share)}" for name, share in told if share >= 0.001]
+    return ", ".join([f"computing {percent(measured.share('compute_ns'))}", *spent])
+
+
+def percent(share: float) -> str:
+    """A share in whole percent, with a digit more below two."""
+    return f"{100 * share:.0f} %" if share >= 0.02 or share == 0 else f"{100 * share:.1f} %"
+
+
+def milliseconds(duration_ns: int) -> str:
+    """A duration in ms, three digits or all that stand before the point."""
+    ms = duration_ns / 1e6
+    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def _unsplit(measured: Measured) -> bool:
+    """Whether ranks are missing that would tell moving data from waiting, for most of what either takes."""
+    account, world = measured.account, measured.known("world_size")
+    return (
+        world is not None
+        and len(measured.ranks) < world
+        and account.exposed_unsplit_ns > account.exposed_transfer_ns + account.exposed_waiting_ns
+    )

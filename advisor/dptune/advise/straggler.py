@@ -1,0 +1,103 @@
+"""The one rank that holds up the others: what it costs, and what it does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dptune.advice import Advice
+from dptune.advise.limits import milliseconds
+from dptune.measured import IDLE, ArrivalFigures, LagCause, Measured, StragglerFigures
+
+LEAST_SHARE = 0.10  # that the lag is of the traced step, and that it costs of the account: less is no bottleneck
+LEAST_STEPS_SHARE = 0.60  # two equal ranks come last in half of the steps each
+
+LAG_CAUSES: dict[LagCause, str] = {
+    "input": "it waits for its data loader",
+    "copies": "it copies",
+    "slower compute": "it computes the same, but slower",
+    "more compute": "it computes more than the others",
+    "gc": "Python collects garbage",
+    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
+    "communication": "it takes part in other collectives",
+    "unexplained": "its device is idle, and why is not known",
+}
+_ALL_OF_IT = 0.995  # a cause may cover more than the lag, where another makes up for it
+_KNOBS: dict[LagCause, str] = {"input": "loader."}  # cause -> how the names of the settings begin that mend it
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that comes late in most steps, by a large part of each.
+
+    `own` is what it copies or idles longer than the others, by class, as shares of the account of all ranks; `share`
+    adds what the others wait, so it is all that the lag costs there: little where the others compute meanwhile.
+    """
+
+    figures: StragglerFigures
+    arrival: ArrivalFigures
+    lag_share: float
+    others_wait_share: float
+    own: dict[str, float]
+
+    @property
+    def share(self) -> float:
+        """What would be gone from the account of all ranks if it came with the others."""
+        return self.figures.waiting_share + sum(self.own.values())
+
+    @property
+    def lag(self) -> str:
+        """How late it comes."""
+        return f"{milliseconds(self.figures.lag_ns)} late in each traced step ({100 * self.lag_share:.0f} %)"
+
+    @property
+    def why(self) -> str:
+        """What it does meanwhile, and what the others wait."""
+        does = meanwhile(self.arrival, f"rank {self.figures.rank}")
+        return f"{does} The other ranks wait {100 * self.others_wait_share:.0f} % of their time for the last to come."
+
+    def remedy(self, advice: Sequence[Advice]) -> Advice | None:
+        """The advice that mends the cause, if there is one."""
+        begin = _KNOBS.get(self.arrival.known("cause") or "unexplained")
+        mends = (one for one in advice if begin and any(change.knob.startswith(begin) for change in one.changes))
+        return next(mends, None)
+
+
+def straggler(measured: Measured) -> Straggler | None:
+    """The straggler, where it costs enough to be a bottleneck; raises Missing without an account."""
+    worst = measured.known("straggler")
+    if worst is None:
+        return None
+    window_ns = measured.account.window_ns
+    arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
+    more = {name: max(0, more_ns) / window_ns for name, more_ns in arrival.more_ns.items()}
+    found = Straggler(
+        figures=worst,
+        arrival=arrival,
+        lag_share=worst.lag_ns / measured.traced_step_ns,
+        others_wait_share=_others_wait(measured, worst.rank),
+        own={
+            "copy_ns": more.get("copy_ns", 0.0),
+            "input_idle_ns": more.get("input_idle_ns", 0.0),
+            "other_idle_ns": sum(more.get(name, 0.0) for name in IDLE if name != "input_idle_ns"),
+        },
+    )
+    stable = worst.steps_share >= LEAST_STEPS_SHARE
+    return found if stable and min(found.lag_share, found.share) >= LEAST_SHARE else None
+
+
+def meanwhile(arrival: ArrivalFigures, who: str = "it") -> str:
+    """What a late rank spends more time on than the others."""
+    cause = arrival.known("cause")
+    if cause is None:
+        return f"Why is not known: {arrival.missing['cause']}."
+    covers = "all" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
+    return f"What {who} does meanwhile: {LAG_CAUSES[cause]} ({covers} of its lag)."
+
+
+def _others_wait(measured: Measured, late: int) -> float:
+    """Exposed waiting of the other ranks, as a share of their steps."""
+    accounts = [
+        step.account for rank in measured.ranks if rank.rank != late for device in rank.devices for step in device.steps
+    ]
+    return sum(one.exposed_waiting_ns for one in accounts) / sum(one.window_ns for one in accounts)

@@ -1,0 +1,72 @@
+"""What the ranks say of the recording that limits what it shows: windows cut short, cores shared, debug switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.finding import Finding
+from dptune.runfile.facts import Facts
+
+_TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which binds no rank to cores of its own
+_SWITCHES = (
+    ("CUDA_LAUNCH_BLOCKING", lambda value: value not in ("", "0"), "every kernel is waited for, so nothing overlaps"),
+    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "every collective is checked across ranks"),
+)
+
+
+def limits(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """A finding for each."""
+    yield from _windows(facts)
+    yield from _cores(facts)
+    yield from _switches(facts)
+
+
+def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
+    cut = [window for rank in facts[:1] for window in rank.windows if window.cut_short]
+    if cut:
+        counted = ", ".join(f"{window.name} {window.steps}" for window in cut)
+        text = f"steps are long: windows ended by their time bound, with fewer steps than asked for ({counted})"
+        yield Finding(code="windows-cut", level="info", text=text)
+    for name in ("unprofiled", "lean", "rich"):
+        begun = {rank.rank: window.first_step for rank in facts if (window := rank.window(name)) and window.complete}
+        if len(set(begun.values())) > 1:
+            first, other = min(begun), next(rank for rank in begun if begun[rank] != begun[min(begun)])
+            text = (
+                f"ranks recorded different steps ({name}: rank {first} from step {begun[first]} on, rank {other} from "
+                f"{begun[other]}): what they did at the same time is not known"
+            )
+            yield Finding(code="windows-apart", level="partial", text=text)
+            return
+
+
+def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Hosts on which more ranks compute than there are cores for.
+
+    A rank that may use only some of a host's cores shares those with the others where torchrun started it, which binds
+    none; another launcher may have bound each rank to cores of its own.
+    """
+    for host in dict.fromkeys(rank.host for rank in facts if rank.host):
+        own = [rank for rank in facts if rank.host == host]
+        device = own[0].device
+        if device is None or device.kind != "cpu" or not device.usable_cores:
+            continue
+        ranks = max(len(own), *(1 + (rank.local_rank or 0) for rank in own))
+        shared = device.usable_cores == device.cores or _TORCHRUN in own[0].environment
+        if shared and ranks > device.usable_cores:
+            cores = f"{device.usable_cores} {'core' if device.usable_cores == 1 else 'cores'}"
+            text = f"{ranks} ranks share {cores} of {host}: they slow each other"
+            yield Finding(code="cores-shared", level="info", text=text)
+
+
+def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:
+    left_on = {}
+    for rank in facts:
+        for name, is_on, effect in _SWITCHES:
+            value = rank.environment.get(name, "")
+            if is_on(value):
+                left_on[f"{name}={value}"] = effect
+        if rank.settings.get("anomaly_mode"):
+            left_on["torch.autograd.detect_anomaly"] = "every backward operation is checked for NaN"
+    for switch, effect in left_on.items():
+        text = f"{switch} is on: {effect}. Switch it off and record again; this is not how fast the script can run"
+        yield Finding(code="debug-switch", level="info", text=text)

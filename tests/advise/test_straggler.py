@@ -1,0 +1,148 @@
+"""A late rank at the head of a report: two ranks, five steps of 10 ms each, built by hand."""
+
+import pytest
+
+from dptune.advice import Change, Trust
+from dptune.advise.headline import headline
+from dptune.measured import (
+    Account,
+    ArrivalFigures,
+    DeviceFigures,
+    InputFigures,
+    RankFigures,
+    StepAccount,
+    StepLag,
+    StragglerFigures,
+)
+
+US = 1_000
+STEPS = 5
+SOUND = Trust(level="sound", findings=[])
+
+
+@pytest.fixture
+def make_late(make_measured, hand_made):
+    """Rank 1 idles, or computes, `lag_us` of each step longer; rank 0 waits for it `waits_us` (default: as long)."""
+
+    def make(lag_us, waits_us=None, spends="host_idle_ns", cause="host", covers=1.0, steps_share=1.0, input_us=0):
+        waits_us = lag_us if waits_us is None else waits_us
+        both = {"input_idle_ns": input_us * US}
+
+        def account(more):
+            rest = 10_000 * US - sum(more.values()) - sum(both.values())
+            classes = {name: more.get(name, 0) + both.get(name, 0) for name in {*more, *both}}
+            classes["compute_ns"] = classes.get("compute_ns", 0) + rest
+            communication_ns = classes.get("exposed_waiting_ns", 0)
+            return Account(window_ns=10_000 * US, **classes, communication_ns=communication_ns)
+
+        accounts = [account({"exposed_waiting_ns": waits_us * US}), account({spends: lag_us * US})]
+        lags = [StepLag(number=n, lag_ns=lag_us * US) for n in range(STEPS)]
+        arrival = ArrivalFigures(
+            collectives=10,
+            last_share=1.0,
+            lag_ns=lag_us * US,
+            steps=lags,
+            cause=cause,
+            cause_share=None if cause is None else covers,
+            more_ns={spends: STEPS * lag_us * US},
+            missing={} if cause else dict.fromkeys(("cause", "cause_share"), "no one thing covers half of its lag"),
+        )
+        ranks = [
+            hand_made.figures(
+                RankFigures,
+                rank=rank,
+                source=f"{rank}.json",
+                events=9,
+                arrival=arrival if rank else None,
+                devices=[
+                    DeviceFigures(
+                        device="cpu",
+                        steps=[StepAccount(number=n, start_ns=n, account=accounts[rank]) for n in range(STEPS)],
+                        whole=accounts[rank],
+                        device_operations=9,
+                        kernels=0,
+                    )
+                ],
+            )
+            for rank in range(2)
+        ]
+        total = accounts[0] + accounts[1]
+        for _ in range(STEPS - 1):
+            total = total + accounts[0] + accounts[1]
+        worst = StragglerFigures(
+            rank=1, lag_ns=lag_us * US, steps_share=steps_share, waiting_share=total.share("exposed_waiting_ns")
+        )
+        wait = hand_made.figures(InputFigures, wait_share=total.share("input_idle_ns"), basis="unprofiled")
+        return make_measured(account=total, ranks=ranks, straggler=worst, input=wait)
+
+    return make
+
+
+def said(measured, advice=()):
+    return headline(measured, SOUND, advice, (), ("XX109",), True)
+
+
+def test_a_rank_that_sleeps_holds_the_others_up(make_late):
+    told = said(make_late(6_000))
+    assert told.verdict == "Held up by rank 1: it comes 6 ms late in each traced step (60 %)."
+    # the mean of two ranks: 60 % of one is 30 %, for the waiting of rank 0 and for the idling of rank 1
+    assert told.why == (
+        "A step takes 10 ms (without the profiler): computing 40 %, waiting for late ranks 30 %, idle otherwise 30 %. "
+        "What rank 1 does meanwhile: its device waits for the script: Python, files, sleep, blocking calls, launching "
+        "(all of its lag). The other ranks wait 60 % of their time for the last to come."
+    )
+    assert told.next == "Look at rank 1, which comes last: under Ranks stands what it does meanwhile."
+
+
+@pytest.mark.parametrize(
+    ("run", "heads"),
+    [
+        ({"lag_us": 1_000}, True),
+        ({"lag_us": 990}, False),  # 9.9 % of the step
+        ({"lag_us": 2_000, "steps_share": 0.6}, True),
+        ({"lag_us": 2_000, "steps_share": 0.5}, False),  # as two equal ranks
+        # computes 3 ms longer, beside which rank 0 computes too: it waits 2 or 1.9 ms, half of that in the mean
+        ({"lag_us": 3_000, "waits_us": 2_000, "spends": "compute_ns", "cause": "slower compute"}, True),
+        ({"lag_us": 3_000, "waits_us": 1_900, "spends": "compute_ns", "cause": "slower compute"}, False),
+    ],
+)
+def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_late, run, heads):
+    told = said(make_late(**run))
+    assert told.verdict.startswith("Held up by rank 1") == heads
+    assert ("rank 1 does meanwhile" in told.why) == heads
+
+
+def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(make_late):
+    told = said(make_late(4_000, input_us=3_000))
+    assert told.verdict == "Held up by rank 1: it comes 4 ms late in each traced step (40 %)."
+    assert "The script waits for its data loader 30 % of the time" in told.why
+    told = said(make_late(3_000, input_us=4_000))
+    assert told.verdict == "Input-bound: 40 % of each step waits for the data loader."
+    assert "Besides, rank 1 comes 3 ms late in each traced step (30 %). What rank 1 does meanwhile: its" in told.why
+
+
+def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
+    """Both wait 20 % for the loader, rank 1 30 % more: in the mean 35 %, of which its lag explains 15."""
+    told = said(make_late(3_000, spends="input_idle_ns", cause="input", input_us=2_000))
+    assert "waiting for late ranks 15 %, idle for input 35 %" in told.why
+    assert told.verdict.startswith("Held up by rank 1: it comes 3 ms late")
+
+
+def test_next_is_the_advice_that_mends_the_cause_if_there_is_one(make_late, make_advice):
+    buckets = make_advice("XX102", changes=[Change(knob="ddp.bucket_cap_mb", now=1, then=25)])
+    advice = [buckets, make_advice("XX101")]  # the second is about the loader
+    told = said(make_late(5_000, spends="input_idle_ns", cause="input"), advice)
+    assert told.next.startswith("Use `DataLoader(dataset, ..., num_workers=2")
+    assert said(make_late(5_000), advice).next.startswith("Look at rank 1")
+    assert said(make_late(5_000, spends="input_idle_ns", cause="input"), [buckets]).next.startswith("Look at rank 1")
+
+
+def test_a_cause_that_is_not_known_is_said(make_late):
+    assert "Why is not known: no one thing covers half of its lag. The other" in said(make_late(5_000, cause=None)).why
+
+
+@pytest.mark.parametrize(
+    ("covers", "words"), [(5.992, "(all of its lag)"), (0.995, "(all of its lag)"), (0.9949, "(99.5 % of its lag)")]
+)
+def test_a_cause_covers_all_of_a_lag_at_most(make_late, covers, words):
+    assert words in said(make_late(5_000, covers=covers)).why

@@ -1,0 +1,45 @@
+"""What the section on ranks says of the one that the others wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptune.advice import Report
+from dptune.measured import ArrivalFigures, StepLag, StragglerFigures
+from dptune.present.ranks import lateness, straggler
+
+
+def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91) -> Report:
+    """Rank 1 is late by that in each step, and in the median step."""
+    arrival = ArrivalFigures(
+        collectives=20,
+        last_share=0.75,
+        lag_ns=lag_ns,
+        steps=[StepLag(number=at, lag_ns=lag) for at, lag in enumerate(lags_ns)],
+        cause="host",
+        cause_share=covers,
+        more_ns={"host_idle_ns": sum(lags_ns)},
+    )
+    measured = report.measured
+    first, second = measured.ranks
+    second = second.model_copy(update={"arrival": arrival})
+    worst = StragglerFigures(rank=1, lag_ns=lag_ns, steps_share=1.0, waiting_share=0.1)
+    missing = {name: why for name, why in measured.missing.items() if name != "straggler"}
+    told = measured.model_copy(update={"ranks": [first, second], "straggler": worst, "missing": missing})
+    return report.model_copy(update={"measured": told})
+
+
+@pytest.mark.parametrize(("covers", "words"), [(0.91, "91.0 % of its lag"), (5.992, "all of its lag")])
+def test_what_a_late_rank_does_meanwhile_covers_all_of_its_lag_at_most(
+    report: Report, covers: float, words: str
+) -> None:
+    measured = late(report, [2_000_000, 2_000_000, 5_000_000], 2_000_000, covers).measured
+    for said in (straggler(measured), lateness(measured.ranks[1])):
+        assert "2.00 ms" in said
+        assert said.endswith(f"blocking calls, launching ({words}).")
+
+
+def test_a_lag_that_is_none_in_the_median_step_is_not_explained(report: Report) -> None:
+    measured = late(report, [0, 0, 5_000_000], 0).measured
+    assert straggler(measured).endswith("All ranks together wait 10.0 % of their time for the last to come.")
+    assert lateness(measured.ranks[1]) == "0 ms in the median step, last to 75.0 % of its collectives."
