@@ -1,5 +1,7 @@
 """Kinds and sizes of collectives, as a trace or another window of the run tells them."""
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.measure.exchange.bandwidth import bus_factor
@@ -7,7 +9,19 @@ from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.sizes import with_sizes
 from dptune.runfile.facts import DdpFacts, Facts
 
-from .handmade import annotation, launch, measure_events, on_device, operator, step
+from .handmade import (
+    NCCL,
+    US,
+    all_reduce,
+    annotation,
+    call,
+    kernel,
+    launch,
+    measure_events,
+    on_device,
+    operator,
+    step,
+)
 
 TWO_RANKS = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_size": 2}]}
 
@@ -19,27 +33,62 @@ def test_a_gather_is_as_large_as_its_output(tmp_path):
     assert (found.kind, found.message_bytes) == ("all_gather", 4000)
 
 
-def gloo(tmp_path, called):
-    """An event of gloo's in [20,40), of 500 floats, and an operator that asks for a gather at the time `called`."""
+def gloo(tmp_path, called, asks, runs):
+    """An event of gloo's in [20,40), of 500 floats, and an operator that asks for it at the time `called`."""
     shapes = {"Input Dims": [[500]], "Input type": ["float"]}
     events = [
         step(1, 0, 100),
         operator("aten::mm", 1, 5),
-        operator("c10d::_allgather_base_", called, called + 2),
-        annotation("gloo:all_reduce", 20, 40, thread=2, **shapes),
+        operator(f"c10d::{asks}", called, called + 2),
+        annotation(f"gloo:{runs}", 20, 40, thread=2, **shapes),
     ]
     (found,) = measure_events(tmp_path, events, distributedInfo=TWO_RANKS).collectives
     return found
 
 
 def test_a_gather_of_gloo_lists_what_goes_in(tmp_path):
-    found = gloo(tmp_path, called=10)
+    found = gloo(tmp_path, 10, "_allgather_base_", "all_gather")
     assert (found.kind, found.message_bytes) == ("all_gather", 2 * 4 * 500)
 
 
-def test_an_operator_that_comes_after_the_event_did_not_ask_for_it(tmp_path):
-    found = gloo(tmp_path, called=50)
-    assert (found.kind, found.message_bytes) == ("all_reduce", 4 * 500)
+@pytest.mark.parametrize(
+    ("called", "asks", "kind"),
+    [
+        (10, "_reduce_scatter_base_", "reduce_scatter"),
+        (50, "_reduce_scatter_base_", "all_reduce"),  # after the event began
+        (10, "_allgather_base_", "all_reduce"),  # which gloo never runs as an all_reduce
+    ],
+)
+def test_an_event_is_what_the_operator_that_can_have_asked_for_it_says(tmp_path, called, asks, kind):
+    assert gloo(tmp_path, called, asks, "all_reduce").kind == kind
+
+
+def test_groups_that_overtake_each_other_keep_the_names_of_their_events(tmp_path):
+    """One group reduces in [20,60) and gathers in [60,70); another, asked last, broadcasts in [21,26)."""
+    events = [step(1, 0, 100), operator("aten::mm", 1, 2)]
+    events += [operator(f"c10d::{name}", at, at + 1) for at, name in ((3, "allreduce_"), (5, "allgather_"))]
+    events += [operator("c10d::broadcast_", 7, 8)]
+    times = {"all_reduce": (20, 60), "all_gather": (60, 70), "broadcast": (21, 26)}
+    events += [annotation(f"gloo:{kind}", *time, thread=len(kind)) for kind, time in times.items()]
+    rows = measure_events(tmp_path, events, distributedInfo=TWO_RANKS).collectives
+    assert {row.kind: row.total_ns for row in rows} == {
+        kind: (end - start) * US for kind, (start, end) in times.items()
+    }
+
+
+@pytest.mark.parametrize(("elements", "message_bytes"), [(2**61 - 1, 2**63 - 4), (2**61, None)])
+def test_a_size_that_no_tensor_can_have_is_none(tmp_path, elements, message_bytes):
+    events = [step(1, 0, 100), launch(1, 10, 11), all_reduce(20, 30, 1, elements, "0", 2)]
+    (found,) = measure_events(tmp_path, events, events).collectives
+    assert found.known("message_bytes") == message_bytes
+
+
+def test_what_one_graph_launches_is_ordered_by_its_beginning(tmp_path):
+    """[20,40) and [50,80) on both ranks, written the other way round by one."""
+    begins = [step(1, 0, 100), call("cudaGraphLaunch", 10, 11, 1)]
+    kernels = [kernel(NCCL, 20, 40, 1), kernel(NCCL, 50, 80, 1)]
+    (found,) = measure_events(tmp_path, begins + kernels, begins + kernels[::-1]).collectives
+    assert (found.calls, found.waiting_ns, found.transfer_ns) == (4, 0, 25 * US)
 
 
 def reduces(*sizes, step=0):
@@ -63,6 +112,13 @@ def test_steps_of_the_rich_window_that_differ_tell_no_sizes():
     assert bytes_of(with_sizes(reduces(None, None), alike, BUCKETS)) == [7, 8]
     other = [*reduces(7, 8), *reduces(8, 7, step=1)]
     assert bytes_of(with_sizes(reduces(None, None), other, BUCKETS)) == [100, 200]
+
+
+@pytest.mark.parametrize(("group", "ambiguous"), [("tp", False), (None, True)])
+def test_the_rich_window_tells_the_group_too(group, ambiguous):
+    (lean,), (rich,) = reduces(None), reduces(7)
+    (found,) = with_sizes([replace(lean, ambiguous=True)], [replace(rich, group=group)], None)
+    assert (found.group, found.ambiguous, found.message_bytes) == (group, ambiguous, 7)
 
 
 @pytest.mark.parametrize(

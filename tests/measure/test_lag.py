@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dptune.measure.exchange.arrivals import arrivals
+from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.lag import Lateness, lags
+from dptune.measure.exchange.matching import RankCalls, match
 
 from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step
 
@@ -64,8 +67,8 @@ def trace(rank, culprits, ahead=0):
     return events
 
 
-def run(folder, culprits, ahead=(0, 0, 0)):
-    return measure_events(folder, *(trace(rank, culprits, ahead[rank]) for rank in range(3)))
+def run(folder, culprits, ahead=(0, 0, 0), **header):
+    return measure_events(folder, *(trace(rank, culprits, ahead[rank]) for rank in range(3)), **header)
 
 
 @pytest.mark.parametrize("cause", ["input", "gc", "host", "copies", "slower compute", "more compute"])
@@ -129,6 +132,62 @@ def test_ranks_that_come_together_are_not_late(tmp_path):
     assert [rank.arrival.lag_ns for rank in measured.ranks] == [0, 0, 0]
     assert measured.account.exposed_waiting_ns == 0
     assert measured.missing["straggler"] == "no rank came later to a collective than the others"
+
+
+def test_a_rank_that_is_late_in_one_step_is_so_in_one(tmp_path):
+    measured = run(tmp_path, [(0, None), (1, "host"), (0, None), (0, None)])
+    assert measured.straggler.model_dump(include={"rank", "lag_ns", "steps_share"}) == {
+        "rank": 1,
+        "lag_ns": 0,
+        "steps_share": 0.25,
+    }
+
+
+def test_ranks_that_take_turns_have_no_straggler(tmp_path):
+    measured = run(tmp_path, [(0, "host"), (1, "host"), (2, "host"), (0, None)])
+    assert [sum(step.lag_ns for step in rank.arrival.steps) for rank in measured.ranks] == [300 * US] * 3
+    assert measured.missing["straggler"].startswith("the ranks take turns")
+
+
+def test_hosts_of_one_name_may_be_two(tmp_path):
+    """Their clocks are 30 s apart."""
+    measured = run(tmp_path, [(2, "host")] * STEPS, ahead=(0, 30_000_000, 0), host_name="localhost")
+    assert [rank.clock_ahead_ns for rank in measured.ranks] == [0, 30_000_000 * US, 0]
+    assert [rank.arrival.lag_ns for rank in measured.ranks] == [0, 0, 300 * US]
+
+
+def test_what_a_drifting_clock_explains_is_no_lag(tmp_path):
+    """Rank 1 runs ahead by 10 us more in each step: 0 to 30, aligned at 15, so that 15, 5, 5 and 15 remain."""
+    ranks = [trace(rank, [(0, None)] * STEPS) for rank in range(3)]
+    for event in ranks[1]:
+        event["ts"] += 10 * (event["ts"] // 1000)
+    measured = measure_events(tmp_path, *ranks)
+    assert (measured.ranks[1].clock_ahead_ns, measured.ranks[1].clock_residual_ns) == (15 * US, 10 * US)
+    assert [step.lag_ns for rank in measured.ranks for step in rank.arrival.steps] == [0] * 3 * STEPS
+    assert measured.missing["straggler"] == "no rank came later to a collective than the others"
+
+
+@pytest.mark.parametrize(
+    ("more_ns", "cause", "covers"),
+    [
+        # As much idle as before, for another reason: what remains is compute.
+        ({"compute_ns": 40, "host_idle_ns": 100, "launch_idle_ns": 1, "dependency_idle_ns": -101}, "slower compute", 1),
+        # Idle grew by 60 and compute shrank by 20: 40, of which input is 45 of 60.
+        ({"compute_ns": -20, "input_idle_ns": 45, "gc_idle_ns": 15}, "input", 0.75),
+        # 30 + 30 less 20, which both pay alike.
+        ({"compute_ns": 30, "copy_ns": 30, "host_idle_ns": -20}, "slower compute", 0.5),
+        # Idle shrank by 10 in all: compute grew by as much more.
+        ({"compute_ns": 50, "input_idle_ns": 10, "host_idle_ns": -20}, "slower compute", 1),
+        ({"compute_ns": 14, "copy_ns": 13, "gc_idle_ns": 13}, None, None),
+    ],
+)
+def test_what_shrank_is_taken_off_what_grew(more_ns, cause, covers):
+    """40 ns late in all."""
+    calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
+    exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    late = [Lateness(0, 1, "cuda:0", 40, 40.0, {name: float(each) for name, each in more_ns.items()})]
+    found = arrivals(exchanges, late, {0: 5.0, 1: 5.0})[1]
+    assert (found.known("cause"), found.known("cause_share")) == (cause, covers and pytest.approx(covers))
 
 
 @settings(deadline=None, max_examples=15)

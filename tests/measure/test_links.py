@@ -3,16 +3,20 @@
 import gzip
 import json
 from collections import defaultdict
+from dataclasses import replace
 from statistics import median
 
 import pytest
 
+from dptune.commands.sweeps import sweep_of
+from dptune.errors import UsageError
 from dptune.measure import measure
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.links import Sweep, fitted, from_sweep, links, scope
 from dptune.measure.exchange.matching import RankCalls, match
 from dptune.measured import RankFigures
-from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
+from dptune.runfile import form
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, read
 from dptune.trace import load
 
 KB = 1000
@@ -104,6 +108,16 @@ def test_a_range_that_is_closed_a_little_late_does_not_share():
     assert (one.calls, one.shared_calls) == (4, 0)
 
 
+def test_a_long_wait_does_not_hide_what_shares_the_transfer():
+    """Rank 0 waits 100 us, then the data move for 1.5 us: with a broadcast beside them, or beside the last 0.06 us."""
+    first, second = ran(one_after_the_other(times=TIMES[:1], waited=100_000), waits=(0, 100_000))
+    for begins, shared in ((100_000, 1), (101_440, 0)):
+        beside = [*first.calls, Call(0, "broadcast", begins, 1500, "tp", 2, "f", 64)]
+        ranks = [RankCalls(0, "cuda:0", 0, [0], beside), second]
+        (one,) = links(match(ranks, 2), ranks, figures(), None)
+        assert (one.calls, one.shared_calls) == (1 - shared, shared)
+
+
 def test_collectives_that_only_touch_do_not_share():
     ranks = ran(one_after_the_other(gap=0), waits=(0, 0))
     (one,) = links(match(ranks, 2), ranks, figures(), None)
@@ -165,6 +179,50 @@ def test_a_sweep():
     assert (gather.algbw_gb_per_s, gather.busbw_gb_per_s) == pytest.approx((2.0, 1.0))
     assert gather.calls == 210
     assert p2p.missing["alpha_us"].startswith("1 message size: a fit needs")
+
+
+def test_a_message_of_no_bytes_takes_the_latency():
+    sizes = [SizeTimes(size, ns / 1e9, ns / 1e9, ns / 1e9, 7, 70) for size, ns in ((0, 1000), *TIMES)]
+    (one,) = from_sweep(Sweep(replace(SWEEP, kinds=[KindTimes("all_gather", [0, 1], sizes)]), "links.json"))
+    assert (one.alpha_us, one.algbw_gb_per_s) == pytest.approx((1.0, 2.0))
+
+
+NOT_MEASURED = [
+    {"median_s": float("nan")},
+    {"q1_s": float("nan"), "q3_s": float("nan")},
+    {"q3_s": float("inf")},
+    {"median_s": 0.0, "q1_s": 0.0},
+    {"q1_s": -1e-6},
+    {"q1_s": 2e-6},
+    {"median_s": 1e300, "q3_s": 1e300},
+    {"calls": -3},
+    {"samples": 0},
+    {"message_bytes": -1},
+    {"message_bytes": 10**30},
+]
+
+
+@pytest.mark.parametrize("wrong", NOT_MEASURED, ids=str)
+def test_a_sweep_that_nobody_measured_is_refused_where_named_and_else_left_out(tmp_path, capsys, wrong):
+    good = SizeTimes(KB, 1e-6, 1e-6, 1e-6, 7, 70)
+    path = tmp_path / "links.json"
+    (tmp_path / "run.json").touch()
+    form.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [good])]))
+    assert sweep_of([tmp_path], None).record.kinds[0].sizes == [good]
+    form.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [replace(good, **wrong)])]))
+    with pytest.raises(UsageError, match="sizes, times or counts"):
+        sweep_of([], path)
+    assert sweep_of([tmp_path], None) is None
+    assert "links.json is left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [KindTimes("p2p", [0, 2]), KindTimes("p2p", [-1, 1]), "twice"], ids=str)
+def test_ranks_and_sizes_of_a_sweep_are_its_own(tmp_path, kind):
+    if kind == "twice":
+        kind = KindTimes("p2p", [0, 1], [SizeTimes(KB, 1e-6, 1e-6, 1e-6, 7, 70)] * 2)
+    form.write(tmp_path / "links.json", replace(SWEEP, kinds=[kind]))
+    with pytest.raises(ValueError, match=r"does not have|one message size twice"):
+        read(tmp_path / "links.json")
 
 
 def test_a_sweep_comes_after_what_the_run_itself_shows():

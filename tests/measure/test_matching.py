@@ -1,6 +1,7 @@
 """Which calls of the ranks are one exchange: by number, by order, and with calls missing at the head or the tail."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from dptune.measure import measure
 from dptune.measure.exchange.calls import Call
-from dptune.measure.exchange.clocks import clocks
+from dptune.measure.exchange.clocks import clocks, matched
 from dptune.measure.exchange.collectives import collectives
 from dptune.measure.exchange.matching import RankCalls, match
 from dptune.measure.exchange.waiting import splits
@@ -81,6 +82,84 @@ def test_a_call_that_misses_at_the_head_shifts_the_others():
     assert [int(one.end_ns[1] - one.end_ns[0]) for one in found] == [10**9] * 4
 
 
+@pytest.mark.parametrize("host", ["a", None])
+def test_a_call_that_misses_in_the_middle_is_told_by_the_time(host):
+    kinds = ["all_reduce"] * 10
+    whole, lacking = calls(kinds), calls(kinds, late=[50] * 10)
+    del lacking[5]
+    found, known = matched([rank(0, whole), rank(1, lacking)], 2, {0: host, 1: host})
+    assert starts(found) == [[1000 * at, 1000 * at + 50] for at in range(10) if at != 5]
+    assert {one.basis for one in found} == {"shift"}
+    assert (known[1].ahead_ns, known[1].residual_ns) == (0, 0)
+
+
+def test_calls_that_miss_at_both_ends_of_ranks_that_share_a_clock():
+    """As many on each rank, so that each would be taken for the next."""
+    kinds = ["all_reduce"] * 10
+    found, _ = matched([rank(0, calls(kinds)[:-1]), rank(1, calls(kinds)[1:])], 2, {0: "a", 1: "a"})
+    assert starts(found) == [[1000 * at] * 2 for at in range(1, 9)]
+
+
+def test_calls_that_were_never_one_are_not_matched():
+    """The third of rank 1 comes 3,000 ns late: the other has left long ago."""
+    kinds = ["all_reduce"] * 3
+    ranks = [rank(0, calls(kinds)), rank(1, [*calls(kinds)[:2], *calls(["all_reduce"], first_ns=5000)])]
+    found, _ = matched(ranks, 2, {0: "a", 1: "a"})
+    assert starts(found) == [[0, 0], [1000, 1000]]
+    numbered = [rank(own.rank, [replace(c, sequence=at) for at, c in enumerate(own.calls)]) for own in ranks]
+    assert len(matched(numbered, 2, {0: "a", 1: "a"})[0]) == 3  # what bears a number is sure
+
+
+@pytest.mark.parametrize(
+    ("config", "groups"),
+    [
+        ({"0": 4, "1": 2}, None),
+        ({"0": 4, "1": 4}, 4),
+        ({"0": 4}, 4),
+    ],
+)
+def test_calls_that_name_no_group_are_one_only_where_every_group_holds_all_ranks(tmp_path, config, groups):
+    """Two pairs reduce from 20 on, one for 40 us and one for 4: nobody waits, if they are not one collective."""
+    for number in range(4):
+        lasts = 40 if number < 2 else 4
+        events = [event("user_annotation", "ProfilerStep#0", 0, 100), event("cpu_op", "aten::mm", 1, 5)]
+        events += [event("user_annotation", "gloo:all_reduce", 20, lasts) | {"tid": 2}]
+        about = {"backend": "gloo", "rank": number, "world_size": 4}
+        about |= {"pg_config": [{"pg_name": name, "pg_size": size} for name, size in config.items()]}
+        document = {"schemaVersion": 1, "distributedInfo": about, "traceEvents": events}
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    measured = measure(load([tmp_path]))
+    (found,) = measured.collectives
+    if groups:
+        assert (found.matched, found.waiting_ns) == ("order", 2 * 36_000)
+    else:
+        assert "matched" in found.missing
+        assert (measured.account.exposed_waiting_ns, measured.account.exposed_unsplit_ns) == (0, 2 * 44_000)
+
+
+def test_more_ranks_than_a_group_holds_are_several_groups():
+    assert match([rank(n, calls(["all_reduce"], group="tp", group_size=2)) for n in range(4)], 4) == []
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (None, None)])
+def test_an_uneven_exchange_is_as_large_as_its_largest_part(numbers):
+    """Rank 0 sends 4,000 bytes, then 16,000; rank 1 the other way round, each time 100 ns after rank 0."""
+    sizes = [4_000, 16_000]
+    ranks = [
+        rank(
+            number,
+            [
+                Call(0, "all_to_all", 1000 * at + late, 250 - late, "g", 2, "f", size, sequence=sequence)
+                for at, (size, sequence) in enumerate(zip(own, numbers, strict=True))
+            ],
+        )
+        for number, (own, late) in enumerate([(sizes, 0), (sizes[::-1], 100)])
+    ]
+    (row,) = collectives(ranks, match(ranks, 2), [SimpleNamespace(windows=1)] * 2)
+    assert (row.message_bytes, row.calls, row.transfer_ns, row.waiting_ns) == (16_000, 4, 150, 200)
+    assert row.algbw_gb_per_s == pytest.approx(16_000 / 150)
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 3)), min_size=3, max_size=20),
@@ -121,15 +200,16 @@ def test_transfer_is_what_the_last_to_come_takes():
 
 
 @pytest.mark.parametrize(
-    ("hosts", "basis", "ahead_ns", "residual_ns"),
+    ("hosts", "apart_ns", "basis", "ahead_ns", "residual_ns"),
     [
-        ({0: "a", 1: "b"}, "collectives", 5_000, 2),
-        ({0: None, 1: None}, "collectives", 5_000, 2),
-        ({0: "a", 1: "a"}, "host", 0, 5_000),
+        ({0: "a", 1: "b"}, 5_000, "collectives", 5_000, 2),
+        ({0: None, 1: None}, 5_000, "collectives", 5_000, 2),
+        ({0: "a", 1: "a"}, 900, "host", 0, 900),
+        ({0: "a", 1: "a"}, 5_000, "collectives", 5_000, 2),  # calls of 500 ns: not one clock
     ],
 )
-def test_clocks(hosts, basis, ahead_ns, residual_ns):
-    ends = np.array([0, 2, -2, 3, -3]) + 5_000
+def test_clocks(hosts, apart_ns, basis, ahead_ns, residual_ns):
+    ends = np.array([0, 2, -2, 3, -3]) + apart_ns
     second = [
         Call(0, "all_reduce", call.start_ns + int(off), call.dur_ns)
         for call, off in zip(calls(["all_reduce"] * 5), ends, strict=True)

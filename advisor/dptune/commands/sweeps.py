@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,23 +29,28 @@ def links_option(parser: argparse.ArgumentParser) -> None:
 def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
     """The sweep to report with: `links`, else links.json in a run folder, else the one beside it; None without any.
 
-    Raises UsageError where `links` cannot be read; any other that cannot be is passed over.
+    Raises UsageError where `links` cannot be read; any other that cannot be is passed over, and standard error says so.
     """
     from dptune.measure.exchange.links import Sweep
-    from dptune.runfile import form
-    from dptune.runfile.links import LinkRecord
+    from dptune.present.visible import visible
+    from dptune.runfile.links import read
     from dptune.runfile.paths import is_run_folder
 
     if links is not None:
         try:
-            return Sweep(form.read(links, LinkRecord), str(links), asked=True)
+            return Sweep(read(links), str(links), asked=True)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--links: {links} cannot be read: {error}", "make one with `dptune links`") from None
+            why = (isinstance(error, OSError) and error.strerror) or error
+            raise UsageError(f"--links: {links} cannot be read: {why}", "make one with `dptune links`") from None
     folders = [Path(path) for path in paths if "://" not in str(path)]
     own = [folder for folder in folders if folder.is_dir() and is_run_folder(folder)]
     for place in [*own, *(folder.resolve().parent for folder in own)]:
-        with contextlib.suppress(OSError, ValueError):
-            return Sweep(form.read(place / LINKS_JSON, LinkRecord), str(place / LINKS_JSON))
+        try:
+            return Sweep(read(place / LINKS_JSON), str(place / LINKS_JSON))
+        except OSError:
+            continue
+        except ValueError as error:
+            print(f"dptune: warning: {visible(f'{place / LINKS_JSON} is left out: {error}')}", file=sys.stderr)
     return None
 
 

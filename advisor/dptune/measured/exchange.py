@@ -19,7 +19,9 @@ class CollectiveFigures(Figures):
     group: Figure[str] = Field(ABSENT, description="name of the process group")
     group_size: Figure[int] = Field(ABSENT, description="ranks in the process group")
     dtype: Figure[str] = Field(ABSENT, description="type of the elements sent")
-    message_bytes: Figure[int] = Field(ABSENT, description="max(input, output) of one call, bytes")
+    message_bytes: Figure[int] = Field(
+        ABSENT, description="max(input, output) of one call, bytes; of an uneven one, of the rank that sends most"
+    )
     calls: int = Field(description="calls inside steps, all ranks together")
     calls_per_step: float = Field(description="per rank and step")
     median_ns: int = Field(description="median duration of one call on one rank, waiting included")
@@ -28,7 +30,7 @@ class CollectiveFigures(Figures):
     matched: Figure[MatchBasis] = Field(
         ABSENT,
         description="what tells which calls of the ranks are one collective: its number, their order, or their order "
-        "shifted where ranks lack calls; the least sure that was needed",
+        "shifted, or the time at which they ran, where ranks lack calls; the least sure that was needed",
     )
     transfer_ns: Figure[int] = Field(
         ABSENT, description="median over calls of the shortest duration over the ranks: that of the last to come"
@@ -132,9 +134,9 @@ class ArrivalFigures(Figures):
 
 
 class StragglerFigures(Model):
-    """The rank that the others wait for most."""
+    """The rank that the others wait for most: half of all lag or more is its own."""
 
     rank: int = Field(description="number of the rank")
     lag_ns: int = Field(description="median over steps of how late it came")
-    steps_share: float = Field(description="the share of steps in which no rank came later: how stable this is")
+    steps_share: float = Field(description="the share of steps in which it came late and no rank later")
     waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")

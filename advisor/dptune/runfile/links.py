@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from dptune.runfile import form
 
 SCHEMA_VERSION = "0.1"
 LINKS_JSON = "links.json"
+_MOST_BYTES = 2**63 - 1
+_LEAST_S, _MOST_S = 1e-9, 86_400.0  # of a call: a nanosecond, a day
 
 
 @dataclass
@@ -75,3 +80,29 @@ class LinkRecord:
     kinds: list[KindTimes] = field(default_factory=list)
     ended: str = "complete"
     note: str = ""
+
+
+def read(path: Path) -> LinkRecord:
+    """Read a sweep. Raises OSError, or ValueError with one sentence on what cannot have been measured."""
+    record = form.read(path, LinkRecord)
+    for kind in record.kinds:
+        if not all(0 <= rank < record.world_size for rank in kind.ranks):
+            raise ValueError(f"{path.name}: {kind.kind!r} names ranks that a run of {record.world_size} does not have")
+        if len({size.message_bytes for size in kind.sizes}) < len(kind.sizes):
+            raise ValueError(f"{path.name}: {kind.kind!r} holds one message size twice")
+        for size in kind.sizes:
+            if not _measurable(size):
+                raise ValueError(
+                    f"{path.name}: no measurement of {kind.kind!r} has the sizes, times or counts it holds"
+                )
+    return record
+
+
+def _measurable(size: SizeTimes) -> bool:
+    """False for NaN too."""
+    return (
+        0 <= size.message_bytes <= _MOST_BYTES
+        and size.samples >= 1
+        and size.calls >= 1
+        and _LEAST_S <= size.q1_s <= size.median_s <= size.q3_s <= _MOST_S
+    )

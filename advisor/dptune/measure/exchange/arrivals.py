@@ -10,9 +10,12 @@ from dptune.measure.exchange.lag import Lateness, lags
 from dptune.measure.exchange.matching import Exchange
 from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, StragglerFigures
 
-ALONE = "it takes the traces of at least two ranks, and all of those of a collective, to tell who came late"
+ALONE = "it takes all ranks of a collective, at least two, and its process group, to tell who came late"
 NEVER = "no rank came later to a collective than the others"
+TURNS = "the ranks take turns: none is late for as long as all others together"
+_IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
+_LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _CAUSES: dict[str, LagCause] = {
     "input_idle_ns": "input",
@@ -59,13 +62,16 @@ def arrivals(
     }
 
 
-def straggler(ranks: Mapping[int, ArrivalFigures], account: Account | None) -> StragglerFigures | None:
-    """The rank with the greatest lag over all steps; None where no lag is known, or no rank came late."""
-    if not ranks or account is None or not account.window_ns:
-        return None
-    worst = max(ranks, key=lambda rank: sum(step.lag_ns for step in ranks[rank].steps))
-    if not any(step.lag_ns for step in ranks[worst].steps):
-        return None
+def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> StragglerFigures | str:
+    """The rank with half of all lag or more, over all steps; or why there is none."""
+    if not ranks or not account.window_ns:
+        return ALONE
+    lag_ns = {rank: sum(step.lag_ns for step in figures.steps) for rank, figures in ranks.items()}
+    worst = max(lag_ns, key=lambda rank: lag_ns[rank])
+    if not lag_ns[worst]:
+        return NEVER
+    if lag_ns[worst] < _LEAST_PART * sum(lag_ns.values()):
+        return TURNS
     latest: dict[int, int] = defaultdict(int)
     for figures in ranks.values():
         for step in figures.steps:
@@ -74,7 +80,7 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account | None) -> S
     return StragglerFigures(
         rank=worst,
         lag_ns=ranks[worst].lag_ns,
-        steps_share=sum(step.lag_ns == latest[step.number] for step in own) / len(own),
+        steps_share=sum(0 < step.lag_ns == latest[step.number] for step in own) / len(own),
         waiting_share=account.share("exposed_waiting_ns"),
     )
 
@@ -110,11 +116,22 @@ def _compute(rank: int, operations: Mapping[int, float]) -> LagCause:
 
 
 def _cause(more: Mapping[str, float], lag_ns: float, compute: LagCause) -> tuple[LagCause | None, float | None]:
-    if lag_ns <= 0:
-        return None, None
     totals: dict[LagCause, float] = defaultdict(float)
     for name, more_ns in more.items():
         totals[_CAUSES.get(name, compute)] += more_ns
-    cause = max(totals, key=lambda one: totals[one])
-    covers = totals[cause] / lag_ns
+    netted = _netted(totals | _netted({cause: totals[cause] for cause in _IDLE}))
+    cause = max(netted, key=lambda one: netted[one])
+    lag_ns = max(lag_ns, sum(netted.values()))
+    covers = netted[cause] / lag_ns if lag_ns > 0 else 0.0
     return (cause, covers) if covers >= _LEAST_COVER else (None, None)
+
+
+def _netted(more: Mapping[LagCause, float]) -> dict[LagCause, float]:
+    """The same sum, after what shrank is taken off what grew, or what grew off what shrank, each in proportion."""
+    grew = sum(each for each in more.values() if each > 0)
+    shrank = -sum(each for each in more.values() if each < 0)
+    left = max(grew, shrank) - min(grew, shrank)
+    return {
+        cause: each * left / max(grew, shrank) if each and (each > 0) == (grew > shrank) else 0.0
+        for cause, each in more.items()
+    }

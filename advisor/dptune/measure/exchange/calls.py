@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
 from dptune.measure.exchange.kinds import UNKNOWN, kernel_dtype, kind_of
+from dptune.measure.exchange.shapes import size_of, tensors_of
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints
@@ -18,10 +16,11 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
-from dptune.trace.schema import NONE, integer
+from dptune.trace.schema import NONE
 
 _NCCL = "nccl:"
 _GATHERING = ("all_gather", "gather")
+_RUN_AS = {"reduce_scatter": "all_reduce"}  # by gloo, under the name of the latter
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Call:
     """One collective on one rank. `step` is the index of its step; what the trace does not say is None.
 
     `start_ns` is on the trace's own clock; `members` the ranks of the group as the trace writes them; `row` is that of
-    its event in the columns.
+    its event in the columns. `ambiguous`: it names no group, and is of one of several that do not hold the same ranks.
     """
 
     step: int
@@ -43,6 +42,16 @@ class Call:
     members: str | None = None
     sequence: int | None = None
     row: int = NONE
+    ambiguous: bool = False
+
+
+@dataclass(frozen=True)
+class _Unnamed:
+    """The process group of the calls of a trace that do not name theirs."""
+
+    group: str | None = None
+    group_size: int | None = None
+    ambiguous: bool = False
 
 
 # By number of the rank and name of the device.
@@ -55,18 +64,19 @@ def calls(view: RankView, device: DeviceView) -> list[Call]:
     chosen = own.work == Work.COMMUNICATION
     rows, steps = own.rows[chosen], device.launched_in[chosen]
     described = {row: at for at, row in enumerate(view.trace.collectives.row.tolist())}
+    unnamed = _unnamed(view.trace)
     if own.on_cpu:
         kinds = _gloo_kinds(columns)
         order = np.argsort(columns.ts_ns[rows], kind="stable").tolist()
-        return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds, described) for at in order]
+        return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds, described, unnamed) for at in order]
     launch = own.launch[chosen]
     titles = _titles(columns, launch)
     when = np.where(launch == UNLAUNCHED, columns.ts_ns[rows], columns.ts_ns[launch])
-    order = np.argsort(when, kind="stable").tolist()
-    return [_nccl_call(view.trace, int(rows[at]), int(steps[at]), titles[at], described) for at in order]
+    order = np.lexsort((columns.ts_ns[rows], when)).tolist()  # a graph launches several at once
+    return [_nccl_call(view.trace, int(rows[at]), int(steps[at]), titles[at], described, unnamed) for at in order]
 
 
-def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[int, int]) -> Call:
+def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[int, int], unnamed: _Unnamed) -> Call:
     columns, told = trace.columns, trace.collectives
     name, start_ns, dur_ns = columns.name(row), int(columns.ts_ns[row]), int(columns.dur_ns[row])
     at = described.get(row)
@@ -75,11 +85,11 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
         known = kind_of(title) if title else UNKNOWN
         known = known if known != UNKNOWN else kind_of(name)
         dtype = dtype_of(kernel_dtype(name))
-        return Call(step, known, start_ns, dur_ns, *_only_group(trace), dtype=dtype, row=row)
+        return _of_unnamed(Call(step, known, start_ns, dur_ns, dtype=dtype, row=row), unnamed)
     dtype = dtype_of(told.word(told.dtype, at))
     elements = max(int(told.in_elements[at]), int(told.out_elements[at]))
     size = int(told.group_size[at])
-    return Call(
+    call = Call(
         step,
         kind_of(kind),
         start_ns,
@@ -87,58 +97,43 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
         group=told.word(told.group, at),
         group_size=size if size > 0 else None,
         dtype=dtype,
-        message_bytes=elements * bytes_of(dtype) if dtype and elements >= 0 else None,
+        message_bytes=size_of(elements * bytes_of(dtype)) if dtype and elements >= 0 else None,
         members=told.word(told.group_ranks, at),
         sequence=int(told.sequence[at]) if told.sequence[at] != NONE else None,
         row=row,
     )
+    return call if call.group is not None else replace(call, ambiguous=unnamed.ambiguous)
 
 
-def _gloo_call(trace: Trace, row: int, step: int, kinds: dict[int, str], described: dict[int, int]) -> Call:
+def _gloo_call(
+    trace: Trace, row: int, step: int, kinds: dict[int, str], described: dict[int, int], unnamed: _Unnamed
+) -> Call:
     columns, told = trace.columns, trace.collectives
     kind = kinds.get(row) or kind_of(columns.name(row))
-    group, group_size = _only_group(trace)
     at = described.get(row)
-    dtype, total_bytes = (None, None) if at is None else _tensors(told.word(told.dims, at), told.word(told.types, at))
+    dtype, total_bytes = (None, None) if at is None else tensors_of(told.word(told.dims, at), told.word(told.types, at))
     if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
-        total_bytes = total_bytes * group_size if group_size else None
+        total_bytes = total_bytes * unnamed.group_size if unnamed.group_size else None
     start_ns, dur_ns = int(columns.ts_ns[row]), int(columns.dur_ns[row])
-    return Call(step, kind, start_ns, dur_ns, group, group_size, dtype, total_bytes, row=row)
+    size = None if total_bytes is None else size_of(total_bytes)
+    return _of_unnamed(Call(step, kind, start_ns, dur_ns, dtype=dtype, message_bytes=size, row=row), unnamed)
 
 
-def _only_group(trace: Trace) -> tuple[str | None, int | None]:
-    """The process group of calls that do not name theirs: the only one there is, if there is only one."""
-    groups = trace.distributed.groups
+def _unnamed(trace: Trace) -> _Unnamed:
+    """The only group of a trace, if there is only one; of several, which it is matters unless all hold every rank."""
+    groups = dict(trace.distributed.groups)
+    told = trace.collectives
+    for at in np.unique(told.group, return_index=True)[1].tolist():
+        name = told.word(told.group, at)
+        if name is not None:
+            groups.setdefault(name, int(told.group_size[at]))
     if len(groups) == 1:
-        return next(iter(groups.items()))
-    return None, None
+        return _Unnamed(*next(iter(trace.distributed.groups.items()), (None, None)))
+    return _Unnamed(ambiguous=any(size != trace.distributed.world_size for size in groups.values()))
 
 
-def _tensors(dims_json: str | None, types_json: str | None) -> tuple[str | None, int | None]:
-    """Type and bytes of a call's tensors from `Input Dims` and `Input type`; None where they were not recorded."""
-    try:
-        dims, types = msgspec.json.decode(dims_json or ""), msgspec.json.decode(types_json or "")
-    except (ValueError, RecursionError):
-        return None, None
-    if not isinstance(dims, list) or not isinstance(types, list):
-        return None, None
-    found = [(dtype_of(word), shape) for word, shape in zip(types, dims, strict=False)]
-    known = [(dtype, shape) for dtype, shape in found if dtype is not None]
-    if not known:
-        return None, None
-    return known[0][0], sum(_elements(shape) * bytes_of(dtype) for dtype, shape in known)
-
-
-def _elements(shape: Any) -> int:
-    """Elements of a shape, or of a list of shapes, however deep."""
-    total, left = 0, [shape]
-    while left:
-        part = left.pop()
-        if isinstance(part, list):
-            inner = [one for one in part if isinstance(one, list)]
-            total += 0 if inner else math.prod(max(integer(length), 0) for length in part)
-            left += inner
-    return total
+def _of_unnamed(call: Call, unnamed: _Unnamed) -> Call:
+    return replace(call, group=unnamed.group, group_size=unnamed.group_size, ambiguous=unnamed.ambiguous)
 
 
 def _titles(columns: Columns, launch: Ints) -> list[str]:
@@ -158,8 +153,8 @@ def _gloo_kinds(columns: Columns) -> dict[int, str]:
 def asked(columns: Columns) -> dict[int, int]:
     """The rows of the `c10d::` operators that asked for gloo's events, by the rows of those; {} where they do not fit.
 
-    Workers take calls in the order they were made, so both in order of time are the same sequence unless some were not
-    recorded.
+    Workers take calls in the order they were made, so both in order of time are the same sequence of kinds unless some
+    were not recorded, or those of several process groups overtook each other.
     """
     events = columns.rows(named=lambda name: name.startswith("gloo:"))
     operators = columns.rows(named=lambda name: name.startswith("c10d::") and kind_of(name) != UNKNOWN)
@@ -170,4 +165,8 @@ def asked(columns: Columns) -> dict[int, int]:
     operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
     if (columns.ts_ns[operators] > columns.ts_ns[events]).any():
         return {}
+    for event, operator in zip(events.tolist(), operators.tolist(), strict=True):
+        called = kind_of(columns.name(operator))
+        if kind_of(columns.name(event)) not in (called, _RUN_AS.get(called)):
+            return {}
     return dict(zip(events.tolist(), operators.tolist(), strict=True))

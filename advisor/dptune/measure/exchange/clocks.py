@@ -1,7 +1,8 @@
 """Whether the clocks of the ranks agree, and by how much each is ahead of the first rank's.
 
 Ranks of one host share a clock. Those of other hosts, or of unknown ones, are aligned on the ends of symmetric
-collectives, which no rank can leave before the last has come; those ends are then no evidence of anything else.
+collectives, which no rank can leave before the last has come; those ends are then no evidence of anything else. So are
+those of one host whose collectives end too far apart for one clock: containers often bear the same name.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from dptune.measure.exchange.matching import Exchange
+from dptune.measure.exchange.matching import Exchange, RankCalls, match, possible
 from dptune.measure.intervals import Ints
+
+_TOO_FAR = 2  # times the transfer of a collective
+_MOST_OFF = 2  # times the residual: two clocks that drift apart evenly are aligned in the middle
 
 
 @dataclass(frozen=True)
@@ -29,29 +33,50 @@ class Clock:
     residual_ns: int | None
     basis: Literal["reference", "host", "collectives"]
 
+    @property
+    def off_ns(self) -> int:
+        """How far it may be off, where nothing else is known."""
+        return _MOST_OFF * (self.residual_ns or 0)
+
+
+def matched(
+    ranks: Sequence[RankCalls], world_size: int | None, hosts: Mapping[int, str | None]
+) -> tuple[list[Exchange], dict[int, Clock]]:
+    """The exchanges of a run and the clocks of its ranks: each tells of the other.
+
+    First the ranks of one host are taken to share a clock. What the clocks then found deny is no exchange.
+    """
+    reference = hosts[min(hosts)] if hosts else None
+    supposed = {rank: Clock(0, None, "host") for rank, host in hosts.items() if host is not None and host == reference}
+    found = clocks(match(ranks, world_size, supposed), hosts)
+    exchanges = [one for one in match(ranks, world_size, found) if possible(one, found)]
+    return exchanges, found
+
 
 def clocks(exchanges: Sequence[Exchange], hosts: Mapping[int, str | None]) -> dict[int, Clock]:
     """The clock of each rank that can be read by that of the lowest; ranks that cannot be are left out."""
     if not hosts:
         return {}
-    apart: dict[tuple[int, int], list[Ints]] = defaultdict(list)
+    apart: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for exchange in exchanges:
         if exchange.symmetric:
             first, *others = exchange.ranks.tolist()
             for at, rank in enumerate(others, 1):
-                apart[first, rank].append(exchange.end_ns[at] - exchange.end_ns[0])
-    neighbours: dict[int, dict[int, Ints]] = defaultdict(dict)
-    for (first, rank), differences in apart.items():
-        between = np.array(differences, dtype=np.int64)
-        neighbours[first][rank], neighbours[rank][first] = between, -between
+                apart[first, rank].append((int(exchange.end_ns[at] - exchange.end_ns[0]), exchange.transfer_ns))
+    neighbours: dict[int, dict[int, tuple[Ints, float]]] = defaultdict(dict)
+    for (first, rank), pairs in apart.items():
+        between, transfers = np.array(pairs, dtype=np.int64).T
+        too_far = _TOO_FAR * float(np.median(transfers))
+        neighbours[first][rank], neighbours[rank][first] = (between, too_far), (-between, too_far)
     reference = min(hosts)
     found = {reference: Clock(0, None, "reference")}
     waiting = deque([reference])
     while waiting:
         known = waiting.popleft()
-        for rank, between in sorted(neighbours[known].items()):
+        for rank, (between, too_far) in sorted(neighbours[known].items()):
             if rank not in found:
-                found[rank] = _clock(found[known], between, hosts[known], hosts[rank])
+                same = hosts[known] is not None and hosts[known] == hosts[rank]
+                found[rank] = _clock(found[known], between, too_far if same else None)
                 waiting.append(rank)
     for rank, host in hosts.items():
         if rank not in found and host is not None and host == hosts[reference]:
@@ -59,8 +84,14 @@ def clocks(exchanges: Sequence[Exchange], hosts: Mapping[int, str | None]) -> di
     return found
 
 
-def _clock(known: Clock, between: Ints, host: str | None, other: str | None) -> Clock:
-    same = host is not None and host == other
-    shift = 0 if same else round(float(np.median(between)))
-    residual = round(float(np.median(np.abs(between - shift))))
-    return Clock(known.ahead_ns + shift, residual, "host" if same else "collectives")
+def _clock(known: Clock, between: Ints, too_far_ns: float | None) -> Clock:
+    """`between` is how far the ends lie apart; `too_far_ns` how far at most with one clock, None for two hosts."""
+    residual = _middle(np.abs(between))
+    if too_far_ns is not None and residual <= too_far_ns:
+        return Clock(known.ahead_ns, residual, "host")
+    shift = _middle(between)
+    return Clock(known.ahead_ns + shift, _middle(np.abs(between - shift)), "collectives")
+
+
+def _middle(values: Ints) -> int:
+    return round(float(np.median(values)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -56,15 +57,20 @@ def _inside(ran: Sequence[Call]) -> list[Call]:
 def collectives(
     ranks: Sequence[RankCalls], exchanges: Sequence[Exchange], views: Sequence[RankView]
 ) -> list[CollectiveFigures]:
-    """One record per kind, group, type and size, largest total first."""
-    groups: dict[tuple[object, ...], list[Call]] = {}
-    for own in ranks:
-        for call in own.calls:
-            groups.setdefault((call.kind, call.group, call.group_size, call.dtype, call.message_bytes), []).append(call)
+    """One record per kind, group, type and size, largest total first; the size is the largest over the ranks."""
     matched: dict[tuple[object, ...], list[Exchange]] = {}
+    largest: dict[tuple[int, str, Call], int | None] = {}
     for exchange in exchanges:
         key = exchange.kind, exchange.group, exchange.dtype, exchange.message_bytes
         matched.setdefault(key, []).append(exchange)
+        for rank, device, call in zip(exchange.ranks.tolist(), exchange.devices, exchange.calls, strict=True):
+            largest[rank, device, call] = exchange.message_bytes
+    groups: dict[tuple[object, ...], list[Call]] = {}
+    for own in ranks:
+        for call in own.calls:
+            size = largest.get((own.rank, own.device, call), call.message_bytes)
+            alike = groups.setdefault((call.kind, call.group, call.group_size, call.dtype, size), [])
+            alike.append(call if size == call.message_bytes else replace(call, message_bytes=size))
     steps = sum(own.windows for own in views)
     unmatched = _UNMATCHED if len({own.rank for own in ranks}) > 1 else _ALONE
     found = []

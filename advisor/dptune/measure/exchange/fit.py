@@ -115,9 +115,11 @@ def _line(size: Floats, time: Floats) -> tuple[float, float] | None:
     slope = (time[second] - time[first]) / (size[second] - size[first])
     alpha = time[first] - slope * size[first]
     possible = (slope > 0) & (alpha >= 0)
-    through_zero = time[size > 0] / size[size > 0]
+    through_zero = time / size if size.all() else np.zeros(0)  # it gives a message of no bytes no time
     slopes = np.concatenate((slope[possible], through_zero))
     alphas = np.concatenate((alpha[possible], np.zeros(len(through_zero))))
+    if not len(slopes):
+        return None
     errors = _far(alphas[:, np.newaxis] + slopes[:, np.newaxis] * size, time)
     if errors.min() >= _far(time[:, np.newaxis], time).min():
         return None

@@ -30,6 +30,7 @@ _FARTHEST = 16  # how many collectives back the last shared end is looked for
 class Lateness:
     """The last rank to come to one collective: `late_ns` after the mean of the others, at `arrival_ns` of its clock.
 
+
     `more_ns`: by class of the account, what it did longer than the mean of the others since the end of the last
     collective that all of them had left before; empty where there is none.
     """
@@ -59,8 +60,12 @@ def comparable(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> li
 
 
 def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
-    """The last to come to each comparable collective, where they do not come at once."""
+    """The last to come to each comparable collective, where they do not come at once.
+
+    Whose lag in a step is no longer than its clock may be off is not late in it.
+    """
     found = []
+    off_ns = max((clocks[rank].off_ns for one in exchanges for rank in one.ranks.tolist()), default=0)
     for same in _by_members(exchanges):
         ahead = np.array([clocks[rank].ahead_ns for rank in same[0].ranks.tolist()], dtype=np.int64)
         arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
@@ -80,7 +85,8 @@ def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks:
                     more_ns={} if before[at] is None else dict(zip(CLASSES, more[at].tolist(), strict=True)),
                 )
             )
-    return found
+    by_step = lags(found)
+    return [one for one in found if by_step[one.step, one.rank] > off_ns]
 
 
 def lags(late: Sequence[Lateness]) -> dict[tuple[int, int], int]:

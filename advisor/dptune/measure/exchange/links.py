@@ -30,7 +30,7 @@ _NO_PEAK = "the links of this device are not known for certain from its name"
 _NETWORK = "nothing says what network joins the hosts"
 _NO_HOSTS = "the hosts of its ranks are not known"
 _SHARED = "every call shared its time with another collective"
-_OUTER = 0.05  # of a collective's time, at each end; 4 % was seen on a busy machine
+_OUTER = 0.05  # of a collective's transfer, at each end; 4 % was seen on a busy machine
 _NS_PER_S = 1e9
 
 Scope = Literal["intra-node", "inter-node", "unknown"]
@@ -159,7 +159,7 @@ def _shares(exchange: Exchange, crowded: Mapping[int, tuple[Ints, Ints]]) -> boo
         exchange.ranks.tolist(), exchange.start_ns.tolist(), exchange.end_ns.tolist(), strict=True
     ):
         starts, ends = crowded[rank]
-        outer = round(_OUTER * (end - start))
+        outer = round(_OUTER * exchange.transfer_ns)
         begun = int(np.searchsorted(starts, end - outer, side="left"))
         over = int(np.searchsorted(ends, start + outer, side="right"))
         if begun - over > 1:

@@ -3,22 +3,37 @@
 By the sequence number where the trace has them. Else, within a step and a process group, by order: where the ranks'
 calls are the same kinds and sizes in the same order, call n of one is call n of the other; where some ranks lack calls
 at the head or the tail, by the shift at which most kinds and sizes agree, and of several at which the ends agree best.
+No rank leaves a symmetric collective before the last has come: where the clocks are known and deny that, by the time at
+which the calls ran.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from dptune.measure.exchange.alignment import Row, by_order, by_sequence, by_time, together_ns
 from dptune.measure.exchange.calls import Call
 from dptune.measure.intervals import Ints
 from dptune.measured import MatchBasis
 
 SYMMETRIC = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-_FARTHEST = 64  # calls that may be missing at the head of a rank's step
+
+
+class Shared(Protocol):
+    """A clock that can be read by that of another rank."""
+
+    @property
+    def ahead_ns(self) -> int:
+        """What to take off its times."""
+
+    @property
+    def off_ns(self) -> int:
+        """How far it may be off after that."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +50,16 @@ class RankCalls:
     calls: Sequence[Call]
 
 
+_Part = tuple[RankCalls, list[Call]]  # of one rank, in one step and process group
+
+
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """One collective on the ranks that were read, at least two.
 
-    `ranks`, `start_ns` and `end_ns` are int64 arrays of one length, in order of rank; times are nanoseconds since the
-    epoch by each rank's own clock; `devices` the devices. `complete`: every rank of its group was read.
+    `message_bytes` is the largest over the ranks. `calls`, `ranks`, `devices`, `start_ns` and `end_ns` are of one
+    length, in order of rank; times are int64, nanoseconds since the epoch by each rank's own clock. `complete`: every
+    rank of its group was read.
     """
 
     step: int
@@ -50,6 +69,7 @@ class Exchange:
     message_bytes: int | None
     basis: MatchBasis
     complete: bool
+    calls: tuple[Call, ...]
     ranks: Ints
     devices: tuple[str, ...]
     start_ns: Ints
@@ -76,97 +96,86 @@ class Exchange:
         return int((self.end_ns - self.start_ns).sum()) - len(self.ranks) * self.transfer_ns
 
 
-def match(ranks: Iterable[RankCalls], world_size: int | None) -> list[Exchange]:
-    """The exchanges of a run, in the order of the first rank's calls."""
-    pools: dict[tuple[int, str | None, str | None], list[tuple[RankCalls, list[Call]]]] = defaultdict(list)
+def match(
+    ranks: Iterable[RankCalls], world_size: int | None, clocks: Mapping[int, Shared] | None = None
+) -> list[Exchange]:
+    """The exchanges of a run, in the order of the first rank's calls; `clocks` are those known so far, by rank."""
+    pools: dict[tuple[int, str | None, str | None], list[_Part]] = defaultdict(list)
     present = set()
     for own in ranks:
         present.add(own.rank)
         split: dict[tuple[int, str | None, str | None], list[Call]] = defaultdict(list)
         for call in own.calls:
-            split[own.numbers[call.step], call.group, call.members].append(call)
+            if not call.ambiguous:
+                split[own.numbers[call.step], call.group, call.members].append(call)
         for key, calls in split.items():
             pools[key].append((own, calls))
     found = []
     for (step, _, _), pool in sorted(pools.items(), key=lambda item: item[0][0]):
-        if len(pool) > 1 and len({own.rank for own, _ in pool}) == len(pool):
-            found += _of_pool(step, pool, world_size or len(present))
+        size = pool[0][1][0].group_size or world_size or len(present)
+        if 1 < len(pool) <= size and len({own.rank for own, _ in pool}) == len(pool):
+            found += _of_pool(step, sorted(pool, key=lambda one: one[0].rank), size, clocks or {})
     return found
 
 
-def _of_pool(step: int, pool: list[tuple[RankCalls, list[Call]]], world_size: int) -> list[Exchange]:
-    pool = sorted(pool, key=lambda one: one[0].rank)
-    if all(call.sequence is not None for _, calls in pool for call in calls):
-        rows, basis = _by_sequence([calls for _, calls in pool]), "sequence"
+def _of_pool(step: int, pool: list[_Part], size: int, clocks: Mapping[int, Shared]) -> list[Exchange]:
+    ranks = [calls for _, calls in pool]
+    basis: MatchBasis = "sequence"
+    if all(call.sequence is not None for calls in ranks for call in calls):
+        rows = by_sequence(ranks)
     else:
-        keys = [[(call.kind, call.message_bytes) for call in calls] for _, calls in pool]
-        alike = all(one == keys[0] for one in keys)
-        rows, basis = _by_shift(pool, keys), "order" if alike else "shift"
-    return [_exchange(step, row, pool, basis, world_size) for row in rows if sum(call is not None for call in row) > 1]  # type: ignore[arg-type]
+        rows, alike = by_order(ranks, [own.base_ns for own, _ in pool])
+        basis = "order" if alike else "shift"
+        if all(own.rank in clocks for own, _ in pool):
+            timed = _by_time(pool, rows, [clocks[own.rank] for own, _ in pool])
+            rows, basis = (rows, basis) if timed is None else (timed, "shift")
+    return [_exchange(step, row, pool, basis, size) for row in rows if sum(call is not None for call in row) > 1]
 
 
-def _exchange(
-    step: int, row: list[Call | None], pool: list[tuple[RankCalls, list[Call]]], basis: MatchBasis, world_size: int
-) -> Exchange:
+def _by_time(pool: list[_Part], rows: list[Row], clocks: Sequence[Shared]) -> list[Row] | None:
+    """The rows by time, where all ranks meet in more calls than by these rows, which some had left too early."""
+    base_ns = [own.base_ns - clock.ahead_ns for (own, _), clock in zip(pool, clocks, strict=True)]
+    slack_ns = max(clock.off_ns for clock in clocks)
+    kept = [row for row in rows if _kind(row) not in SYMMETRIC or together_ns(row, base_ns) >= -slack_ns]
+    if len(kept) == len(rows):
+        return None
+    timed = [row for row in by_time([calls for _, calls in pool], base_ns) if together_ns(row, base_ns) > 0]
+    return timed if _whole(timed) > _whole(kept) else None
+
+
+def possible(exchange: Exchange, clocks: Mapping[int, Shared]) -> bool:
+    """Whether no rank had left a symmetric collective before another came, as far as the clocks tell."""
+    known = [clocks[rank] for rank in exchange.ranks.tolist() if rank in clocks]
+    if exchange.basis == "sequence" or not exchange.symmetric or len(known) < len(exchange.ranks):
+        return True
+    ahead_ns = np.array([clock.ahead_ns for clock in known], dtype=np.int64)
+    together = (exchange.end_ns - ahead_ns).min() - (exchange.start_ns - ahead_ns).max()
+    return bool(together >= -max(clock.off_ns for clock in known))
+
+
+def _kind(row: Row) -> str:
+    return next(call.kind for call in row if call is not None)
+
+
+def _whole(rows: list[Row]) -> int:
+    return sum(all(call is not None for call in row) for row in rows)
+
+
+def _exchange(step: int, row: Row, pool: list[_Part], basis: MatchBasis, size: int) -> Exchange:
     members = [(own, call) for (own, _), call in zip(pool, row, strict=True) if call is not None]
     first = members[0][1]
+    sizes = [call.message_bytes for _, call in members if call.message_bytes is not None]
     return Exchange(
         step=step,
         kind=first.kind,
         group=first.group,
         dtype=first.dtype,
-        message_bytes=first.message_bytes,
+        message_bytes=max(sizes) if len(sizes) == len(members) else None,
         basis=basis,
-        complete=len(members) == (first.group_size or world_size),
+        complete=len(members) == size,
+        calls=tuple(call for _, call in members),
         ranks=np.array([own.rank for own, _ in members], dtype=np.int64),
         devices=tuple(own.device for own, _ in members),
         start_ns=np.array([own.base_ns + call.start_ns for own, call in members], dtype=np.int64),
         end_ns=np.array([own.base_ns + call.start_ns + call.dur_ns for own, call in members], dtype=np.int64),
     )
-
-
-def _by_sequence(ranks: list[list[Call]]) -> list[list[Call | None]]:
-    """Calls with the same sequence number and kind; of several on one rank the first."""
-    by_key: dict[tuple[int | None, str], list[Call | None]] = {}
-    for at, calls in enumerate(ranks):
-        for call in calls:
-            row = by_key.setdefault((call.sequence, call.kind), [None] * len(ranks))
-            row[at] = row[at] or call
-    return list(by_key.values())
-
-
-def _by_shift(
-    pool: list[tuple[RankCalls, list[Call]]], keys: list[list[tuple[str, int | None]]]
-) -> list[list[Call | None]]:
-    """Calls at the same place, of the rank with most calls; other ranks shifted to where most kinds and sizes agree."""
-    numbers = {key: at for at, key in enumerate(dict.fromkeys(key for rank in keys for key in rank))}
-    codes = [np.array([numbers[key] for key in rank], dtype=np.int64) for rank in keys]
-    ends = [
-        np.array([own.base_ns + call.start_ns + call.dur_ns for call in calls], dtype=np.int64) for own, calls in pool
-    ]
-    longest = max(range(len(pool)), key=lambda at: (len(codes[at]), -at))
-    rows: list[list[Call | None]] = [[None] * len(pool) for _ in codes[longest]]
-    for at, (_, calls) in enumerate(pool):
-        shift = 0 if keys[at] == keys[longest] else _shift(codes[at], codes[longest], ends[at], ends[longest])
-        for place, call in enumerate(calls, shift):
-            if 0 <= place < len(rows) and codes[at][place - shift] == codes[longest][place]:
-                rows[place][at] = call
-    return rows
-
-
-def _shift(codes: Ints, model: Ints, ends: Ints, model_ends: Ints) -> int:
-    """How many calls the head lacks (negative: has too many).
-
-    Of shifts at which as many kinds and sizes agree, that at which the ends are equally far apart; of those (calls at
-    an even pace), that at which they are nearest.
-    """
-
-    def fit(shift: int) -> tuple[int, float, float]:
-        low, high = max(shift, 0), min(shift + len(codes), len(model))
-        agree = codes[low - shift : high - shift] == model[low:high]
-        between = (ends[low - shift : high - shift] - model_ends[low:high])[agree]
-        apart = float(np.median(between)) if len(between) else 0.0
-        return -int(agree.sum()), float(np.abs(between - apart).sum()), abs(apart)
-
-    farthest = min(len(model), _FARTHEST)
-    return min(range(-min(len(codes), _FARTHEST) + 1, farthest), key=fit)

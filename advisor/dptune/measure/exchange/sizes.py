@@ -39,6 +39,7 @@ def _sized(call: Call, model: Call) -> Call:
         message_bytes=model.message_bytes,
         group=call.group or model.group,
         group_size=call.group_size or model.group_size,
+        ambiguous=call.ambiguous and model.group is None,
     )
 
 
