@@ -28,11 +28,14 @@ class Intervals:
     def union(cls, start_ns: Ints, end_ns: Ints) -> Intervals:
         """The union of any intervals, in any order; those without length add nothing."""
         lasting = end_ns > start_ns
-        start_ns, end_ns = start_ns[lasting], end_ns[lasting]
+        if not lasting.all():
+            start_ns, end_ns = start_ns[lasting], end_ns[lasting]
         if not len(start_ns):
             return NOTHING
-        order = np.argsort(start_ns, kind="stable")
-        start_ns, end_ns = start_ns[order], np.maximum.accumulate(end_ns[order])
+        if (start_ns[1:] < start_ns[:-1]).any():  # mostly they are sorted already
+            order = np.argsort(start_ns, kind="stable")
+            start_ns, end_ns = start_ns[order], end_ns[order]
+        end_ns = np.maximum.accumulate(end_ns)
         first = np.concatenate(([True], start_ns[1:] > end_ns[:-1]))
         last = np.concatenate((first[1:], [True]))
         return cls(start_ns[first], end_ns[last])

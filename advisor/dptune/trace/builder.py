@@ -69,7 +69,7 @@ class Builder:
 
     def typed(self, events: Sequence[Any]) -> bool:
         """Take a block of typed events; False, and nothing taken, where one of them has to be looked at by itself."""
-        whole = [type(event) is Complete for event in events]
+        whole = [kind is Complete for kind in map(type, events)]
         complete: list[Complete] = list(compress(events, whole))
         args = [event.args for event in complete]
         ts = all_nanoseconds([event.ts for event in complete])
