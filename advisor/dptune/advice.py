@@ -156,6 +156,22 @@ class RunSummary(Model):
     rank_basis: str = Field("", description="where the rank numbers come from")
 
 
+class Verified(Model):
+    """A change that was run beside the script as it is, by `dptune verify`."""
+
+    name: str = Field(description="what was set")
+    advice: str = Field("", description="the rule whose advice it was; empty for other settings")
+    changes: dict[str, Value] = Field(description="by the names of knobs")
+    outcome: Literal["better", "worse", "inconclusive"] = Field(description="of the change: better is quicker")
+    reason: str = Field(description="one sentence: why it is that")
+    objective: Literal["time per sample", "time per step"] = Field(description="what was compared")
+    ratio: float | None = Field(description="with the change / without; null where too few trials ran")
+    low_ratio: float | None = Field(description="its interval, from; null where so few trials have none")
+    high_ratio: float | None = Field(description="to")
+    trials: int = Field(description="on each side, at least")
+    learning: str = Field(description="one sentence: whether the first losses are the same")
+
+
 class Report(Model):
     """Everything dptune says about a run."""
 
@@ -168,3 +184,4 @@ class Report(Model):
     skipped: list[Skipped]
     quiet: list[str] = Field(description="rules that ran and had nothing to say")
     measured: Measured
+    verified: list[Verified] = Field(default_factory=list, description="changes that were run, the latest last")

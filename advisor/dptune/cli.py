@@ -23,8 +23,12 @@ VERBS = {
     "report": ("dptune.commands.report", "Say where the step's time goes and what to change."),
     "check": ("dptune.commands.check", "Fail when a run has advice of a given severity: for CI."),
     "compare": ("dptune.commands.compare", "Say what changed between two runs, or two sets of runs, and why."),
+    "verify": (
+        "dptune.commands.verify",
+        "Run a change beside the script as it is, and say whether it is better.",
+    ),
     "links": ("dptune.commands.links", "Measure latency and bandwidth of the links between ranks."),
-    "rules": ("dptune.commands.rules", "List the rules, or explain one."),
+    "rules": ("dptune.commands.rules", "List the rules and the settings that they speak of, or explain a rule."),
     "demo": ("dptune.commands.demo", "Show the report of a small run that comes with dptune, or record it anew."),
 }
 _GLOBAL = ("--help", "-h", "--version", "--debug")

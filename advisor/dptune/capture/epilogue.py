@@ -33,7 +33,8 @@ def lines(made: Recording) -> list[str]:
     if len(traced) < count:
         which = f"steps of {len(traced)} were traced" if traced else "no step was traced"
         counted = f"{count} {'rank' if count == 1 else 'ranks'} began, {which}: {made.folder}"
-    return [*told, counted, f"next: dptune report {made.folder}"]
+    vain = [f"{name} did not take effect: {why}" for name, why in made.without_effect.items()]
+    return [*told, *vain, counted, f"next: dptune report {made.folder}"]
 
 
 def _after_a_hang(made: Recording) -> str:

@@ -26,4 +26,6 @@ def make(options: Options, interpreter: Interpreter | None) -> tuple[RunFolder, 
 
 def plan(options: Options, own: RunFolder) -> Plan:
     """The plan of a recording without a launcher."""
-    return Plan(str(own.path.resolve()), 0, options.schedule, options.end_when_full, options.ranks, live=None)
+    return Plan(
+        str(own.path.resolve()), 0, options.schedule, options.end_when_full, options.ranks, None, options.settings
+    )

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dptune.capture import interpreter
 from dptune.capture.injected import plan as plans
@@ -115,13 +116,19 @@ def own_command(script: Script, python: Interpreter | None) -> Launch:
 
 def environment(plan: plans.Plan, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The user's environment with the plan in it and the injected folder, alone, ahead on PYTHONPATH."""
-    variables = dict(os.environ if base is None else base)
-    return {**variables, **additions(plan, variables)}
+    inherited = dict(os.environ if base is None else base)
+    return {**inherited, **additions(plan, inherited)}
 
 
 def additions(plan: plans.Plan, base: Mapping[str, str]) -> dict[str, str]:
     """What is added to the user's environment."""
-    return {plans.VARIABLE: plan.as_environment(), **beside_the_plan(base)}
+    return {plans.VARIABLE: plan.as_environment(), **beside_the_plan(base), **variables(plan.settings)}
+
+
+def variables(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Those of the settings that are variables of the environment."""
+    prefix = plans.ENVIRONMENT
+    return {name.removeprefix(prefix): str(value) for name, value in settings.items() if name.startswith(prefix)}
 
 
 def beside_the_plan(base: Mapping[str, str]) -> dict[str, str]:

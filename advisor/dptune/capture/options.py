@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dptune.capture.watch import Limits
 from dptune.runfile.record import Schedule
@@ -11,7 +12,11 @@ from dptune.runfile.record import Schedule
 
 @dataclass(frozen=True)
 class Options:
-    """`ranks`: those to record, None for all. `run_dir`: the folder to make, None for one under dptune-runs/."""
+    """`ranks`: those to record, None for all. `run_dir`: the folder to make, None for one under dptune-runs/.
+
+    `settings`: what to change in the script, by the names of knobs. `environment`: variables it gets beside ours;
+    `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams.
+    """
 
     schedule: Schedule = field(default_factory=Schedule)
     ranks: tuple[int, ...] | None = None
@@ -19,3 +24,7 @@ class Options:
     end_when_full: bool = True
     limits: Limits = field(default_factory=Limits)
     quiet: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    directory: Path | None = None
+    output: Path | None = None

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 
 from dptune.capture import disk, folder, launch, recording
-from dptune.capture.injected.plan import VARIABLE
+from dptune.capture.injected.plan import ENVIRONMENT, VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.ranks import spans
@@ -40,8 +40,11 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
     yield "command", shlex.join(redacted_command(started.words)) if started.words else "what this shell starts"
     yield "python", _python(started)
     yield "adds", f"{VARIABLE} (what these lines say)"
-    for name, value in launch.beside_the_plan(os.environ).items():
+    for name, value in {**launch.beside_the_plan(os.environ), **launch.variables(options.settings)}.items():
         yield "adds", f"{name}={value}"
+    for name, value in options.settings.items():
+        if not name.startswith(ENVIRONMENT):
+            yield "sets", f"{name}={value}"
     yield "folder", str(where) + (" (shared with the other launchers of this run)" if seat else "")
     yield "files", ", ".join(_files(options))
     yield "ranks", _ranks(started, options)

@@ -38,6 +38,7 @@ def begin(started: Launch, options: Options) -> RunRecord:
         ranks=None if options.ranks is None else list(options.ranks),
         hosts=[socket.gethostname()],
         schedule=options.schedule,
+        settings=options.settings,
     )
 
 

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.capture import launch, processes, stacks, topology
+from dptune.capture import effect, launch, processes, stacks, topology
 from dptune.capture.conclusion import conclude
 from dptune.capture.folder import RunFolder
 from dptune.capture.heed import Signals
@@ -34,7 +34,7 @@ class Recording:
 
     `leads`: whether this launcher is the one that tells the user, where a launcher starts one per rank. `alone`: no
     other launcher shares the folder. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
-    who waited where, if it could be written.
+    who waited where, if it could be written. `without_effect`: settings that were not in force, with the reason.
     """
 
     folder: Path
@@ -48,6 +48,7 @@ class Recording:
     own_status: int | None = None
     hung: bool = False
     stacks: Path | None = None
+    without_effect: dict[str, str] = field(default_factory=dict)
 
     @property
     def exit_status(self) -> int:
@@ -70,6 +71,7 @@ class Session:
             end_when_full=options.end_when_full,
             ranks=options.ranks,
             live=str(own.live.resolve()),
+            settings=options.settings,
         )
         self._entry = launch.mark(self._plan)
         self._hung = False
@@ -103,6 +105,7 @@ class Session:
             own_status=self._run.ending.exit_status,
             hung=self._hung,
             stacks=self._stacks,
+            without_effect=effect.without_effect(self._options.settings, facts),
         )
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -112,7 +115,19 @@ class Session:
             self._folder.live.mkdir(parents=True, exist_ok=True)
             self._folder.write(self._run)
             what = f"cannot start {self._started.words[0]}"
-            return subprocess.Popen(self._started.words, env=launch.environment(self._plan))
+            base = {**os.environ, **self._options.environment}
+            with contextlib.ExitStack() as opened:
+                sink = None
+                if self._options.output is not None:
+                    sink = opened.enter_context(self._options.output.open("wb"))
+                return subprocess.Popen(
+                    self._started.words,
+                    env=launch.environment(self._plan, base),
+                    cwd=self._options.directory,
+                    stdin=subprocess.DEVNULL if sink else None,
+                    stdout=sink,
+                    stderr=sink,
+                )
         except OSError as error:
             self._folder.undo()
             raise CaptureError(f"{what}: {error.strerror}") from None

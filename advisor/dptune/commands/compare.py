@@ -17,11 +17,17 @@ compared, a run needs no traced steps to be judged by.
 Runs on another device, number of ranks, version of torch, or batch are not comparable, which is an error; --anyway
 shows their difference without a verdict.
 
+With --script both sides are run here, in processes of their own, in turn and shuffled, and more of them only until
+the verdict is clear: of two commits, two folders, or two commands. Each runs in a copy of its folder. What was made is
+kept in dptune-runs/compared/, and goes on there after Ctrl-C.
+
 The exit status is 0 whatever the verdict, and 2 where the runs are not comparable or cannot be read.
 
 examples:
   dptune compare before after
   dptune compare a1 a2 a3 a4 -- b1 b2 b3 b4
+  dptune compare --script 'train.py --epochs 1' main HEAD --nproc-per-node 2
+  dptune compare --script 'train.py --workers 0' --script 'train.py --workers 4'
   dptune compare baseline.json dptune-runs/2026-11-20T23-31-08-train --format json
 """
 
@@ -33,6 +39,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.parsing import BETWEEN, Parser
 from dptune.commands.reading import reading_options
+from dptune.commands.repeating import repeated, repeating_arguments
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
 
@@ -45,14 +52,17 @@ def arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.keeps_between = True
     parser.usage = f"{parser.prog} [options] A B\n       {parser.prog} [options] A1 A2 ... -- B1 B2 ..."
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder, traces of one run, or JSON report")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder, traces of one run, or JSON report")
     parser.add_argument("--anyway", action="store_true", help="show the difference of runs that are not comparable")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
+    repeating_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison."""
+    if args.script:
+        return repeated(args)
     from dptune.advise.difference import build_comparison
     from dptune.commands.reading import read_run
     from dptune.measure.comparing.sides import Sides

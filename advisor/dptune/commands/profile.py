@@ -13,6 +13,9 @@ with a launcher of your own, before or after it:
   dptune profile torchrun --nproc-per-node 2 train.py
   srun dptune profile --ranks 0,7 train.py
 
+with a setting changed, and the script as it is:
+  dptune profile --set ddp.bucket_cap_mb=1 --nproc-per-node 2 train.py
+
 on several nodes, on each with its own i; the folder may be shared or not:
   dptune profile --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node 8 --run-dir DIR train.py
 
@@ -30,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import count, seconds, seconds_or_none
 from dptune.commands.launching import torchrun_arguments, torchrun_of
+from dptune.commands.setting import setting_arguments, settings_of
 from dptune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +68,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--first-step-timeout", type=seconds, default=600.0, metavar="S", help=first)
     stall = "the same when a later step takes longer than S seconds to come (default: 1800)"
     end.add_argument("--stall-timeout", type=seconds, default=1800.0, metavar="S", help=stall)
+    change = parser.add_argument_group("what is changed in the script, from outside")
+    setting_arguments(change)
     instead = parser.add_argument_group("instead of recording")
     instead.add_argument("--dry-run", action="store_true", help="say what would be recorded; start nothing")
     instead.add_argument("--env", action="store_true", help="print the environment that makes any launcher record")
@@ -116,6 +122,7 @@ def _options(args: argparse.Namespace) -> Options:
         end_when_full=not args.keep_going,
         limits=Limits(args.first_step_timeout, args.stall_timeout),
         quiet=args.quiet,
+        settings=settings_of(args),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,17 @@ def _read(paths: Sequence[str], jobs: int | None, cached: bool, links: Path | No
         run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
         measured = measure(run, sweep)
     check_fit(sweep, measured)
-    return run, build_report(run, measured, settings)
+    return run, _with_proofs(build_report(run, measured, settings), chosen)
+
+
+def _with_proofs(report: Report, chosen: Sequence[str | Path]) -> Report:
+    from dptune.prove import kept
+    from dptune.runfile.paths import RUN_JSON
+
+    folder = Path(chosen[0])
+    if len(chosen) != 1 or not (folder / RUN_JSON).is_file():
+        return report
+    return kept.told(report, folder, shlex.quote(str(folder)))
 
 
 def _is_report(path: Path) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
     )
+    words = "print the changes as a unified diff of the script, and nothing else: for `git apply` or `patch -p1`"
+    parser.add_argument("--patch", action="store_true", help=words)
     reading_options(parser)
     links_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the report in the chosen format; 0 also where only a part could be read."""
+    if args.patch:
+        return _patch(args)
     chosen = _format(args)
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
@@ -52,6 +57,42 @@ def run(args: argparse.Namespace) -> int:
     else:
         _write(_text(report, chosen, args), args.output)
     return 0
+
+
+def _patch(args: argparse.Namespace) -> int:
+    """Print the diff, and on stderr what has none; 1 where nothing has."""
+    from dptune.advise.patch import patches
+    from dptune.present.visible import visible
+
+    if args.format or args.no_tui:
+        raise UsageError("--patch prints a diff, in no other format", "leave the other option out")
+    _check_output(args.output)
+    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+    changes = [change for advice in report.advice for change in advice.changes]
+    diff, left = patches(changes, _root(args.paths))
+    for one in left:
+        text = visible(f"{one.change.knob}: no patch: {one.why}; in the script: {one.change.paste}")
+        print(f"dptune: {text}", file=sys.stderr)
+    if not changes:
+        print("dptune: the report advises no change", file=sys.stderr)
+    if diff:
+        _write(diff, args.output)
+    return 0 if diff else 1
+
+
+def _root(paths: Sequence[str]) -> Path:
+    """The folder that the lines of the facts are relative to: where the script was started, or here."""
+    from dptune.commands.reading import latest
+    from dptune.runfile import form
+    from dptune.runfile.paths import RUN_JSON, RUNS
+    from dptune.runfile.record import RunRecord
+
+    folder = Path(paths[0]) if paths else latest(RUNS)
+    try:
+        started = Path(form.read(folder / RUN_JSON, RunRecord).working_directory)
+    except (OSError, ValueError):
+        return Path()
+    return started if started.is_dir() else Path()
 
 
 def _columns(text: str) -> int:

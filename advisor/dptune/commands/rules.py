@@ -1,12 +1,14 @@
-"""List the rules, or explain one.
+"""List the rules and the settings that they speak of, or explain a rule.
 
 A rule looks for one problem in a run. `list` shows every rule that is installed, from every rule pack; `explain`
-shows what a rule measures, why it costs time, what to change, and the thresholds it decides by.
+shows what a rule measures, why it costs time, what to change, and the thresholds it decides by; `knobs` lists the
+settings that advice speaks of and that `dptune profile --set` changes.
 
 examples:
   dptune rules list
   dptune rules list --format json
   dptune rules explain DP102
+  dptune rules knobs
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from dptune.present import terminal
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|explain")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|explain|knobs")
     listing = actions.add_parser("list", help="every installed rule", description="Every installed rule.")
     listing.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     explain = actions.add_parser("explain", help="one rule", description="What a rule measures and what to do.")
     explain.add_argument("code", metavar="CODE", help="the rule's code or name, for example DP102")
+    knobs = "the settings that can be named"
+    actions.add_parser("knobs", help=knobs, description=f"{knobs.capitalize()}.")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.ink import paint
 
     width, colour = terminal.width(sys.stdout), terminal.colours(sys.stdout)
+    if args.action == "knobs":
+        sys.stdout.write(paint(rulebook.knobs(width), colour))
+        return 0
     settings = config.load()
     if args.action == "explain":
         found = packs.find_rule(args.code)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving
+from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving, Verified
 from dptune.knobs import Value, knob
 from dptune.measured import Measured
-from dptune.present.amounts import between, data, milliseconds, number, percent, shown
+from dptune.present.amounts import between, data, milliseconds, number, percent, several, shown
 from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
 
 KINDS: dict[Kind, str] = {
@@ -37,7 +37,43 @@ def advice(report: Report, width: int) -> Iterator[Line]:
         for one in cards:
             number_of += 1
             yield from _first(number_of, one, width)
+            yield from proven(report, one.rule, width, "   ")
             yield from body(one, report.measured, width, "   ")
+    yield from _others(report, width)
+
+
+def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
+    """What came of running the advice of a rule, if it was run."""
+    for one in report.verified:
+        if one.advice == rule:
+            yield from labelled("Run", _proven(one), width, indent=indent, role="strong")
+
+
+def _others(report: Report, width: int) -> Iterator[Line]:
+    """Changes that were run and are no advice of this report."""
+    advised = {one.rule for one in report.advice}
+    others = [one for one in report.verified if one.advice not in advised]
+    if others:
+        yield from heading("What else was run", width)
+    for one in others:
+        yield from wrapped(f"{one.name}: {_proven(one)}", width, "  ", "    ")
+
+
+def _proven(one: Verified) -> str:
+    """Verdict, how much, and how sure."""
+    if one.ratio is None:
+        return f"inconclusive: {one.reason}"
+    between = ""
+    if one.low_ratio is not None and one.high_ratio is not None:
+        between = f", {change(one.low_ratio)} to {change(one.high_ratio)}"
+    words = f"{one.outcome}: {one.objective} {change(one.ratio)}{between} ({several(one.trials, 'trial')} a side)"
+    return words if one.outcome != "inconclusive" else f"{words}: {one.reason}"
+
+
+def change(ratio: float) -> str:
+    """`12.3 % less`, `4.0 % more`."""
+    share = ratio - 1
+    return f"{percent(abs(share))} {'less' if share < 0 else 'more'}"
 
 
 def nothing_to_say(report: Report) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dptune.knobs import KNOBS, Value
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
 from dptune.rule import Rule, Threshold
@@ -41,6 +42,26 @@ def listed(rules: Sequence[tuple[Rule, str]], running: Collection[str], width: i
         return
     yield BLANK
     yield from wrapped(f"{several(len(rules), 'rule')}. More about one: dptune rules explain {rules[0][0].code}", width)
+
+
+def knobs(width: int) -> Iterator[Line]:
+    """Every knob under its family: what it is, what it takes, and whether what is learned may change."""
+    family = ""
+    for knob in KNOBS.values():
+        if knob.name.partition(".")[0] != family:
+            family = knob.name.partition(".")[0]
+            yield from heading(family, width)
+        yield (Span("  "), *line(knob.name, "code"))
+        default = "" if knob.default is None else f", in torch {_written(knob.default)}"
+        learned = "; it may change what is learned" if knob.numerics == "changes" else ""
+        yield from wrapped(f"{knob.summary}: {knob.takes}{default}{learned}", width, "      ")
+    yield BLANK
+    told = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
+    yield from wrapped(told, width)
+
+
+def _written(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, width: int) -> Iterator[Line]:

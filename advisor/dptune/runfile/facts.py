@@ -53,11 +53,15 @@ class Window:
 
 @dataclass
 class DdpFacts:
-    """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced."""
+    """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced.
+
+    `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all.
+    """
 
     module: str
     where: str | None = None
     bucket_cap_bytes: int | None = None
+    bucket_caps_bytes: list[int] = field(default_factory=list)
     bucket_sizes: list[int] = field(default_factory=list)
     rebuilt_bucket_sizes: list[int] = field(default_factory=list)
     grad_ready_order: list[int] = field(default_factory=list)
@@ -167,8 +171,9 @@ class Facts:
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the
     NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that
-    calls backward; `engine` the library that wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps
-    were counted; `ended` how this rank's part ended: `recording` while it has not, and for one that was killed.
+    calls backward; `losses` those of the first backward passes; `engine` the library that wraps model and optimizer
+    (`deepspeed`); `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while
+    it has not, and for one that was killed.
     """
 
     rank: int
@@ -193,6 +198,7 @@ class Facts:
     environment: dict[str, str] = field(default_factory=dict)
     steps: int = 0
     backward_where: str | None = None
+    losses: list[float] = field(default_factory=list)
     autocast: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None

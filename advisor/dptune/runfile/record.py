@@ -55,7 +55,8 @@ class RunRecord:
     `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own
     launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code.
     `nproc_per_node` and `nnodes` are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it
-    was a sample. `topology` is what `nvidia-smi topo -m` printed.
+    was a sample. `settings` is what was changed in the script
+    from outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -74,4 +75,5 @@ class RunRecord:
     devices: list[str] = field(default_factory=list)
     topology: str | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     ending: Ending = field(default_factory=Ending)

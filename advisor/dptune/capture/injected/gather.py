@@ -26,6 +26,7 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
     "backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
     "backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "distributed.first_bucket_bytes": lambda: getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES"),  # noqa: B009
     "anomaly_mode": torch.is_anomaly_enabled,
     "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
     "default_dtype": lambda: str(torch.get_default_dtype()),
@@ -53,6 +54,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "engine": lambda: places.engine,
         "environment": redacted_environment,
         "backward_where": lambda: observers.meters.backward_line,
+        "losses": observers.meters.losses,
         "autocast": lambda: places.autocast,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

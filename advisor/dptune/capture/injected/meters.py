@@ -21,6 +21,8 @@ from torch.utils.data import dataloader
 
 from dptune.capture.injected.places import Places, users_line
 
+_LOSSES = 64  # backward passes whose loss is kept
+
 
 @dataclass
 class Tally:
@@ -71,6 +73,7 @@ class Meters:
         self._places = places
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None
+        self._losses: list[torch.Tensor] = []  # detached, and not read while steps are timed: that would synchronise
         self.synchronised_passes = 0
         self.before_pass: Callable[[], None] = lambda: None
         self.after_pass: Callable[[], None] = lambda: None
@@ -112,11 +115,21 @@ class Meters:
 
         @functools.wraps(backward)
         def metered(*args: Any, **kwargs: Any) -> None:
+            self._keep_loss(args[0] if args else kwargs.get("tensors"))
             self._count_pass()
             backward(*args, **kwargs)
             self.after_pass()
 
         torch.autograd.backward = metered
+
+    def _keep_loss(self, root: Any) -> None:
+        with contextlib.suppress(Exception):
+            if len(self._losses) < _LOSSES and isinstance(root, torch.Tensor) and root.numel() == 1:
+                self._losses.append(root.detach())
+
+    def losses(self) -> list[float]:
+        """What the first backward passes began with; those that are no single number are left out."""
+        return [float(loss) for loss in self._losses]
 
     def _count_pass(self) -> None:
         synchronised = True

@@ -48,6 +48,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         module=type(module.module).__name__,
         where=places.line(module),
         bucket_cap_bytes=log.get("bucket_cap_bytes"),
+        bucket_caps_bytes=_caps(module),
         bucket_sizes=_numbers(log.get("bucket_sizes")),
         rebuilt_bucket_sizes=_numbers(log.get("rebuilt_bucket_sizes")),
         grad_ready_order=_numbers(log.get("prev_iteration_grad_ready_order_indices")),
@@ -60,6 +61,10 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         broadcast_buffers=bool(module.broadcast_buffers),
         comm_hook=log.get("comm_hook"),
     )
+
+
+def _caps(module: Any) -> list[int]:
+    return list(getattr(getattr(module, "_bucket_config", None), "per_bucket_bytes_caps", ()))
 
 
 def _numbers(text: Any) -> list[int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dptune.runfile.record import Schedule
 
 VARIABLE = "DPTUNE_CAPTURE"
+ENVIRONMENT = "env."  # a setting that is a variable of the environment, which the launcher sets
 # What a rank is in after its windows: its recording is complete, or nothing more will come of it.
 DONE, ENDED = "done", "ended"
 OVER = frozenset((DONE, ENDED))
@@ -24,6 +26,7 @@ class Plan:
 
     `ranks`: those that are recorded, None for all. `live`: the folder in which ranks tell the launcher how they are,
     None where nobody watches; there the ranks write run.json themselves. `launcher`: the watching process, 0 for none.
+    `settings`: what to change in the script, by the names of knobs.
     """
 
     folder: str
@@ -32,6 +35,7 @@ class Plan:
     end_when_full: bool = True
     ranks: tuple[int, ...] | None = None
     live: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def as_environment(self) -> str:
         """The plan as the value of the environment variable."""

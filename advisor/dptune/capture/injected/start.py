@@ -13,7 +13,13 @@ def start() -> None:
         if plan is None:
             return
         from dptune.capture.injected.recorder import Recorder
+        from dptune.capture.injected.seeding import seed
 
+        seed()
+        if plan.settings:  # before the observers, so that these see the script's own lines
+            from dptune.capture.injected.applying import apply
+
+            apply(plan.settings)
         Recorder(plan).install()
     except Exception as error:
         say(f"this process is not recorded: {type(error).__name__}: {error}")

@@ -1,0 +1,49 @@
+"""Arguments of DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from dptune.capture.injected.applying.constructing import Arguments, adjust
+
+MIB = 2**20
+
+
+def _argument(name: str) -> Callable[[Any], None]:
+    return lambda value: adjust(DistributedDataParallel, lambda given: given.__setitem__(name, value))
+
+
+def bucket_cap_mb(value: float | None) -> None:
+    """One size for all buckets. None is torch's default, a first bucket of 1 MiB and then 25: 25 is not the same."""
+
+    def change(given: Arguments) -> None:
+        given["bucket_cap_mb"] = value
+        given.pop("bucket_cap_mb_list", None)
+
+    adjust(DistributedDataParallel, change)
+
+
+def bucket_cap_mb_list(value: str) -> None:
+    """A size for each bucket in the order of the backward pass, like `1,8`; the last is that of all further ones."""
+    sizes = [float(size) for size in value.split(",")]
+    adjust(DistributedDataParallel, lambda given: given.__setitem__("bucket_cap_mb_list", sizes))
+
+
+def first_bucket_mb(value: float) -> None:
+    """The size of the first bucket where the others have torch's default."""
+    dist._DEFAULT_FIRST_BUCKET_BYTES = int(value * MIB)  # type: ignore[attr-defined]
+
+
+APPLIERS: dict[str, Callable[[Any], None]] = {
+    "ddp.bucket_cap_mb": bucket_cap_mb,
+    "ddp.bucket_cap_mb_list": bucket_cap_mb_list,
+    "ddp.first_bucket_mb": first_bucket_mb,
+    "ddp.find_unused_parameters": _argument("find_unused_parameters"),
+    "ddp.static_graph": _argument("static_graph"),
+    "ddp.gradient_as_bucket_view": _argument("gradient_as_bucket_view"),
+    "ddp.broadcast_buffers": _argument("broadcast_buffers"),
+}

@@ -1,0 +1,63 @@
+"""Arguments of DataLoader, of those alone that the script trains from as far as that can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from dptune.capture.injected.applying.constructing import Arguments, adjust
+
+# What a loader without worker processes refuses, or has no use for.
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+
+
+def num_workers(value: int) -> None:
+    """A data set that is iterated gives each worker all of itself, unless it knows of workers: it is left alone."""
+
+    def change(given: Arguments) -> None:
+        if isinstance(given.get("dataset"), IterableDataset):
+            return
+        given["num_workers"] = value
+        if value == 0:
+            for name in _OF_WORKERS:
+                given.pop(name, None)
+
+    adjust(DataLoader, change)
+
+
+def _of_workers(name: str) -> Callable[[Any], None]:
+    def apply(value: Any) -> None:
+        def change(given: Arguments) -> None:
+            if given.get("num_workers", 0) > 0:
+                given[name] = value
+
+        adjust(DataLoader, change)
+
+    return apply
+
+
+def pin_memory(value: bool) -> None:
+    """Whether batches are put into page-locked memory."""
+    adjust(DataLoader, lambda given: given.__setitem__("pin_memory", value))
+
+
+def batch_size(value: int) -> None:
+    """Samples of a batch on each rank; a loader that takes whole batches from a sampler is left alone."""
+
+    def change(given: Arguments) -> None:
+        if given.get("batch_sampler") is None and given.get("batch_size", 1) is not None:
+            given["batch_size"] = value
+
+    adjust(DataLoader, change)
+
+
+# In this order: prefetching and persistence ask whether there are workers by then.
+APPLIERS: dict[str, Callable[[Any], None]] = {
+    "loader.num_workers": num_workers,
+    "loader.prefetch_factor": _of_workers("prefetch_factor"),
+    "loader.persistent_workers": _of_workers("persistent_workers"),
+    "loader.pin_memory": pin_memory,
+    "loader.batch_size": batch_size,
+}

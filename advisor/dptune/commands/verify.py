@@ -1,0 +1,162 @@
+"""Run a change beside the script as it is, and say whether it is better.
+
+RUN is a run folder of `dptune profile` (without it the latest recording). Its script is started again, as it was and
+with the change, in processes of their own, in turn and shuffled; each trial times some steps without the profiler, and
+ends. A test on one time per trial decides; where the trials do not tell, the verdict is inconclusive. The script is not
+edited: what is changed is set from outside, and what did not take effect is said.
+
+Trials run in a copy of the working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that writes to
+an absolute path, or over a large file of its own, still writes there.
+
+Interrupted by Ctrl-C it keeps the trials that were made; the same command goes on with them. What was found is kept in
+RUN/verified/, and later reports of RUN show it.
+
+The exit status is 0 whatever the verdict, 1 where a side cannot run.
+
+examples:
+  dptune verify --set ddp.bucket_cap_mb=1
+  dptune verify dptune-runs/2026-11-20T23-31-08-train --advice DP102
+  dptune verify --set ddp.comm_hook=fp16 --time-limit 10m
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.amounts import count, positive, seconds
+from dptune.commands.parsing import BETWEEN, Parser
+from dptune.commands.proving import progress, show
+from dptune.commands.setting import parsed
+from dptune.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptune.advice import Change
+    from dptune.knobs import Value
+    from dptune.prove.engine import Task
+
+
+def arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.keeps_between = True
+    parser.usage = f"{parser.prog} [options] [RUN] [-- train.py ...]"
+    parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
+    change = parser.add_argument_group("the change")
+    change.add_argument("--advice", metavar="CODE", help="what the rule of that code advises for the run")
+    change.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
+    )
+    amount = parser.add_argument_group("how much")
+    amount.add_argument("--warmup", type=count, default=5, metavar="N", help="steps let pass first (default: 5)")
+    amount.add_argument("--steps", type=positive, default=30, metavar="N", help="steps timed in a trial (default: 30)")
+    amount.add_argument(
+        "--time-limit", type=seconds, default=1800.0, metavar="S", help="seconds for all trials (default: 1800)"
+    )
+    amount.add_argument(
+        "--stall-timeout", type=seconds, default=120.0, metavar="S", help="a trial without a step for S seconds hangs"
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument("--here", action="store_true", help="run in the working directory itself, without a copy")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prove it, and print what came of it."""
+    from dptune.prove import engine
+    from dptune.prove.kept import VERIFIED
+
+    folder, words = _folder(args.words)
+    settings, advice = _change(args, folder)
+    task = _task(args, folder, words, settings, advice)
+    proof = engine.prove(task, folder / VERIFIED / _slug(settings), progress(args.quiet))
+    return show(proof, args.format)
+
+
+def _folder(words: list[str]) -> tuple[Path, list[str]]:
+    from dptune.commands.reading import latest
+    from dptune.errors import RunError
+    from dptune.runfile.paths import RUN_JSON, RUNS
+
+    command: list[str] = []
+    if BETWEEN in words:
+        at = words.index(BETWEEN)
+        words, command = words[:at], words[at + 1 :]
+    if len(words) > 1:
+        raise UsageError(f"it takes one run; {len(words)} given", "dptune verify RUN --set KNOB=VALUE")
+    folder = Path(words[0]) if words else latest(RUNS)
+    if not (folder / RUN_JSON).is_file():
+        raise RunError(f"{folder} is no run folder of dptune", "record one with: dptune profile train.py")
+    return folder, command
+
+
+def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str]:
+    """What is to be set, and by whose advice."""
+    settings = parsed(args.settings)
+    if args.advice is None:
+        if not settings:
+            raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
+        return settings, ""
+    changes = _advised(folder, args.advice)
+    return {**{change.knob: change.then for change in changes}, **settings}, args.advice.upper()
+
+
+def _advised(folder: Path, code: str) -> list[Change]:
+    from dptune.commands.reading import report_of
+
+    report = report_of([str(folder)])
+    found = [one for one in report.advice if code.upper() in (one.rule, one.slug.upper())]
+    if not found:
+        given = ", ".join(one.rule for one in report.advice) or "none"
+        raise UsageError(f"the report of {folder} has no advice {code}", f"its advice: {given}")
+    changes = [change for one in found for change in one.changes]
+    if not changes:
+        raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
+    return changes
+
+
+def _task(args: argparse.Namespace, folder: Path, words: list[str], settings: dict[str, Value], advice: str) -> Task:
+    from dptune.knobs import knob
+    from dptune.proof import Side
+    from dptune.prove import again
+    from dptune.prove.engine import Task
+    from dptune.prove.trial import Bounds
+    from dptune.runfile import form
+    from dptune.runfile.paths import RUN_JSON
+    from dptune.runfile.record import RunRecord
+
+    record = form.read(folder / RUN_JSON, RunRecord)
+    source = Path.cwd() if args.here else again.directory_of(record)
+    with contextlib.chdir(source):
+        launch = again.launch_of(record, words)
+    shown = list(launch.shown)
+    changed = {**record.settings, **settings}
+    here = str(source)
+    return Task(
+        a=Side(name="as it is", settings=record.settings, command=shown, directory=here),
+        b=Side(name=_named(settings), settings=changed, command=shown, directory=here),
+        launches={"A": launch, "B": launch},
+        sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
+        numerics="changes" if any(knob(name).numerics == "changes" for name in settings) else "same",
+        advice=advice,
+        bounds=Bounds(warmup=args.warmup, steps=args.steps, stall_s=args.stall_timeout),
+        budget_s=args.time_limit,
+    )
+
+
+def _named(settings: dict[str, Value]) -> str:
+    return ", ".join(f"{name}={_written(value)}" for name, value in settings.items())
+
+
+def _written(value: Value) -> str:
+    if value is None:
+        return "default"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _slug(settings: dict[str, Value]) -> str:
+    """A folder's name for the change."""
+    return re.sub(r"[^\w.=,+-]+", "_", _named(dict(sorted(settings.items())))).replace(",_", ",")[:120]

@@ -1,0 +1,90 @@
+"""What came of running a change, as a page of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dptune.present.advice import change
+from dptune.present.amounts import Hole, ns_as_ms, several
+from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.table import Cell, Column, table
+from dptune.proof import Proof, SideName, Trial
+
+_TRIALS = (
+    Column("trial"),
+    Column("side", right=False),
+    Column("came to", right=False),
+    Column("step ms"),
+    Column("steps"),
+    Column("s"),
+)
+
+
+def line_of(proof: Proof, what: str) -> str:
+    """The state and what happens next, in one line."""
+    ran = Counter(trial.side for trial in proof.trials if trial.status == "ran")
+    words = f"{what} ({ran['A']} and {ran['B']} made"
+    ratio = proof.known("ratio")
+    return f"{words}; so far B takes {change(ratio)})" if ratio is not None else f"{words})"
+
+
+def page(proof: Proof, width: int) -> Iterator[Line]:
+    """Verdict, sides, what it does to learning, and the trials."""
+    yield from labelled("Verdict", _verdict(proof), width, role="strong")
+    yield from labelled("Why", f"{_sentence(proof.reason)} {_sentence(proof.learning.reason)}", width)
+    for side, own in (("A", proof.a), ("B", proof.b)):
+        yield from labelled(side, f"{own.name}: {_step(proof, side)}", width)  # type: ignore[arg-type]
+    for name, why in _vain(proof).items():
+        yield from labelled("Without effect", f"{name}: {why}", width, role="warning")
+    yield from heading("Trials", width)
+    yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
+    words = (
+        f"Times are medians of steps without the profiler. The verdict is on {proof.objective}; sides that do not "
+        f"differ are called better or worse in {100 * proof.level:.1f} % of cases."
+    )
+    yield from wrapped(words, width, "  ", role="dim")
+    for trial in proof.trials:
+        if trial.note:
+            yield from wrapped(f"Trial {trial.number} ({trial.side}): {trial.note}", width, "  ", "    ")
+
+
+def _verdict(proof: Proof) -> str:
+    ratio = proof.known("ratio")
+    if proof.ended == "cannot run":
+        return "It cannot be tried: a side does not run."
+    if ratio is None:
+        return "Inconclusive: too few trials ran."
+    low, high = proof.known("low_ratio"), proof.known("high_ratio")
+    between = f" ({change(low)} to {change(high)})" if low is not None and high is not None else ""
+    words = {"better": "Better", "worse": "Worse", "inconclusive": "Inconclusive"}[proof.outcome]
+    other = ". What is learned is not the same" if proof.learning.outcome == "other" else ""
+    return f"{words}: with {proof.b.name} the {proof.objective} is {change(ratio)}{between}{other}."
+
+
+def _step(proof: Proof, side: SideName) -> str:
+    step_ns = proof.known("a_step_ns" if side == "A" else "b_step_ns")
+    count = sum(trial.side == side and trial.status == "ran" for trial in proof.trials)
+    if step_ns is None:
+        return "no trial of it ran"
+    return f"{ns_as_ms(step_ns)} ms a step, the median of {several(count, 'trial')}"
+
+
+def _vain(proof: Proof) -> dict[str, str]:
+    return {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
+
+
+def _row(trial: Trial) -> list[Cell]:
+    step_ns = trial.known("step_ns")
+    return [
+        str(trial.number),
+        trial.side,
+        trial.status,
+        Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(step_ns),
+        str(trial.steps),
+        f"{trial.seconds:.0f}",
+    ]
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + "."

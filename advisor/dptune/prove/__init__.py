@@ -1,0 +1,1 @@
+"""Runs A and B as processes of their own, in turn, and decides: better, worse, inconclusive."""

@@ -1,0 +1,60 @@
+"""How a recorded run is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dptune.capture import interpreter, launch
+from dptune.capture.launch import Launch, Script
+from dptune.capture.torchrun import Torchrun
+from dptune.errors import RunError
+from dptune.runfile.record import RunRecord
+from dptune.runfile.redaction import HIDDEN
+
+_GIVE_IT = "give the command after --: dptune verify RUN --set KNOB=VALUE -- train.py its arguments"
+
+
+def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
+    """The launch of a recording, with `words` for the script and its arguments where they are given.
+
+    Raises RunError where it cannot be known, or cannot be done from here.
+    """
+    told = list(words) or words_of(record)
+    if record.launched_by == "command":
+        script = Script(told[0], tuple(told[1:]))
+        return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
+    module = told[0] == "-m"
+    script = Script(told[1 if module else 0], tuple(told[2 if module else 1 :]), module)
+    python = interpreter.choose(record.python if Path(record.python).is_file() else None)
+    if record.launched_by == "torchrun":
+        return launch.under_torchrun(script, python, Torchrun(nproc_per_node=record.nproc_per_node))
+    return launch.alone(script, python)
+
+
+def directory_of(record: RunRecord) -> Path:
+    """Where it was started. Raises RunError where that is not here."""
+    path = Path(record.working_directory)
+    if not record.working_directory or not path.is_dir():
+        where = f"in {record.working_directory}, which is not here" if record.working_directory else "somewhere unknown"
+        raise RunError(f"the run was started {where}", "go to the folder of the script, and use --here")
+    return path
+
+
+def words_of(record: RunRecord) -> list[str]:
+    """The script and its arguments. Raises RunError where they are not known, or are not started from one place."""
+    if record.launched_by == "launcher":
+        raise RunError(
+            "the run was started by a launcher that started dptune once per rank: it cannot be started from here",
+            "run both sides through that launcher, several times each, and use dptune compare",
+        )
+    if record.nnodes not in (1, "1", "1:1"):
+        raise RunError(f"the run had {record.nnodes} nodes: a trial runs on this one alone", "use dptune compare")
+    words = list(record.command)
+    if record.launched_by != "command":
+        words = words[1:]  # python
+    if not words:
+        raise RunError("the recording does not say what was run", _GIVE_IT)
+    if any(HIDDEN in word for word in words):
+        raise RunError("the recorded command lacks its secrets, which dptune does not keep", _GIVE_IT)
+    return words

@@ -1,0 +1,73 @@
+"""What was proven of a run, as its later reports tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dptune.advice import Advice, Report, Verified
+from dptune.errors import RunError
+from dptune.proof import Proof
+from dptune.prove import again, engine
+from dptune.runfile import form
+from dptune.runfile.paths import RUN_JSON
+from dptune.runfile.record import RunRecord
+
+VERIFIED = "verified"
+
+
+def told(report: Report, folder: Path, shown: str) -> Report:
+    """The report with the proofs that lie in the run's folder, and with the command that proves each advice.
+
+    `shown` is how the user names the folder.
+    """
+    advice = [_provable(one, shown) for one in report.advice] if _startable(folder) else report.advice
+    return report.model_copy(update={"verified": verified(folder), "advice": advice})
+
+
+def verified(folder: Path) -> list[Verified]:
+    """What was proven of it, the latest last; what cannot be read is passed over."""
+    found = []
+    for path in (folder / VERIFIED).glob(f"*/{engine.PROOF}"):
+        try:
+            proof = engine.read(path)
+        except RunError:
+            continue
+        if proof.trials and proof.ended != "cannot run":
+            found.append((proof.trials[-1].began, _verified(proof)))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _startable(folder: Path) -> bool:
+    """Whether the run can be started again from here."""
+    try:
+        record = form.read(folder / RUN_JSON, RunRecord)
+        again.directory_of(record)
+        again.words_of(record)
+    except (OSError, ValueError, RunError):
+        return False
+    return True
+
+
+def _provable(advice: Advice, shown: str) -> Advice:
+    if advice.verify or not advice.changes:
+        return advice
+    return advice.model_copy(update={"verify": f"dptune verify {shown} --advice {advice.rule}"})
+
+
+def _verified(proof: Proof) -> Verified:
+    before = proof.a.settings
+    ran = [trial.side for trial in proof.trials if trial.status == "ran"]
+    assert proof.outcome != "not comparable"
+    return Verified(
+        name=proof.b.name,
+        advice=proof.advice,
+        changes={name: value for name, value in proof.b.settings.items() if before.get(name, ...) != value},
+        outcome=proof.outcome,
+        reason=proof.reason,
+        objective=proof.objective,
+        ratio=proof.known("ratio"),
+        low_ratio=proof.known("low_ratio"),
+        high_ratio=proof.known("high_ratio"),
+        trials=min(ran.count("A"), ran.count("B")),
+        learning=proof.learning.reason,
+    )

@@ -1,0 +1,136 @@
+"""One trial: the script, changed or not, run in processes of its own for a few timed steps."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from dptune.capture import recording
+from dptune.capture.launch import Launch
+from dptune.capture.options import Options
+from dptune.capture.session import Recording
+from dptune.capture.watch import Limits
+from dptune.errors import CaptureError
+from dptune.knobs import Value
+from dptune.measure.steps.accumulation import samples_per_step
+from dptune.measure.steps.times import durations
+from dptune.measure.steps.times import median as in_whole_ns
+from dptune.proof import SideName, Status, Trial
+from dptune.runfile import form
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import Schedule
+
+OUTPUT = "output.txt"
+# What the script is told, so that a trial logs nowhere and can be told from training by the script itself.
+ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate"
+)
+_ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
+_LAST_BYTES = 200_000
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much of a script a trial runs: optimizer steps let pass and timed, and the seconds it may take."""
+
+    warmup: int = 5
+    steps: int = 30
+    window_s: float = 60.0
+    first_step_s: float = 600.0
+    stall_s: float = 120.0
+
+
+def run(
+    started: Launch,
+    side: SideName,
+    number: int,
+    settings: dict[str, Value],
+    bounds: Bounds,
+    folder: Path,
+    cwd: Path | None,
+) -> Trial:
+    """Run it, and put what it recorded into `folder`, which is new. Whatever it comes to is a result."""
+    folder.mkdir(parents=True)
+    options = Options(
+        schedule=Schedule(bounds.warmup, bounds.steps, 0, 0, bounds.window_s),
+        run_dir=folder / "run",
+        limits=Limits(bounds.first_step_s, bounds.stall_s),
+        quiet=True,
+        settings=dict(settings),
+        environment=ENVIRONMENT,
+        directory=cwd,
+        output=folder / OUTPUT,
+    )
+    began, clock = datetime.datetime.now().astimezone().isoformat(timespec="seconds"), time.monotonic()
+    try:
+        made = recording.record(started, options)
+    except CaptureError as error:
+        status: Status = "failed"
+        return _trial(number, side, status, error.message, began, clock)
+    facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
+    status, note = _ending(made, folder / OUTPUT)
+    medians = [found for own in facts if (found := in_whole_ns(durations(own.window("unprofiled")))) is not None]
+    if status == "ran" and not medians:
+        status, note = "no steps", "no step was timed"
+    samples, no_samples = samples_per_step(facts, facts[0].world_size if facts else None)
+    step_ns = round(median(medians)) if medians and status == "ran" else None
+    missing = {} if step_ns is not None else {"step_ns": note}
+    missing |= {} if samples is not None else {"samples_per_step": no_samples or note}
+    return Trial(
+        number=number,
+        side=side,
+        status=status,
+        note=note,
+        began=began,
+        seconds=time.monotonic() - clock,
+        steps=max((len(durations(own.window("unprofiled"))) for own in facts), default=0),
+        step_ns=step_ns,
+        samples_per_step=samples,
+        losses=facts[0].losses if facts else [],
+        without_effect=made.without_effect,
+        missing=missing,
+    )
+
+
+def _trial(number: int, side: SideName, status: Status, note: str, began: str, clock: float) -> Trial:
+    return Trial.only(
+        note, number=number, side=side, status=status, note=note, began=began, seconds=time.monotonic() - clock
+    )
+
+
+def _ending(made: Recording, output: Path) -> tuple[Status, str]:
+    ending = made.ending
+    if made.hung:
+        return "hung", ending.note
+    if ending.how == "interrupted":
+        return "interrupted", "it was interrupted"
+    if made.complete or ending.how in ("complete", "script-ended"):
+        return ("ran", "") if made.ranks else ("no steps", "the script ended without an optimizer step")
+    if ending.how == "no-steps":
+        return "no steps", "the script ended without an optimizer step"
+    said = _last_said(output)
+    if _OUT_OF_MEMORY.search(said) or "memory ran out" in ending.note:
+        return "out of memory", _reason(said) or ending.note
+    return "failed", _reason(said) or f"exit status {ending.exit_status}"
+
+
+def _last_said(output: Path) -> str:
+    try:
+        with output.open("rb") as file:
+            file.seek(max(0, output.stat().st_size - _LAST_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _reason(said: str) -> str:
+    """The first error of the script that its output names, not that of a rank which noticed it, or of the launcher."""
+    found = [
+        line for line in _ERROR.findall(said) if "ChildFailedError" not in line and "Connection closed" not in line
+    ]
+    return found[0][:300] if found else ""

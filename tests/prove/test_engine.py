@@ -1,0 +1,130 @@
+"""Real trials of real scripts, through `dptune verify`: what it decides, keeps, goes on with, and leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.records
+
+DPTUNE = (sys.executable, "-m", "dptune")
+# A step takes PAUSE; the script writes beside itself, and one variable makes it fail, hang, or run out of memory.
+TRAIN = """\
+import os, time
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with open("checkpoint.txt", "a") as file:
+    file.write(os.environ.get("DPTUNE_TRIAL", "the user's own") + os.environ.get("WANDB_MODE", "") + "\\n")
+for step in range(60):
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(float(os.environ.get("PAUSE", "0.01")))
+    ending = os.environ.get("ENDING") if step == 6 else None
+    if ending == "fail":
+        raise ValueError("the data are gone")
+    if ending == "hang":
+        time.sleep(300)
+    if ending == "memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+"""
+AMOUNT = ("--warmup", "2", "--steps", "12")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    pytest.importorskip("torch", reason="trials need torch")
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ("profile", "--run-dir", "base", "--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q")
+    done = run(*words, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def run(*words: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path) -> None:
+    """Interrupted after a trial or two, it goes on with them; the user's own files are as before."""
+    before = (project / "checkpoint.txt").read_text()
+    words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT]
+    process = subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("dptune: trial 3"):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    (folder,) = (project / "base" / "verified").iterdir()
+    made = json.loads((folder / "proof.json").read_text())["trials"]
+    assert len(made) == 2
+
+    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "dptune: trial 1:" not in done.stderr
+    proof = json.loads((folder / "proof.json").read_text())
+    assert proof["trials"][:2] == made
+    assert (proof["outcome"], proof["ended"]) == ("worse", "decided")
+    assert [len([t for t in proof["trials"] if t["side"] == side]) for side in "AB"] == [6, 6]
+    assert proof["a_step_ns"] == pytest.approx(10e6, rel=0.25)
+    assert proof["b_step_ns"] == pytest.approx(30e6, rel=0.15)
+    assert proof["learning"]["outcome"] == "alike"
+    assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")
+
+    assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
+    assert not (folder / "scratch").exists()
+    report = run("report", "base", "--no-tui", cwd=project)
+    assert "env.PAUSE=0.03: worse: time per step" in report.stdout
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "note"),
+    [
+        ("fail", "failed", "ValueError: the data are gone"),
+        ("memory", "out of memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
+        ("hang", "hung", "no optimizer step for 5 s"),
+    ],
+)
+def test_what_a_trial_comes_to_is_a_result(project: Path, ending: str, status: str, note: str) -> None:
+    done = run("verify", "base", "--set", f"env.ENDING={ending}", *AMOUNT, "--stall-timeout", "5", cwd=project)
+    assert done.returncode == 1, done.stderr
+    (folder,) = (project / "base" / "verified").iterdir()
+    proof = json.loads((folder / "proof.json").read_text())
+    failed = [trial for trial in proof["trials"] if trial["side"] == "B"]
+    assert [trial["status"] for trial in failed] == [status] * 2
+    assert all(note in trial["note"] for trial in failed)
+    assert (proof["ended"], proof["outcome"]) == ("cannot run", "inconclusive")
+    assert f"With env.ENDING={ending} it cannot run: {status}" in " ".join(done.stdout.split())
+
+
+def test_in_the_folder_itself_the_script_writes_there(project: Path) -> None:
+    done = run("verify", "base", "--set", "env.PAUSE=0", *AMOUNT, "--here", "--time-limit", "1", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert (project / "checkpoint.txt").read_text().splitlines() == ["the user's own", "1disabled"]
+    assert "Inconclusive: too few trials ran." in done.stdout
+
+
+def test_what_cannot_be_started_again_is_told(tmp_path: Path, project: Path) -> None:
+    record = json.loads((project / "base" / "run.json").read_text())
+    (project / "base" / "run.json").write_text(
+        json.dumps({**record, "command": ["python", "train.py", "--key=<redacted>"]})
+    )
+    done = run("verify", "base", "--set", "env.PAUSE=0", cwd=project)
+    assert done.returncode == 2
+    assert "the recorded command lacks its secrets" in done.stderr
+    assert run("verify", "base", cwd=project).stderr.startswith("dptune: error: there is nothing to verify")
+    assert "is no run folder of dptune" in run("verify", "train.py", "--set", "env.A=1", cwd=project).stderr

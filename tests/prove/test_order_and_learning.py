@@ -1,0 +1,63 @@
+"""The order of the trials, and what their first losses say."""
+
+from itertools import islice
+
+import pytest
+
+from dptune.proof import Trial
+from dptune.prove.learning import learning
+from dptune.prove.order import following, sides
+
+
+def trial(side, *losses, number=1):
+    return Trial(
+        number=number,
+        side=side,
+        status="ran",
+        began="2026-01-01T00:00:00+00:00",
+        seconds=1.0,
+        step_ns=1,
+        losses=losses,
+        missing={"samples_per_step": "none"},
+    )
+
+
+def test_each_pair_has_both_sides_and_either_comes_first():
+    order = list(islice(sides(7), 40))
+    pairs = list(zip(order[::2], order[1::2], strict=True))
+    assert all(set(pair) == {"A", "B"} for pair in pairs)
+    assert {pair[0] for pair in pairs} == {"A", "B"}
+    assert order == list(islice(sides(7), 40)) != list(islice(sides(8), 40))
+
+
+def test_it_goes_on_where_it_stopped():
+    whole = list(islice(sides(3), 12))
+    done = [trial(side) for side in whole[:5]]
+    assert list(islice(following(3, done), 7)) == whole[5:]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "numerics", "outcome"),
+    [
+        ([(1.0, 0.9), (1.0, 0.9)], [(1.0, 0.9)], "same", "alike"),
+        ([(1.0, 0.9), (1.0, 0.9)], [(1.0, 0.9005)], "same", "alike"),  # 0.0006 of it
+        ([(1.0, 0.9), (1.0, 0.9)], [(1.0, 0.91)], "same", "other"),
+        ([(1.0, 0.9), (1.0, 0.9)], [(1.0, 0.91)], "changes", "alike"),
+        ([(1.0, 0.9), (1.0, 0.9)], [(1.0, 0.99)], "changes", "other"),
+        ([(1.0, 0.9), (1.0, 0.89)], [(1.0, 0.91)], "same", "alike"),  # three times what A itself differs by
+        ([(1.0, 0.9), (1.3, 0.7)], [(1.0, 0.9)], "same", "not known"),
+        ([(1.0, 0.9), (1.0, 0.9)], [(1.0, float("nan"))], "changes", "other"),
+        ([(float("inf"),), (1.0,), (float("inf"),)], [(1.0,)], "same", "not known"),
+        ([(1.0,)], [(1.0,)], "same", "not known"),
+        ([(), ()], [(1.0,)], "same", "not known"),
+    ],
+)
+def test_losses_of_b_are_those_of_a_within_what_is_allowed(a, b, numerics, outcome):
+    trials = [trial("A", *losses) for losses in a] + [trial("B", *losses) for losses in b]
+    assert learning(trials, numerics).outcome == outcome
+
+
+def test_the_figures_are_relative_to_the_loss():
+    found = learning([trial("A", 2.0, 4.0), trial("A", 2.0, 4.0), trial("B", 2.0, 4.2)], "same")
+    assert (found.difference, found.spread) == (pytest.approx(0.05), 0.0)
+    assert "B learns something else" in found.reason
