@@ -194,7 +194,7 @@ def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
     assert ended.record.ending.exit_status == ended.status
     check_kept(ended, ending, ending.rank or 0)
     told = " ".join(ended.check_readable().split())
-    assert "the script failed" in told
+    assert "the script failed" in told.lower()
     assert ("was killed or crashed" in told) == (ending.ended == "recording")
 
 

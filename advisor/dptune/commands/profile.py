@@ -106,7 +106,8 @@ def _doubt(schedule: Schedule) -> None:
     name, steps = ("--lean", schedule.lean) if schedule.lean else ("--rich", schedule.rich)
     if 0 < steps < LEAST_STEPS:
         told = f"{name} {steps}: fewer than {LEAST_STEPS} traced steps cannot be judged"
-        print(f"dptune: {told}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            print(f"dptune: {told}", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> Options:
