@@ -241,8 +241,8 @@ def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     assert (ended.status, ended.left) == (143, []), ended.err
     assert ended.record.ending.how == "interrupted"
     told = [ended.facts(rank).ended for rank in range(kind.ranks)]
-    if name != "spawn":  # there the parent's death interrupts the ranks too, which torch takes for an ordinary end
-        assert "SIGTERM" in told  # the signal finds one rank first, and the others may fail as it goes
+    if kind.ranks == 1:  # several may fail at each other's going before the signal is seen
+        assert told == ["SIGTERM"]
     assert set(told) <= {"SIGTERM", "script-ended", "raised RuntimeError"}
     for rank in range(kind.ranks):
         assert (ended.folder / f"rank-{rank:05d}.trace.json.gz").exists()
