@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading docs dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; re
 
 bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (long; resumes)
 	$(BIN)/python tests/benchmarks/loading.py
+
+bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two hours, on an idle machine; resumes)
+	$(BIN)/python tests/benchmarks/error_rates.py
 
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

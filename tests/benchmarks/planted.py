@@ -1,0 +1,34 @@
+"""What the error rates are measured on: a training script whose steps one variable of the environment makes longer.
+
+PLANTED=0.1 lets every step wait, at work, for another tenth of what it took.
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+planted = float(os.environ.get("PLANTED", "0"))
+encoder = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
+model = nn.TransformerEncoder(encoder, 3)
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+batch = torch.randn(64, 8, 128)
+
+for _ in range(200):
+    began = time.perf_counter()
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    ended = time.perf_counter()
+    while time.perf_counter() < ended + planted * (ended - began):
+        pass
+if "RANK" in os.environ:
+    dist.destroy_process_group()
