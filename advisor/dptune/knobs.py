@@ -261,6 +261,13 @@ _ALL = (
 KNOBS: MappingProxyType[str, Knob] = MappingProxyType({knob.name: knob for knob in _ALL})
 
 
+def written(value: Value) -> str:
+    """A value as `Knob.parse` reads it."""
+    if value is None:
+        return "default"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def knob(name: str) -> Knob:
     """The knob of that name; raises UsageError naming the nearest one."""
     if name in KNOBS:

@@ -10,7 +10,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.compared import Outcome
 from dptune.knobs import Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
@@ -42,6 +41,9 @@ class Trial(Figures):
     step_ns: Figure[int] = Field(ABSENT, description="median over ranks of each rank's median unprofiled step")
     samples_per_step: Figure[int] = Field(ABSENT, description="global batch")
     losses: list[float] = Field(default_factory=list, description="of the first backward passes, of the first rank")
+    written_over: list[str] = Field(
+        default_factory=list, description="files of the user's, linked into the copy it ran in, that it changed"
+    )
     without_effect: dict[str, str] = Field(default_factory=dict, description="settings not in force, with the reason")
 
 
@@ -78,7 +80,9 @@ class Proof(Figures):
     objective: Literal["time per sample", "time per step"] = Field(description="what the verdict compares")
     trials: list[Trial]
     looks: list[Look]
-    outcome: Outcome = Field(description="of B against A: better is quicker")
+    warmup: int = Field(description="optimizer steps that each trial lets pass")
+    steps: int = Field(description="optimizer steps that each trial is to time")
+    outcome: Literal["better", "worse", "inconclusive"] = Field(description="of B against A: better is quicker")
     reason: str = Field(description="one sentence: why it is that")
     ended: Literal["decided", "hopeless", "all trials made", "out of time", "interrupted", "cannot run"]
     level: float = Field(description="how often sides that do not differ are called better or worse, at most")

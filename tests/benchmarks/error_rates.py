@@ -96,9 +96,7 @@ def table(results: dict[str, Any]) -> str:
     """The results as text."""
     commits = ", ".join(dict.fromkeys(one["commit"] for one in results["comparisons"]))
     lines = [f"machine: {results['machine']}; commits: {commits}", ""]
-    lines.append(
-        "B against A  ranks  comparisons  better  worse  inconclusive  B / A (median)  spread  trials  seconds"
-    )
+    lines.append("B against A  ranks  comparisons  better  worse  inconclusive  B / A   spread  trials  seconds")
     for kind in WANTED:
         for ranks in (1, 2):
             own = [one for one in results["comparisons"] if (one["kind"], one["ranks"]) == (kind, ranks)]
@@ -109,7 +107,7 @@ def table(results: dict[str, Any]) -> str:
             trials = median(len(one["trials"]) for one in own)
             lines.append(
                 f"{kind + ('' if kind == 'same' else ' longer'):12s} {ranks:5d} {len(own):12d} {count['better']:7d}"
-                f" {count['worse']:6d} {count['inconclusive']:13d} {median(one['ratio'] for one in own):15.3f}"
+                f" {count['worse']:6d} {count['inconclusive']:13d} {median(one['ratio'] for one in own):6.3f}"
                 f" {100 * median(map(spread, own)):5.1f} % {trials:6.0f} {min(seconds):4.0f} to {max(seconds):.0f}"
             )
     return "\n".join(lines)

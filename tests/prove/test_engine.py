@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ import torch
 torch.set_num_threads(1)
 torch.manual_seed(1)
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=float(os.environ.get("RATE", "0.1")))
 with open("checkpoint.txt", "a") as file:
     file.write(os.environ.get("DPTUNE_TRIAL", "the user's own") + os.environ.get("WANDB_MODE", "") + "\\n")
 for step in range(60):
@@ -35,7 +36,7 @@ for step in range(60):
     if ending == "hang":
         time.sleep(300)
     if ending == "memory":
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        torch.empty(2**60)
 """
 AMOUNT = ("--warmup", "2", "--steps", "12")
 
@@ -57,6 +58,16 @@ def run(*words: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedPro
     )
 
 
+def left_in(folder: Path) -> list[str]:
+    """Processes that are still somewhere in the folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink().is_relative_to(folder):
+                found.append((process / "cmdline").read_text())
+    return found
+
+
 def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path) -> None:
     """Interrupted after a trial or two, it goes on with them; the user's own files are as before."""
     before = (project / "checkpoint.txt").read_text()
@@ -72,6 +83,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     (folder,) = (project / "base" / "verified").iterdir()
     made = json.loads((folder / "proof.json").read_text())["trials"]
     assert len(made) == 2
+    assert left_in(project) == []
 
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert done.returncode == 0, done.stderr
@@ -95,7 +107,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     ("ending", "status", "note"),
     [
         ("fail", "failed", "ValueError: the data are gone"),
-        ("memory", "out of memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
+        ("memory", "out of memory", "DefaultCPUAllocator: can't allocate memory"),
         ("hang", "hung", "no optimizer step for 5 s"),
     ],
 )
@@ -109,6 +121,87 @@ def test_what_a_trial_comes_to_is_a_result(project: Path, ending: str, status: s
     assert all(note in trial["note"] for trial in failed)
     assert (proof["ended"], proof["outcome"]) == ("cannot run", "inconclusive")
     assert f"With env.ENDING={ending} it cannot run: {status}" in " ".join(done.stdout.split())
+    assert left_in(project) == []
+
+
+# With several buckets torch's PowerSGD hook never ends on gloo.
+TWO_BUCKETS = """\
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dist.init_process_group("gloo")
+model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(8)])
+model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.05)
+if "POWER" in os.environ:
+    model.register_comm_hook(PowerSGDState(None, 1, 2), powerSGD_hook)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    model(torch.randn(4, 128)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="trials need torch")
+    (tmp_path / "train.py").write_text(TWO_BUCKETS)
+    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
+    done = run("profile", "-q", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run("verify", "base", "--set", "env.POWER=1", *AMOUNT, "--stall-timeout", "6", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "With env.POWER=1 it cannot run: hung: no optimizer step for 6 s" in " ".join(done.stdout.split())
+    assert left_in(tmp_path) == []
+
+
+def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> None:
+    done = run("verify", "base", "--set", "env.RATE=3", *AMOUNT, "--time-limit", "25", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "What is learned is not the same" in " ".join(done.stdout.split())
+    assert "B learns something else" in " ".join(done.stdout.split())
+
+
+def test_where_trials_write_is_told(project: Path) -> None:
+    """Before they run, where; after them, which of the user's own files they changed."""
+    (project / "big.pt").write_bytes(bytes(8 * 2**20 + 1))
+    (project / "train.py").write_text(TRAIN + 'open("big.pt", "ab").write(b"more")\n')
+    words = ("verify", "base", "--set", "env.PAUSE=0", "--steps", "100", "--time-limit", "1")
+    done = run(*words, "--", "train.py", "--out=/data/out", "--api-key", "s3cret", cwd=project)
+    assert done.returncode == 0, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert first.startswith(f"dptune: trials run in a copy of {project}; what the script writes by an absolute path")
+    assert "as to --out=/data/out" in first
+    assert "Written over" in done.stdout
+    assert "big.pt by trial" in " ".join(done.stdout.split())
+    assert "s3cret" not in (project / "base" / "verified" / "env.PAUSE=0" / "proof.json").read_text()
+    again = run("verify", "base", "--set", "env.PAUSE=0", "--here", "--time-limit", "0.1", cwd=project)
+    assert f"trials run in {project} itself: checkpoints and outputs" in again.stderr
+
+
+def test_secrets_among_the_settings_are_used_and_not_kept(project: Path) -> None:
+    set_ = ("--set", "env.MY_TOKEN=s3cret", "--time-limit", "0.1")
+    done = run("verify", "base", *set_, *AMOUNT, cwd=project)
+    assert done.returncode == 0, done.stderr
+    kept = [path for path in (project / "base").rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+    assert kept == []
+    assert "s3cret" not in done.stdout + done.stderr
+    windows = ("--warmup", "1", "--unprofiled", "3", "--lean", "0", "--rich", "0", "--run-dir", "other")
+    assert run("profile", "-q", *windows, "--set", "env.MY_TOKEN=s3cret", "train.py", cwd=project).returncode == 0
+    done = run("verify", "other", "--set", "env.PAUSE=0", cwd=project)
+    assert done.returncode == 2
+    assert "the recorded value of env.MY_TOKEN lacks its secret" in done.stderr
+
+
+def test_trials_of_other_steps_are_not_mixed(project: Path) -> None:
+    words = ("verify", "base", "--set", "env.PAUSE=0", "--time-limit", "0.1")
+    assert run(*words, "--steps", "5", cwd=project).returncode == 0
+    done = run(*words, "--steps", "6", cwd=project)
+    assert done.returncode == 2
+    assert "holds trials of something else, of other steps, or of another machine" in done.stderr
 
 
 def test_in_the_folder_itself_the_script_writes_there(project: Path) -> None:
@@ -126,5 +219,7 @@ def test_what_cannot_be_started_again_is_told(tmp_path: Path, project: Path) -> 
     done = run("verify", "base", "--set", "env.PAUSE=0", cwd=project)
     assert done.returncode == 2
     assert "the recorded command lacks its secrets" in done.stderr
+    (project / "base" / "run.json").write_text("[]")
+    assert "base cannot be started again: run.json" in run("verify", "base", "--set", "env.A=1", cwd=project).stderr
     assert run("verify", "base", cwd=project).stderr.startswith("dptune: error: there is nothing to verify")
     assert "is no run folder of dptune" in run("verify", "train.py", "--set", "env.A=1", cwd=project).stderr

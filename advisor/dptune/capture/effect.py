@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dptune.capture.injected.plan import ENVIRONMENT
+from dptune.knobs import ENVIRONMENT
 from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts
 
 MIB = 2**20

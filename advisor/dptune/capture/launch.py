@@ -16,6 +16,7 @@ from dptune.capture.interpreter import Interpreter
 from dptune.capture.job import Job
 from dptune.capture.torchrun import Torchrun
 from dptune.errors import CaptureError
+from dptune.knobs import ENVIRONMENT
 
 # torchrun's and deepspeed's option; accelerate's counts all nodes, which is more than enough
 _ASKS_FOR = re.compile(r"--(?:nproc[-_]per[-_]node|num_processes|num_gpus|ntasks-per-node)[= ](\d{1,5})\b")
@@ -29,6 +30,12 @@ class Script:
     target: str
     arguments: tuple[str, ...] = ()
     module: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Script:
+        """The script that words after `python` name, which are one at least."""
+        module = words[0] == "-m" and len(words) > 1
+        return cls(words[1 if module else 0], tuple(words[2 if module else 1 :]), module)
 
     @property
     def words(self) -> list[str]:
@@ -127,8 +134,9 @@ def additions(plan: plans.Plan, base: Mapping[str, str]) -> dict[str, str]:
 
 def variables(settings: Mapping[str, Any]) -> dict[str, str]:
     """Those of the settings that are variables of the environment."""
-    prefix = plans.ENVIRONMENT
-    return {name.removeprefix(prefix): str(value) for name, value in settings.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(ENVIRONMENT): str(value) for name, value in settings.items() if name.startswith(ENVIRONMENT)
+    }
 
 
 def beside_the_plan(base: Mapping[str, str]) -> dict[str, str]:

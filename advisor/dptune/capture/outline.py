@@ -9,13 +9,14 @@ import textwrap
 from collections.abc import Iterator
 
 from dptune.capture import disk, folder, launch, recording
-from dptune.capture.injected.plan import ENVIRONMENT, VARIABLE
+from dptune.capture.injected.plan import VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.ranks import spans
+from dptune.knobs import ENVIRONMENT
 from dptune.runfile import paths
 from dptune.runfile.record import PROFILER_WARMUP
-from dptune.runfile.redaction import redacted_command, redacted_environment
+from dptune.runfile.redaction import redacted_command, redacted_environment, redacted_settings
 
 _WIDEST = 100
 _TITLE = 12
@@ -40,9 +41,10 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
     yield "command", shlex.join(redacted_command(started.words)) if started.words else "what this shell starts"
     yield "python", _python(started)
     yield "adds", f"{VARIABLE} (what these lines say)"
-    for name, value in {**launch.beside_the_plan(os.environ), **launch.variables(options.settings)}.items():
-        yield "adds", f"{name}={value}"
-    for name, value in options.settings.items():
+    settings = redacted_settings(options.settings)
+    for variable, text in {**launch.beside_the_plan(os.environ), **launch.variables(settings)}.items():
+        yield "adds", f"{variable}={text}"
+    for name, value in settings.items():
         if not name.startswith(ENVIRONMENT):
             yield "sets", f"{name}={value}"
     yield "folder", str(where) + (" (shared with the other launchers of this run)" if seat else "")

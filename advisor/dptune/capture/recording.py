@@ -16,7 +16,7 @@ from dptune.capture.options import Options
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError, UsageError
 from dptune.runfile.record import RunRecord
-from dptune.runfile.redaction import redacted_command
+from dptune.runfile.redaction import redacted_command, redacted_settings
 
 
 def begin(started: Launch, options: Options) -> RunRecord:
@@ -38,7 +38,7 @@ def begin(started: Launch, options: Options) -> RunRecord:
         ranks=None if options.ranks is None else list(options.ranks),
         hosts=[socket.gethostname()],
         schedule=options.schedule,
-        settings=options.settings,
+        settings=redacted_settings(options.settings),
     )
 
 

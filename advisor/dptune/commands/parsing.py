@@ -41,9 +41,11 @@ class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that raises `UsageError` with the nearest thing it knows.
 
     `keeps_between`: a `--` separates arguments, which may be options still, and is among them as `BETWEEN`.
+    `takes_command`: what stands after a `--` is a command line of the user's, found in `command` as it is.
     """
 
     keeps_between = False
+    takes_command = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Paragraphs, **settings})
@@ -61,6 +63,10 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """As argparse's, but an option that is not there names the nearest one."""
+        command: list[str] = []
+        if self.takes_command and args is not None and "--" in args:
+            at = args.index("--")
+            args, command = args[:at], list(args[at + 1 :])
         if self.keeps_between and args is not None:
             args = [BETWEEN if word == "--" else word for word in args]
         found, unknown = self.parse_known_args(args, namespace)
@@ -72,6 +78,8 @@ class Parser(argparse.ArgumentParser):
                 f"`{self.prog}` has no {kind} '{word}'",
                 f"did you mean '{near}'?" if near else f"see `{self.prog} --help`",
             )
+        if self.takes_command:
+            found.command = command
         return found
 
     def error(self, message: str) -> NoReturn:

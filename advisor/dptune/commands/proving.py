@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
 from dptune.present import terminal
+from dptune.present.visible import visible
 
 if TYPE_CHECKING:
     from dptune.proof import Proof
-    from dptune.prove.engine import Told
+    from dptune.prove.engine import Task, Told
+
+_ABSOLUTE = re.compile(r"(?:^|=)(?:/|~|[A-Za-z]:\\)")
 
 
 def progress(quiet: bool) -> Told:
     """A line on stderr before each trial."""
     from dptune.present.proof import line_of
-    from dptune.present.visible import visible
 
     def told(proof: Proof, what: str) -> None:
         if not quiet and what:
             print(f"dptune: {visible(line_of(proof, what))}", file=sys.stderr, flush=True)
 
     return told
+
+
+def folder_name(name: str) -> str:
+    """The name of a folder for what is proven."""
+    return re.sub(r"[^\w.=,+-]+", "_", name).replace(",_", ",")[:120]
+
+
+def caution(task: Task, quiet: bool) -> None:
+    """Say on stderr where trials run, and where the script's own files, such as checkpoints, may be written over."""
+    if quiet:
+        return
+    folders = " and ".join(dict.fromkeys(str(path) for path in task.sources.values() if path is not None))
+    if not folders:
+        words = f"trials run in {task.a.directory} itself: checkpoints and outputs of the script are written over"
+    else:
+        outside = dict.fromkeys(word for side in (task.a, task.b) for word in side.command if _ABSOLUTE.search(word))
+        named = f", as to {' and '.join(outside)}" if outside else ""
+        words = (
+            f"trials run in a copy of {folders}; what the script writes by an absolute path{named}, such as a "
+            f"checkpoint, is written there, not in the copy"
+        )
+    print(f"dptune: {visible(words)}", file=sys.stderr)
 
 
 def show(proof: Proof, form: str) -> int:

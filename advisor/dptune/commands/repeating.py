@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import shlex
 import subprocess
 import tempfile
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import count, positive, seconds
 from dptune.commands.launching import torchrun_arguments, torchrun_of
-from dptune.commands.proving import progress, show
+from dptune.commands.proving import caution, folder_name, progress, show
 from dptune.commands.setting import parsed
 from dptune.errors import RunError, UsageError
 
@@ -53,7 +52,8 @@ def repeated(args: argparse.Namespace) -> int:
 
     with _sources(args) as (a, b):
         task = _task(args, a, b)
-        folder = RUNS / COMPARED / _slug(task)
+        caution(task, args.quiet)
+        folder = RUNS / COMPARED / folder_name(f"{task.a.name}-{task.b.name}-{' '.join(task.a.command)}")
         proof = engine.prove(task, folder, progress(args.quiet))
     return show(proof, args.format)
 
@@ -117,11 +117,13 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
     from dptune.prove.trial import Bounds
 
     scripts = args.script if len(args.script) == 2 else args.script * 2
+    settings = parsed(args.settings)
     sides: list[tuple[Side, Launch]] = [_side(args, own, script) for own, script in zip((a, b), scripts, strict=True)]
     return Task(
         a=sides[0][0],
         b=sides[1][0],
         launches={"A": sides[0][1], "B": sides[1][1]},
+        settings={"A": settings, "B": settings},
         sources={"A": a.folder, "B": b.folder},
         numerics="changes",
         bounds=Bounds(warmup=args.warmup, steps=args.steps),
@@ -133,23 +135,17 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
 def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, Launch]:
     from dptune.capture import interpreter, launch
     from dptune.proof import Side
-    from dptune.runfile.redaction import redacted_command
+    from dptune.runfile.redaction import redacted_command, redacted_settings
 
     words = shlex.split(script)
     if not words:
         raise UsageError("--script names nothing to run", "like --script 'train.py --epochs 1'")
     chosen = interpreter.choose(args.python)
-    module = words[0] == "-m"
     with contextlib.chdir(own.folder):
-        what = launch.Script(words[1 if module else 0], tuple(words[2 if module else 1 :]), module)
+        what = launch.Script.of(words)
         what.check()
         asked = torchrun_of(args)
         started = launch.under_torchrun(what, chosen, asked) if asked.asked else launch.alone(what, chosen)
     shown = redacted_command(started.shown)
-    side = Side(name=own.name, settings=parsed(args.settings), command=shown, directory=own.identity)
+    side = Side(name=own.name, settings=redacted_settings(parsed(args.settings)), command=shown, directory=own.identity)
     return side, started
-
-
-def _slug(task: Task) -> str:
-    name = f"{task.a.name}-{task.b.name}-{' '.join(task.a.command)}"
-    return re.sub(r"[^\w.=,+-]+", "_", name)[:120]

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import count, positive, seconds
-from dptune.commands.parsing import BETWEEN, Parser
-from dptune.commands.proving import progress, show
+from dptune.commands.parsing import Parser
+from dptune.commands.proving import caution, folder_name, progress, show
 from dptune.commands.setting import parsed
 from dptune.errors import UsageError
 
@@ -37,11 +36,12 @@ if TYPE_CHECKING:
     from dptune.advice import Change
     from dptune.knobs import Value
     from dptune.prove.engine import Task
+    from dptune.runfile.record import RunRecord
 
 
 def arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.keeps_between = True
+    parser.takes_command = True
     parser.usage = f"{parser.prog} [options] [RUN] [-- train.py ...]"
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
     change = parser.add_argument_group("the change")
@@ -69,28 +69,26 @@ def run(args: argparse.Namespace) -> int:
     from dptune.prove import engine
     from dptune.prove.kept import VERIFIED
 
-    folder, words = _folder(args.words)
+    folder = _folder(args.words)
     settings, advice = _change(args, folder)
-    task = _task(args, folder, words, settings, advice)
-    proof = engine.prove(task, folder / VERIFIED / _slug(settings), progress(args.quiet))
+    task = _task(args, folder, settings, advice)
+    caution(task, args.quiet)
+    name = folder_name(_named(dict(sorted(settings.items()))))
+    proof = engine.prove(task, folder / VERIFIED / name, progress(args.quiet))
     return show(proof, args.format)
 
 
-def _folder(words: list[str]) -> tuple[Path, list[str]]:
+def _folder(words: list[str]) -> Path:
     from dptune.commands.reading import latest
     from dptune.errors import RunError
     from dptune.runfile.paths import RUN_JSON, RUNS
 
-    command: list[str] = []
-    if BETWEEN in words:
-        at = words.index(BETWEEN)
-        words, command = words[:at], words[at + 1 :]
     if len(words) > 1:
         raise UsageError(f"it takes one run; {len(words)} given", "dptune verify RUN --set KNOB=VALUE")
     folder = Path(words[0]) if words else latest(RUNS)
     if not (folder / RUN_JSON).is_file():
         raise RunError(f"{folder} is no run folder of dptune", "record one with: dptune profile train.py")
-    return folder, command
+    return folder
 
 
 def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str]:
@@ -118,27 +116,27 @@ def _advised(folder: Path, code: str) -> list[Change]:
     return changes
 
 
-def _task(args: argparse.Namespace, folder: Path, words: list[str], settings: dict[str, Value], advice: str) -> Task:
+def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:
     from dptune.knobs import knob
     from dptune.proof import Side
     from dptune.prove import again
     from dptune.prove.engine import Task
     from dptune.prove.trial import Bounds
-    from dptune.runfile import form
-    from dptune.runfile.paths import RUN_JSON
-    from dptune.runfile.record import RunRecord
+    from dptune.runfile.redaction import redacted_command, redacted_settings
 
-    record = form.read(folder / RUN_JSON, RunRecord)
+    record = _record(folder)
     source = Path.cwd() if args.here else again.directory_of(record)
     with contextlib.chdir(source):
-        launch = again.launch_of(record, words)
-    shown = list(launch.shown)
-    changed = {**record.settings, **settings}
+        launch = again.launch_of(record, args.command)
+    shown = redacted_command(launch.shown)
+    before = again.settings_of(record)
+    changed = {**before, **settings}
     here = str(source)
     return Task(
-        a=Side(name="as it is", settings=record.settings, command=shown, directory=here),
-        b=Side(name=_named(settings), settings=changed, command=shown, directory=here),
+        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=here),
+        b=Side(name=_named(settings), settings=redacted_settings(changed), command=shown, directory=here),
         launches={"A": launch, "B": launch},
+        settings={"A": before, "B": changed},
         sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
         numerics="changes" if any(knob(name).numerics == "changes" for name in settings) else "same",
         advice=advice,
@@ -147,16 +145,22 @@ def _task(args: argparse.Namespace, folder: Path, words: list[str], settings: di
     )
 
 
+def _record(folder: Path) -> RunRecord:
+    from dptune.errors import RunError
+    from dptune.runfile import form
+    from dptune.runfile.paths import RUN_JSON
+    from dptune.runfile.record import RunRecord
+
+    try:
+        return form.read(folder / RUN_JSON, RunRecord)
+    except OSError as error:
+        raise RunError(f"{folder / RUN_JSON} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RunError(f"{folder} cannot be started again: {error}", "record it again") from None
+
+
 def _named(settings: dict[str, Value]) -> str:
-    return ", ".join(f"{name}={_written(value)}" for name, value in settings.items())
+    from dptune.knobs import written
+    from dptune.runfile.redaction import redacted_settings
 
-
-def _written(value: Value) -> str:
-    if value is None:
-        return "default"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _slug(settings: dict[str, Value]) -> str:
-    """A folder's name for the change."""
-    return re.sub(r"[^\w.=,+-]+", "_", _named(dict(sorted(settings.items())))).replace(",_", ",")[:120]
+    return ", ".join(f"{name}={written(value)}" for name, value in redacted_settings(settings).items())

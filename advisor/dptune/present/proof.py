@@ -37,6 +37,9 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
         yield from labelled(side, f"{own.name}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     for name, why in _vain(proof).items():
         yield from labelled("Without effect", f"{name}: {why}", width, role="warning")
+    for path, trial in _written_over(proof).items():
+        words = f"{path} by trial {trial.number} ({trial.side}): it is too large to copy, and the script writes to it"
+        yield from labelled("Written over", words, width, role="warning")
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
@@ -72,6 +75,11 @@ def _step(proof: Proof, side: SideName) -> str:
 
 def _vain(proof: Proof) -> dict[str, str]:
     return {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
+
+
+def _written_over(proof: Proof) -> dict[str, Trial]:
+    """Each file with the last trial that changed it."""
+    return {path: trial for trial in proof.trials for path in trial.written_over}
 
 
 def _row(trial: Trial) -> list[Cell]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dptune.knobs import KNOBS, Value
+from dptune.knobs import KNOBS, written
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
 from dptune.rule import Rule, Threshold
@@ -52,16 +52,12 @@ def knobs(width: int) -> Iterator[Line]:
             family = knob.name.partition(".")[0]
             yield from heading(family, width)
         yield (Span("  "), *line(knob.name, "code"))
-        default = "" if knob.default is None else f", in torch {_written(knob.default)}"
+        default = "" if knob.default is None else f", in torch {written(knob.default)}"
         learned = "; it may change what is learned" if knob.numerics == "changes" else ""
         yield from wrapped(f"{knob.summary}: {knob.takes}{default}{learned}", width, "      ")
     yield BLANK
     told = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
     yield from wrapped(told, width)
-
-
-def _written(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, width: int) -> Iterator[Line]:

@@ -9,6 +9,7 @@ from dptune.capture import interpreter, launch
 from dptune.capture.launch import Launch, Script
 from dptune.capture.torchrun import Torchrun
 from dptune.errors import RunError
+from dptune.knobs import Value
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import HIDDEN
 
@@ -24,12 +25,22 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
     if record.launched_by == "command":
         script = Script(told[0], tuple(told[1:]))
         return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
-    module = told[0] == "-m"
-    script = Script(told[1 if module else 0], tuple(told[2 if module else 1 :]), module)
+    script = Script.of(told)
     python = interpreter.choose(record.python if Path(record.python).is_file() else None)
     if record.launched_by == "torchrun":
         return launch.under_torchrun(script, python, Torchrun(nproc_per_node=record.nproc_per_node))
     return launch.alone(script, python)
+
+
+def settings_of(record: RunRecord) -> dict[str, Value]:
+    """What was set from outside. Raises RunError where that held a secret."""
+    lacking = [name for name, value in record.settings.items() if isinstance(value, str) and HIDDEN in value]
+    if lacking:
+        raise RunError(
+            f"the recorded value of {lacking[0]} lacks its secret, which dptune does not keep",
+            "record it again with the variable set in the shell, not by --set",
+        )
+    return record.settings
 
 
 def directory_of(record: RunRecord) -> Path:

@@ -16,6 +16,7 @@ from typing import Literal
 from dptune import __version__
 from dptune.capture.launch import Launch
 from dptune.errors import RunError
+from dptune.knobs import Value
 from dptune.proof import Look, Proof, Side, SideName, Trial
 from dptune.prove import order, scratch, sequential, trial
 from dptune.prove.learning import learning
@@ -28,11 +29,15 @@ _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it 
 
 @dataclass(frozen=True)
 class Task:
-    """What to prove: how each side is started, and from which folder it is copied (None: it runs where it is)."""
+    """What to prove: how each side is started and set, and from which folder it is copied (None: it runs where it is).
+
+    `a` and `b` say what they are, without secrets.
+    """
 
     a: Side
     b: Side
     launches: dict[SideName, Launch]
+    settings: dict[SideName, dict[str, Value]]
     sources: dict[SideName, Path | None]
     numerics: Literal["same", "changes"] = "same"
     advice: str = ""
@@ -86,9 +91,10 @@ def _known(task: Task, folder: Path) -> list[Trial]:
     if not path.exists():
         return []
     before = read(path)
-    if (before.a, before.b, before.machine) != (task.a, task.b, machine()):
+    made = (before.a, before.b, before.machine, before.warmup, before.steps)
+    if made != (task.a, task.b, machine(), task.bounds.warmup, task.bounds.steps):
         raise RunError(
-            f"{folder} holds trials of something else, or of another machine",
+            f"{folder} holds trials of something else, of other steps, or of another machine",
             "name another folder, or remove it to begin anew",
         )
     return before.trials
@@ -101,7 +107,9 @@ def _run(task: Task, side: SideName, number: int, folder: Path) -> Trial:
     copy = None if source is None else scratch.make(source, folder / "scratch")
     try:
         cwd = copy.path if copy else None
-        return trial.run(task.launches[side], side, number, task.side(side).settings, task.bounds, own, cwd)
+        made = trial.run(task.launches[side], side, number, task.settings[side], task.bounds, own, cwd)
+        changed = [str(path) for path in copy.written_over()] if copy else []
+        return made.model_copy(update={"written_over": changed})
     finally:
         if copy is not None:
             shutil.rmtree(copy.path, ignore_errors=True)
@@ -172,6 +180,8 @@ def _proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         objective="time per sample" if per_sample else "time per step",
         trials=list(trials),
         looks=looks,
+        warmup=task.bounds.warmup,
+        steps=task.bounds.steps,
         outcome=("better" if looks[-1].ratio < 1 else "worse") if decided else "inconclusive",
         reason=_reason(ended, looks, trials, task),
         ended=ended,

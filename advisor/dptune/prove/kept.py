@@ -43,6 +43,7 @@ def _startable(folder: Path) -> bool:
         record = form.read(folder / RUN_JSON, RunRecord)
         again.directory_of(record)
         again.words_of(record)
+        again.settings_of(record)
     except (OSError, ValueError, RunError):
         return False
     return True
@@ -57,7 +58,6 @@ def _provable(advice: Advice, shown: str) -> Advice:
 def _verified(proof: Proof) -> Verified:
     before = proof.a.settings
     ran = [trial.side for trial in proof.trials if trial.status == "ran"]
-    assert proof.outcome != "not comparable"
     return Verified(
         name=proof.b.name,
         advice=proof.advice,

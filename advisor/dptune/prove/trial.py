@@ -70,8 +70,15 @@ def run(
     try:
         made = recording.record(started, options)
     except CaptureError as error:
-        status: Status = "failed"
-        return _trial(number, side, status, error.message, began, clock)
+        return Trial.only(
+            error.message,
+            number=number,
+            side=side,
+            status="failed",
+            note=error.message,
+            began=began,
+            seconds=time.monotonic() - clock,
+        )
     facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
     medians = [found for own in facts if (found := in_whole_ns(durations(own.window("unprofiled")))) is not None]
@@ -94,12 +101,6 @@ def run(
         losses=facts[0].losses if facts else [],
         without_effect=made.without_effect,
         missing=missing,
-    )
-
-
-def _trial(number: int, side: SideName, status: Status, note: str, began: str, clock: float) -> Trial:
-    return Trial.only(
-        note, number=number, side=side, status=status, note=note, began=began, seconds=time.monotonic() - clock
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 HIDDEN = "<redacted>"
 
+Setting = bool | int | float | str | None
+
 # Variables that change how training communicates or computes; nothing else of the environment is recorded.
 _RECORDED = (
     "NCCL_",
@@ -53,6 +55,14 @@ def redacted_environment(environment: Mapping[str, str] | None = None) -> dict[s
         name: HIDDEN if _is_secret(name) else _without_secrets(value)
         for name, value in sorted(source.items())
         if name.startswith(_RECORDED)
+    }
+
+
+def redacted_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """What is set by the names of knobs; `env.NAME` holds a secret where NAME does."""
+    return {
+        name: value if not isinstance(value, str) else HIDDEN if _is_secret(name) else _without_secrets(value)
+        for name, value in settings.items()
     }
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from dptune.runfile.record import Schedule
 
 VARIABLE = "DPTUNE_CAPTURE"
-ENVIRONMENT = "env."  # a setting that is a variable of the environment, which the launcher sets
 # What a rank is in after its windows: its recording is complete, or nothing more will come of it.
 DONE, ENDED = "done", "ended"
 OVER = frozenset((DONE, ENDED))
