@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving docs dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (long; resu
 
 bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/error_rates.py
+
+bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (an hour, as root, on an idle machine; resumes)
+	$(BIN)/python tests/benchmarks/effects.py
 
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -165,6 +165,7 @@ class Verified(Model):
     outcome: Literal["better", "worse", "inconclusive"] = Field(description="of the change: better is quicker")
     reason: str = Field(description="one sentence: why it is that")
     objective: Literal["time per sample", "time per step"] = Field(description="what was compared")
+    fast_steps: bool = Field(False, description="whether the figures are of the fastest steps, not of the median step")
     ratio: float | None = Field(description="with the change / without; null where too few trials ran")
     low_ratio: float | None = Field(description="its interval, from; null where so few trials have none")
     high_ratio: float | None = Field(description="to")

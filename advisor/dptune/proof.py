@@ -1,7 +1,8 @@
 """What came of running a change: the trials of both sides, and the verdict on them.
 
 A side is what was run: the script with some settings changed from outside. A trial is one run of a side, in processes
-of its own. Units are in the names, as in `dptune.measured`.
+of its own; it counts by its median step, and by its fast step, than which a tenth of its steps are faster. Units are in
+the names, as in `dptune.measured`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Trial(Figures):
     seconds: float = Field(description="how long it took in all")
     steps: int = Field(0, description="steps that were timed, on the rank that has most")
     step_ns: Figure[int] = Field(ABSENT, description="median over ranks of each rank's median unprofiled step")
+    fast_step_ns: Figure[int] = Field(
+        ABSENT, description="median over ranks of the step than which a tenth of each rank's are faster"
+    )
     samples_per_step: Figure[int] = Field(ABSENT, description="global batch")
     losses: list[float] = Field(default_factory=list, description="of the first backward passes, of the first rank")
     written_over: list[str] = Field(
@@ -48,12 +52,14 @@ class Trial(Figures):
 
 
 class Look(Model):
-    """The state of the verdict after some trials: the test is made at a few counts that were fixed before."""
+    """The state of the verdict after some trials: two tests are made at a few counts that were fixed before."""
 
     runs: int = Field(description="timed trials on each side")
-    p_value: float = Field(description="two-sided, of the exact Wilcoxon-Mann-Whitney test")
-    level: float = Field(description="below which it decides at this look")
-    ratio: float = Field(description="B / A: median over all pairs (Hodges-Lehmann)")
+    level: float = Field(description="of each test at this look")
+    p_value: float = Field(description="of median steps: two-sided, of the exact Wilcoxon-Mann-Whitney test")
+    ratio: float = Field(description="B / A of median steps, the median over all pairs of trials (Hodges-Lehmann)")
+    fast_p_value: float = Field(description="of fast steps")
+    fast_ratio: float = Field(description="B / A of fast steps")
 
 
 class Learning(Figures):
@@ -81,8 +87,10 @@ class Proof(Figures):
     trials: list[Trial]
     looks: list[Look]
     warmup: int = Field(description="optimizer steps that each trial lets pass")
-    steps: int = Field(description="optimizer steps that each trial is to time")
+    steps: int = Field(description="optimizer steps that each trial times at least")
+    least_s: float = Field(description="seconds for which each trial times them at least")
     outcome: Literal["better", "worse", "inconclusive"] = Field(description="of B against A: better is quicker")
+    decided_by: Literal["", "median", "fast"] = Field(description="the steps that lie apart; empty: undecided")
     reason: str = Field(description="one sentence: why it is that")
     ended: Literal["decided", "hopeless", "all trials made", "out of time", "interrupted", "cannot run"]
     level: float = Field(description="how often sides that do not differ are called better or worse, at most")
@@ -90,7 +98,10 @@ class Proof(Figures):
     b_ns: Figure[float] = Field(ABSENT, description="the objective of B")
     a_step_ns: Figure[float] = Field(ABSENT, description="step of A, median over trials")
     b_step_ns: Figure[float] = Field(ABSENT, description="step of B")
-    ratio: Figure[float] = Field(ABSENT, description="B / A: median over all pairs of trials (Hodges-Lehmann)")
+    ratio: Figure[float] = Field(ABSENT, description="B / A of median steps, the median over all pairs of trials")
     low_ratio: Figure[float] = Field(ABSENT, description="its interval, from")
     high_ratio: Figure[float] = Field(ABSENT, description="to")
+    fast_ratio: Figure[float] = Field(ABSENT, description="B / A of fast steps")
+    fast_low_ratio: Figure[float] = Field(ABSENT, description="its interval, from")
+    fast_high_ratio: Figure[float] = Field(ABSENT, description="to")
     learning: Learning = Field(description="whether the change alters what is learned, as far as the first losses tell")

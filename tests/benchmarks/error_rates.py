@@ -65,9 +65,10 @@ def compared(work: Path, kind: str, ranks: int, number: int) -> dict[str, Any]:
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
     proof = json.loads(done.stdout)
-    kept = ("outcome", "ended", "ratio", "low_ratio", "high_ratio")
+    kept = ("outcome", "decided_by", "ended", "ratio", "low_ratio", "high_ratio", "fast_ratio")
     trials = [
-        {name: one[name] for name in ("side", "status", "began", "seconds", "step_ns")} for one in proof["trials"]
+        {name: one[name] for name in ("side", "status", "began", "seconds", "step_ns", "fast_step_ns")}
+        for one in proof["trials"]
     ]
     return {"kind": kind, "ranks": ranks, "number": number, **{name: proof[name] for name in kept}, "trials": trials}
 
@@ -86,9 +87,9 @@ def collect(work: Path) -> dict[str, Any]:
     return results
 
 
-def spread(comparison: dict[str, Any]) -> float:
+def spread(comparison: dict[str, Any], steps: str) -> float:
     """How far one side's trials lie apart: the standard deviation of A's, relative to their mean."""
-    times = [one["step_ns"] for one in comparison["trials"] if one["side"] == "A" and one["status"] == "ran"]
+    times = [one[steps] for one in comparison["trials"] if one["side"] == "A" and one["status"] == "ran"]
     return pstdev(times) * len(times) / sum(times)
 
 
@@ -96,7 +97,7 @@ def table(results: dict[str, Any]) -> str:
     """The results as text."""
     commits = ", ".join(dict.fromkeys(one["commit"] for one in results["comparisons"]))
     lines = [f"machine: {results['machine']}; commits: {commits}", ""]
-    lines.append("B against A  ranks  comparisons  better  worse  inconclusive  B / A   spread  trials  seconds")
+    lines.append("B against A  ranks  comparisons  better  worse  inconclusive  spread: median, fast  trials  seconds")
     for kind in WANTED:
         for ranks in (1, 2):
             own = [one for one in results["comparisons"] if (one["kind"], one["ranks"]) == (kind, ranks)]
@@ -104,11 +105,12 @@ def table(results: dict[str, Any]) -> str:
                 continue
             count = {name: sum(one["outcome"] == name for one in own) for name in ("better", "worse", "inconclusive")}
             seconds = [sum(trial["seconds"] for trial in one["trials"]) for one in own]
+            spreads = [100 * median(spread(one, steps) for one in own) for steps in ("step_ns", "fast_step_ns")]
             trials = median(len(one["trials"]) for one in own)
             lines.append(
                 f"{kind + ('' if kind == 'same' else ' longer'):12s} {ranks:5d} {len(own):12d} {count['better']:7d}"
-                f" {count['worse']:6d} {count['inconclusive']:13d} {median(one['ratio'] for one in own):6.3f}"
-                f" {100 * median(map(spread, own)):5.1f} % {trials:6.0f} {min(seconds):4.0f} to {max(seconds):.0f}"
+                f" {count['worse']:6d} {count['inconclusive']:13d} {spreads[0]:15.1f} %"
+                f" {spreads[1]:4.1f} % {trials:6.0f} {min(seconds):4.0f} to {max(seconds):.0f}"
             )
     return "\n".join(lines)
 

@@ -38,7 +38,7 @@ def walked(schedule: Schedule, step_s: float) -> tuple[agendas.Agenda, list[tupl
         while not agenda.over:
             clock.now += step_s
             moments += [(agenda.step, *due) for due in agenda.tick()]
-            assert agenda.step <= schedule.total_steps
+            assert agenda.step <= schedule.total_steps or schedule.least_s
     return agenda, moments
 
 
@@ -72,6 +72,19 @@ def test_a_time_bound_ends_windows_of_long_steps_but_never_empty_ones(schedule: 
         if made < asked:
             assert made * step_s >= schedule.window_s > 0
             assert made == LEAST_STEPS[window] or (made - 1) * step_s < schedule.window_s
+
+
+@given(st.integers(1, 60), st.floats(min_value=0.001, max_value=30.0))
+def test_a_window_lasts_the_steps_and_the_seconds_that_it_is_to_last_at_least(steps: int, step_s: float) -> None:
+    """Both, unless that would take longer than its time bound."""
+    _, moments = walked(Schedule(1, steps, 0, 0, window_s=60.0, least_s=3.0), step_s)
+    opened, closed = (next(step for step, action, _ in moments if action == word) for word in ("open", "close"))
+    made = closed - opened
+    if made < steps:
+        assert made * step_s >= 60.0 * (1 - 1e-9)
+    else:
+        assert made * step_s >= 3.0 * (1 - 1e-9)
+        assert made == steps or (made - 1) * step_s < 3.0 * (1 + 1e-9)
 
 
 def test_ten_second_steps() -> None:

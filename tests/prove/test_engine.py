@@ -38,7 +38,7 @@ for step in range(60):
     if ending == "memory":
         torch.empty(2**60)
 """
-AMOUNT = ("--warmup", "2", "--steps", "12")
+AMOUNT = ("--warmup", "2", "--steps", "12", "--seconds", "0")
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     """Before they run, where; after them, which of the user's own files they changed."""
     (project / "big.pt").write_bytes(bytes(8 * 2**20 + 1))
     (project / "train.py").write_text(TRAIN + 'open("big.pt", "ab").write(b"more")\n')
-    words = ("verify", "base", "--set", "env.PAUSE=0", "--steps", "100", "--time-limit", "1")
+    words = ("verify", "base", "--set", "env.PAUSE=0", "--steps", "100", "--seconds", "0", "--time-limit", "1")
     done = run(*words, "--", "train.py", "--out=/data/out", "--api-key", "s3cret", cwd=project)
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
@@ -178,7 +178,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     assert "Written over" in done.stdout
     assert "big.pt by trial" in " ".join(done.stdout.split())
     assert "s3cret" not in (project / "base" / "verified" / "env.PAUSE=0" / "proof.json").read_text()
-    again = run("verify", "base", "--set", "env.PAUSE=0", "--here", "--time-limit", "0.1", cwd=project)
+    again = run("verify", "base", "--set", "env.PAUSE=0.001", *AMOUNT, "--here", "--time-limit", "0.1", cwd=project)
     assert f"trials run in {project} itself: checkpoints and outputs" in again.stderr
 
 
@@ -197,7 +197,7 @@ def test_secrets_among_the_settings_are_used_and_not_kept(project: Path) -> None
 
 
 def test_trials_of_other_steps_are_not_mixed(project: Path) -> None:
-    words = ("verify", "base", "--set", "env.PAUSE=0", "--time-limit", "0.1")
+    words = ("verify", "base", "--set", "env.PAUSE=0", "--seconds", "0", "--time-limit", "0.1")
     assert run(*words, "--steps", "5", cwd=project).returncode == 0
     done = run(*words, "--steps", "6", cwd=project)
     assert done.returncode == 2

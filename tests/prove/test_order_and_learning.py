@@ -17,6 +17,7 @@ def trial(side, *losses, number=1):
         began="2026-01-01T00:00:00+00:00",
         seconds=1.0,
         step_ns=1,
+        fast_step_ns=1,
         losses=losses,
         missing={"samples_per_step": "none"},
     )

@@ -7,36 +7,51 @@ import pytest
 
 from dptune.measure.comparing.verdict import critical_wins
 from dptune.prove import sequential
-from dptune.prove.sequential import LEVEL, LEVEL_OF_A_LOOK, LOOKS
+from dptune.prove.sequential import LEVEL, LEVEL_OF_A_TEST, LOOKS, Times
 
 SIDES = 20_000
 
 
-def decided(difference, spread=1.0, seed=1):
-    """Of many pairs of sides with normal noise the share that any look decides, and that it decides for the other."""
-    random = np.random.default_rng(seed)
-    a = random.normal(0, spread, (SIDES, LOOKS[-1]))
-    b = random.normal(difference, spread, (SIDES, LOOKS[-1]))
-    open_, slower, quicker = np.ones(SIDES, bool), 0, 0
+def decided(difference, alike):
+    """Of many pairs of sides with normal noise the share that any look decides, and that it decides for the other.
+
+    `alike` is the correlation of the noise of a trial's median step with that of its fast step.
+    """
+    random = np.random.default_rng(1)
+
+    def side(mean):
+        noise = random.normal(0, 1, (SIDES, LOOKS[-1]))
+        other = random.normal(0, 1, (SIDES, LOOKS[-1]))
+        return mean + noise, mean + alike * noise + np.sqrt(1 - alike**2) * other
+
+    a, b = side(0.0), side(difference)
+    open_, told = np.ones(SIDES, bool), np.zeros(SIDES, int)
     for runs in LOOKS:
-        needed = critical_wins(runs, runs, LEVEL_OF_A_LOOK)
-        wins = (b[:, :runs, None] > a[:, None, :runs]).sum(axis=(1, 2))
-        slow, quick = open_ & (wins >= needed), open_ & (runs * runs - wins >= needed)
-        slower, quicker = slower + slow.sum(), quicker + quick.sum()
-        open_ &= ~slow & ~quick
+        needed, pairs = critical_wins(runs, runs, LEVEL_OF_A_TEST), runs * runs
+        wins = [(two[:, :runs, None] > one[:, None, :runs]).sum(axis=(1, 2)) for one, two in zip(a, b, strict=True)]
+        middle = [
+            np.median(two[:, :runs, None] - one[:, None, :runs], axis=(1, 2)) for one, two in zip(a, b, strict=True)
+        ]
+        apart = np.logical_or(*((own >= needed) | (pairs - own >= needed) for own in wins))
+        hit = open_ & apart & (middle[0] * middle[1] > 0)
+        told[hit] = np.sign(middle[0][hit])
+        open_ &= ~hit
         if runs >= LOOKS[1]:
-            open_ &= ~((wins >= 0.42 * runs * runs) & (wins <= 0.58 * runs * runs))
-    return (slower + quicker) / SIDES, quicker / SIDES
+            open_ &= ~np.logical_and(*((own >= 0.42 * pairs) & (own <= 0.58 * pairs) for own in wins))
+    return (told != 0).mean(), (told < 0).mean()
 
 
-def test_sides_that_do_not_differ_are_told_apart_as_rarely_as_is_said():
-    wrong, _ = decided(0.0)
-    assert wrong == pytest.approx(LEVEL, abs=0.004)  # four standard errors of 20,000
+@pytest.mark.parametrize(("alike", "wrong"), [(0.0, 0.013), (0.7, LEVEL), (1.0, 0.012)])
+def test_sides_that_do_not_differ_are_told_apart_as_rarely_as_is_said(alike, wrong):
+    assert decided(0.0, alike)[0] == pytest.approx(wrong, abs=0.004)  # four standard errors of 20,000
 
 
-@pytest.mark.parametrize(("spreads", "found"), [(1.0, 0.59), (1.5, 0.94), (2.0, 0.99)])
-def test_differences_are_found_as_often_as_is_said(spreads, found):
-    told, wrong_way = decided(spreads)
+@pytest.mark.parametrize(
+    ("spreads", "alike", "found"),
+    [(1.0, 1.0, 0.51), (1.0, 0.0, 0.75), (1.5, 1.0, 0.92), (1.5, 0.0, 0.99), (2, 1, 0.997)],
+)
+def test_differences_are_found_as_often_as_is_said(spreads, alike, found):
+    told, wrong_way = decided(spreads, alike)
     assert told == pytest.approx(found, abs=0.02)
     assert wrong_way < 0.001
 
@@ -49,31 +64,52 @@ def test_the_first_look_counts_orders_by_hand():
     for places in combinations(range(12), 6):
         others = [place for place in range(12) if place not in places]
         tail += sum(one > other for one in places for other in others) >= wins
-    seen = sequential.look(a, b)
-    assert seen.p_value == pytest.approx(2 * tail / 924)
-    assert sequential.decides(seen) == (2 * tail / 924 <= LEVEL_OF_A_LOOK)
+    seen = sequential.look(alike(a), alike(b))
+    assert seen.p_value == seen.fast_p_value == pytest.approx(2 * tail / 924)
+    assert bool(sequential.decides(seen)) == (2 * tail / 924 <= LEVEL_OF_A_TEST)
+
+
+def alike(times):
+    """Trials whose fast step is like their median step."""
+    return [Times(time, 0.9 * time) for time in times]
 
 
 def test_it_looks_only_where_both_sides_have_as_many_trials():
-    assert sequential.look([1.0] * 5, [1.0] * 5) is None
-    assert sequential.look([1.0] * 6, [1.0] * 7) is None
-    assert sequential.look([1.0] * 7, [1.0] * 7) is None
-    assert [sequential.look([1.0] * n, [2.0] * n).runs for n in LOOKS] == list(LOOKS)
+    assert sequential.look(alike([1.0] * 5), alike([1.0] * 5)) is None
+    assert sequential.look(alike([1.0] * 6), alike([1.0] * 7)) is None
+    assert sequential.look(alike([1.0] * 7), alike([1.0] * 7)) is None
+    assert [sequential.look(alike([1.0] * n), alike([2.0] * n)).runs for n in LOOKS] == list(LOOKS)
+
+
+def test_either_kind_of_step_decides_where_the_other_does_not_contradict_it():
+    """Six trials a side that lie apart by one kind, and among each other, or the other way, by the other."""
+    apart, mixed = [10.0] * 6, [9.0, 9.2, 9.4, 11.0, 11.2, 11.4]
+    a = [Times(10.0, 10.0)] * 6
+    slower = [Times(11.0 + at, fast) for at, fast in enumerate([9.9, 10.1, 10.2, 10.3, 9.8, 10.4])]
+    assert sequential.decides(sequential.look(a, slower)) == "median"
+    swapped = [Times(fast, median) for median, fast in slower]
+    assert sequential.decides(sequential.look(a, swapped)) == "fast"
+    against = [Times(median, 9.5) for median, _ in slower]
+    assert sequential.decides(sequential.look(a, against)) == ""
+    among = [Times(one, one) for one in mixed]
+    assert sequential.decides(sequential.look(alike(apart), among)) == ""
 
 
 def test_the_interval_leaves_out_one_where_a_look_decides():
     a, b = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0], [20.0, 21.0, 22.0, 23.0, 24.0, 25.0]
     low, high = sequential.interval(a, b)
-    assert sequential.decides(sequential.look(a, b))
+    assert sequential.decides(sequential.look(alike(a), alike(b)))
     assert 1 < low < 20 / 15 + 0.2
     assert high <= 25 / 10
     assert sequential.interval(a[:3], b[:3]) is None
 
 
 def test_it_is_hopeless_only_where_the_trials_lie_among_each_other():
-    apart = [float(n) for n in range(1, 10)], [float(n) + 4 for n in range(1, 10)]
-    among = [float(2 * n) for n in range(1, 10)], [float(2 * n) + 1 - 2 * (n % 2) for n in range(1, 10)]
+    apart = alike([float(n) for n in range(1, 10)]), alike([float(n) + 4 for n in range(1, 10)])
+    among = alike(float(2 * n) for n in range(1, 10)), alike(float(2 * n) + 1 - 2 * (n % 2) for n in range(1, 10))
     assert not sequential.hopeless(sequential.look(*apart), *apart)
     assert sequential.hopeless(sequential.look(*among), *among)
+    by_median = [Times(one.median, other.fast) for one, other in zip(among[1], apart[1], strict=True)]
+    assert not sequential.hopeless(sequential.look(among[0], by_median), among[0], by_median)
     few = among[0][:6], among[1][:6]
     assert not sequential.hopeless(sequential.look(*few), *few)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from typing import TYPE_CHECKING
 
+from dptune.commands.amounts import count, positive, seconds_or_none
 from dptune.present import terminal
 from dptune.present.visible import visible
 
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
     from dptune.prove.engine import Task, Told
 
 _ABSOLUTE = re.compile(r"(?:^|=)(?:/|~|[A-Za-z]:\\)")
+
+
+def trial_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare how long a trial is."""
+    group.add_argument("--warmup", type=count, default=5, metavar="N", help="steps let pass first (default: 5)")
+    group.add_argument(
+        "--steps", type=positive, default=30, metavar="N", help="steps timed in a trial, at least (default: 30)"
+    )
+    words = "seconds for which a trial times them, at least (default: 3; short ones tell more of the machine)"
+    group.add_argument("--seconds", type=seconds_or_none, default=3.0, metavar="S", help=words)
 
 
 def progress(quiet: bool) -> Told:

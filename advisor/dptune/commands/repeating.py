@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import count, positive, seconds
+from dptune.commands.amounts import positive, seconds
 from dptune.commands.launching import torchrun_arguments, torchrun_of
-from dptune.commands.proving import caution, folder_name, progress, show
+from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
 from dptune.errors import RunError, UsageError
 
@@ -34,8 +34,7 @@ def repeating_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=words)
     group.add_argument("--repeat", type=positive, default=18, metavar="N", help="trials a side at most (default: 18)")
-    group.add_argument("--warmup", type=count, default=5, metavar="N", help="steps let pass first (default: 5)")
-    group.add_argument("--steps", type=positive, default=30, metavar="N", help="steps timed in a trial (default: 30)")
+    trial_arguments(group)
     group.add_argument("--time-limit", type=seconds, default=3600.0, metavar="S", help="for all trials (default: 3600)")
     group.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="on both sides"
@@ -126,7 +125,7 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
         settings={"A": settings, "B": settings},
         sources={"A": a.folder, "B": b.folder},
         numerics="changes",
-        bounds=Bounds(warmup=args.warmup, steps=args.steps),
+        bounds=Bounds(args.warmup, args.steps, args.seconds),
         budget_s=args.time_limit,
         most=args.repeat,
     )

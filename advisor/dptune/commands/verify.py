@@ -26,9 +26,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import count, positive, seconds
+from dptune.commands.amounts import seconds
 from dptune.commands.parsing import Parser
-from dptune.commands.proving import caution, folder_name, progress, show
+from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
 from dptune.errors import UsageError
 
@@ -50,8 +50,7 @@ def arguments(parser: Parser) -> None:
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
     )
     amount = parser.add_argument_group("how much")
-    amount.add_argument("--warmup", type=count, default=5, metavar="N", help="steps let pass first (default: 5)")
-    amount.add_argument("--steps", type=positive, default=30, metavar="N", help="steps timed in a trial (default: 30)")
+    trial_arguments(amount)
     amount.add_argument(
         "--time-limit", type=seconds, default=1800.0, metavar="S", help="seconds for all trials (default: 1800)"
     )
@@ -140,7 +139,7 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
         sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
         numerics="changes" if any(knob(name).numerics == "changes" for name in settings) else "same",
         advice=advice,
-        bounds=Bounds(warmup=args.warmup, steps=args.steps, stall_s=args.stall_timeout),
+        bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
     )
 

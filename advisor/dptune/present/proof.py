@@ -16,6 +16,7 @@ _TRIALS = (
     Column("side", right=False),
     Column("came to", right=False),
     Column("step ms"),
+    Column("fastest tenth"),
     Column("steps"),
     Column("s"),
 )
@@ -43,8 +44,9 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
-        f"Times are medians of steps without the profiler. The verdict is on {proof.objective}; sides that do not "
-        f"differ are called better or worse in {100 * proof.level:.1f} % of cases."
+        f"Times are of steps without the profiler: the median, and the one than which a tenth are faster. The verdict "
+        f"is on {proof.objective}; sides that do not differ are called better or worse in at most "
+        f"{100 * proof.level:.1f} % of cases."
     )
     yield from wrapped(words, width, "  ", role="dim")
     for trial in proof.trials:
@@ -58,11 +60,15 @@ def _verdict(proof: Proof) -> str:
         return "It cannot be tried: a side does not run."
     if ratio is None:
         return "Inconclusive: too few trials ran."
-    low, high = proof.known("low_ratio"), proof.known("high_ratio")
-    between = f" ({change(low)} to {change(high)})" if low is not None and high is not None else ""
     words = {"better": "Better", "worse": "Worse", "inconclusive": "Inconclusive"}[proof.outcome]
     other = ". What is learned is not the same" if proof.learning.outcome == "other" else ""
-    return f"{words}: with {proof.b.name} the {proof.objective} is {change(ratio)}{between}{other}."
+    median = _between(ratio, proof.known("low_ratio"), proof.known("high_ratio"))
+    fast = _between(proof.fast_ratio, proof.known("fast_low_ratio"), proof.known("fast_high_ratio"))
+    return f"{words}: with {proof.b.name} the {proof.objective} is {median}, of the fastest steps {fast}{other}."
+
+
+def _between(ratio: float, low: float | None, high: float | None) -> str:
+    return change(ratio) + (f" ({change(low)} to {change(high)})" if low is not None and high is not None else "")
 
 
 def _step(proof: Proof, side: SideName) -> str:
@@ -89,6 +95,7 @@ def _row(trial: Trial) -> list[Cell]:
         trial.side,
         trial.status,
         Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(step_ns),
+        Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(trial.fast_step_ns),
         str(trial.steps),
         f"{trial.seconds:.0f}",
     ]

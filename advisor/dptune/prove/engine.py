@@ -20,6 +20,7 @@ from dptune.knobs import Value
 from dptune.proof import Look, Proof, Side, SideName, Trial
 from dptune.prove import order, scratch, sequential, trial
 from dptune.prove.learning import learning
+from dptune.prove.sequential import Times
 from dptune.prove.trial import Bounds
 
 Ended = Literal["decided", "hopeless", "all trials made", "out of time", "interrupted", "cannot run"]
@@ -91,8 +92,9 @@ def _known(task: Task, folder: Path) -> list[Trial]:
     if not path.exists():
         return []
     before = read(path)
-    made = (before.a, before.b, before.machine, before.warmup, before.steps)
-    if made != (task.a, task.b, machine(), task.bounds.warmup, task.bounds.steps):
+    made = (before.a, before.b, before.machine, before.warmup, before.steps, before.least_s)
+    bounds = task.bounds
+    if made != (task.a, task.b, machine(), bounds.warmup, bounds.steps, bounds.least_s):
         raise RunError(
             f"{folder} holds trials of something else, of other steps, or of another machine",
             "name another folder, or remove it to begin anew",
@@ -116,15 +118,14 @@ def _run(task: Task, side: SideName, number: int, folder: Path) -> Trial:
 
 
 def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
-    times = {side: objective(trials, side) for side in ("A", "B")}
+    a, b = objective(trials, "A"), objective(trials, "B")
     for side in ("A", "B"):
         failed = [one for one in trials if one.side == side and one.status != "ran"]
-        if not times[side] and len(failed) >= _LEAST_FAILED:
+        if not objective(trials, side) and len(failed) >= _LEAST_FAILED:
             return "cannot run"
     for seen in _looks(trials):
         if sequential.decides(seen):
             return "decided"
-    a, b = times["A"], times["B"]
     last = sequential.look(a, b)
     if last is not None and sequential.hopeless(last, a, b):
         return "hopeless"
@@ -139,11 +140,14 @@ def _longest_s(trials: Sequence[Trial]) -> float:
     return max((one.seconds for one in trials), default=0.0)
 
 
-def objective(trials: Sequence[Trial], side: SideName) -> list[float]:
-    """The time of each trial of a side that ran, ns: per sample where all of both sides tell samples, else per step."""
-    ran = [one for one in trials if one.status == "ran" and one.known("step_ns")]
+def objective(trials: Sequence[Trial], side: SideName) -> list[Times]:
+    """The times of each trial of a side that ran, ns: per sample where all of both sides tell it, else per step."""
+    ran = [one for one in trials if one.status == "ran"]
     per_sample = all(one.known("samples_per_step") for one in ran)
-    return [one.step_ns / (one.samples_per_step if per_sample else 1) for one in ran if one.side == side]
+    samples = [one.samples_per_step if per_sample else 1 for one in ran]
+    return [
+        Times(one.step_ns / n, one.fast_step_ns / n) for one, n in zip(ran, samples, strict=True) if one.side == side
+    ]
 
 
 def _looks(trials: Sequence[Trial]) -> list[Look]:
@@ -154,23 +158,21 @@ def _looks(trials: Sequence[Trial]) -> list[Look]:
 
 
 def _proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
-    a, b = objective(trials, "A"), objective(trials, "B")
     ran = [one for one in trials if one.status == "ran"]
     per_sample = bool(ran) and all(one.known("samples_per_step") for one in ran)
     looks = _looks(trials)
-    between = sequential.interval(a, b) if a and b else None
+    a, b = ([one.median for one in objective(trials, side)] for side in ("A", "B"))
     step = {side: [one.step_ns for one in ran if one.side == side] for side in ("A", "B")}
     figures = {
         "a_ns": median(a) if a else None,
         "b_ns": median(b) if b else None,
         "a_step_ns": median(step["A"]) if step["A"] else None,
         "b_step_ns": median(step["B"]) if step["B"] else None,
-        "ratio": median([one / other for one in b for other in a]) if a and b else None,
-        "low_ratio": between[0] if between else None,
-        "high_ratio": between[1] if between else None,
+        **_ratios("", a, b),
+        **_ratios("fast_", *([one.fast for one in objective(trials, side)] for side in ("A", "B"))),
     }
     few = "too few trials ran"
-    decided = ended == "decided" and looks
+    by = sequential.decides(looks[-1]) if ended == "decided" else ""
     return Proof(
         dptune=__version__,
         machine=machine(),
@@ -182,7 +184,9 @@ def _proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         looks=looks,
         warmup=task.bounds.warmup,
         steps=task.bounds.steps,
-        outcome=("better" if looks[-1].ratio < 1 else "worse") if decided else "inconclusive",
+        least_s=task.bounds.least_s,
+        outcome=("better" if looks[-1].ratio < 1 else "worse") if by else "inconclusive",
+        decided_by=by,
         reason=_reason(ended, looks, trials, task),
         ended=ended,
         level=sequential.LEVEL,
@@ -190,6 +194,14 @@ def _proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         **figures,
         missing={name: few for name, value in figures.items() if value is None},
     )
+
+
+def _ratios(name: str, a: Sequence[float], b: Sequence[float]) -> dict[str, float | None]:
+    """B / A with its interval, under the names of a proof's figures."""
+    between = sequential.interval(a, b) if a and b else None
+    low, high = between or (None, None)
+    ratio = median([one / other for one in b for other in a]) if a and b else None
+    return {f"{name}ratio": ratio, f"{name}low_ratio": low, f"{name}high_ratio": high}
 
 
 def _reason(ended: Ended, looks: Sequence[Look], trials: Sequence[Trial], task: Task) -> str:
@@ -201,9 +213,11 @@ def _reason(ended: Ended, looks: Sequence[Look], trials: Sequence[Trial], task: 
     if not looks:
         return f"{min(len(objective(trials, side)) for side in ('A', 'B'))} trials a side are too few to decide"
     last = looks[-1]
-    chance = f"chance alone separates {last.runs} trials a side like that in {100 * last.p_value:.3g} % of cases"
+    p_value = min(last.p_value, last.fast_p_value)
+    chance = f"chance alone separates {last.runs} trials a side like that in {100 * p_value:.3g} % of cases"
+    steps = {"fast": "by their faster steps ", "median": "", "": ""}[sequential.decides(last)]
     why = {
-        "decided": f"the trials lie apart: {chance}",
+        "decided": f"{steps}the trials lie apart: {chance}",
         "hopeless": "the trials lie among each other so evenly that more of them would hardly tell",
         "out of time": f"the time was up before it was clear: {chance}",
         "interrupted": f"it was interrupted: {chance}",

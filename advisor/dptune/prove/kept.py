@@ -57,6 +57,7 @@ def _provable(advice: Advice, shown: str) -> Advice:
 
 def _verified(proof: Proof) -> Verified:
     before = proof.a.settings
+    fast = proof.decided_by == "fast"
     ran = [trial.side for trial in proof.trials if trial.status == "ran"]
     return Verified(
         name=proof.b.name,
@@ -65,9 +66,10 @@ def _verified(proof: Proof) -> Verified:
         outcome=proof.outcome,
         reason=proof.reason,
         objective=proof.objective,
-        ratio=proof.known("ratio"),
-        low_ratio=proof.known("low_ratio"),
-        high_ratio=proof.known("high_ratio"),
+        fast_steps=fast,
+        ratio=proof.known(f"{'fast_' * fast}ratio"),
+        low_ratio=proof.known(f"{'fast_' * fast}low_ratio"),
+        high_ratio=proof.known(f"{'fast_' * fast}high_ratio"),
         trials=min(ran.count("A"), ran.count("B")),
         learning=proof.learning.reason,
     )

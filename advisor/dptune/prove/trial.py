@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+
+import numpy as np
 
 from dptune.capture import recording
 from dptune.capture.launch import Launch
@@ -18,7 +20,6 @@ from dptune.errors import CaptureError
 from dptune.knobs import Value
 from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.times import durations
-from dptune.measure.steps.times import median as in_whole_ns
 from dptune.proof import SideName, Status, Trial
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
@@ -32,14 +33,19 @@ _OUT_OF_MEMORY = re.compile(
 )
 _ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
 _LAST_BYTES = 200_000
+_FAST = 10  # percentile of the steps of a trial
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much of a script a trial runs: optimizer steps let pass and timed, and the seconds it may take."""
+    """How much of a script a trial runs: optimizer steps let pass and timed, and the seconds it takes.
+
+    It times `steps` and for `least_s` at least, but ends where that takes longer than `window_s`.
+    """
 
     warmup: int = 5
     steps: int = 30
+    least_s: float = 3.0
     window_s: float = 60.0
     first_step_s: float = 600.0
     stall_s: float = 120.0
@@ -57,7 +63,7 @@ def run(
     """Run it, and put what it recorded into `folder`, which is new. Whatever it comes to is a result."""
     folder.mkdir(parents=True)
     options = Options(
-        schedule=Schedule(bounds.warmup, bounds.steps, 0, 0, bounds.window_s),
+        schedule=Schedule(bounds.warmup, bounds.steps, 0, 0, bounds.window_s, bounds.least_s),
         run_dir=folder / "run",
         limits=Limits(bounds.first_step_s, bounds.stall_s),
         quiet=True,
@@ -81,12 +87,12 @@ def run(
         )
     facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
-    medians = [found for own in facts if (found := in_whole_ns(durations(own.window("unprofiled")))) is not None]
-    if status == "ran" and not medians:
+    timed = [steps for own in facts if (steps := durations(own.window("unprofiled")))]
+    if status == "ran" and not timed:
         status, note = "no steps", "no step was timed"
     samples, no_samples = samples_per_step(facts, facts[0].world_size if facts else None)
-    step_ns = round(median(medians)) if medians and status == "ran" else None
-    missing = {} if step_ns is not None else {"step_ns": note}
+    step_ns, fast_step_ns = (_over_ranks(timed, percent) if status == "ran" else None for percent in (50, _FAST))
+    missing = {} if step_ns is not None else {"step_ns": note, "fast_step_ns": note}
     missing |= {} if samples is not None else {"samples_per_step": no_samples or note}
     return Trial(
         number=number,
@@ -95,13 +101,19 @@ def run(
         note=note,
         began=began,
         seconds=time.monotonic() - clock,
-        steps=max((len(durations(own.window("unprofiled"))) for own in facts), default=0),
+        steps=max(map(len, timed), default=0),
         step_ns=step_ns,
+        fast_step_ns=fast_step_ns,
         samples_per_step=samples,
         losses=facts[0].losses if facts else [],
         without_effect=made.without_effect,
         missing=missing,
     )
+
+
+def _over_ranks(timed: Sequence[Sequence[int]], percent: int) -> int:
+    """The median over ranks of a percentile of each rank's steps, whole nanoseconds."""
+    return round(float(np.median([np.percentile(steps, percent) for steps in timed])))
 
 
 def _ending(made: Recording, output: Path) -> tuple[Status, str]:

@@ -28,13 +28,17 @@ LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1}
 
 @dataclass
 class Schedule:
-    """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never)."""
+    """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never).
+
+    The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short.
+    """
 
     warmup: int = 5
     unprofiled: int = 20
     lean: int = 5
     rich: int = 3
     window_s: float = 60.0
+    least_s: float = 0.0
 
     @property
     def first_boundary(self) -> int:
@@ -43,7 +47,7 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps from the first one to the end of the recording, where no time bound shortens it."""
+        """Optimizer steps from the first one to the end of the recording, unless a time shortens or lengthens it."""
         traced = sum(steps + PROFILER_WARMUP for steps in (self.lean, self.rich) if steps)
         return self.first_boundary + self.unprofiled + traced
 

@@ -3,13 +3,12 @@
     warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > done
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
-a window would last past its time bound, rank 0 announces through the process group's store, a few steps ahead, at which
-step it ends: clocks differ between ranks, step numbers do not.
+a window would last past its time bound, or so short that it is to hold more of them, rank 0 announces through the
+process group's store, a few steps ahead, at which step it ends: clocks differ between ranks, step numbers do not.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class Agenda:
 
     def __init__(self, schedule: Schedule) -> None:
         self._phases = phases(schedule)
-        self._limit_s = schedule.window_s
+        self._limit_s, self._least_s = schedule.window_s, schedule.least_s
         self._at = 0
         self._begun_s = time.monotonic()
         self._first = 0  # steps made before this phase
@@ -78,7 +77,7 @@ class Agenda:
             return []
         phase = self._phases[self._at]
         full = self.step - self._first >= phase.steps
-        if not full and not self._ends_early(phase):
+        if not (full and not self._lasts(phase)) and not self._ends_by_time(phase):
             return []
         self.cut_short = not full
         self._at += 1
@@ -97,29 +96,40 @@ class Agenda:
         if begun.window:
             yield "open", begun.window
 
-    def _ends_early(self, phase: Phase) -> bool:
+    def _lasts(self, phase: Phase) -> bool:
+        """Whether the phase may hold more steps than are asked for."""
+        return bool(self._least_s) and phase.name == "unprofiled"
+
+    def _bounds(self, phase: Phase) -> list[tuple[int, float]]:
+        """Steps and seconds, any pair of which ends the phase once both are reached."""
         least = LEAST_STEPS.get(phase.name)
-        if not self._limit_s or least is None:
-            return False
+        bounds = [(least, self._limit_s)] if self._limit_s and least is not None else []
+        return [*bounds, (phase.steps, self._least_s)] if self._lasts(phase) else bounds
+
+    def _ends_by_time(self, phase: Phase) -> bool:
         made, elapsed = self.step - self._first, time.monotonic() - self._begun_s
+        bounds = self._bounds(phase)
         if not identity.together():
-            return made >= least and elapsed >= self._limit_s
+            return any(made >= steps and elapsed >= seconds for steps, seconds in bounds)
         if self._cut is None:
-            with contextlib.suppress(Exception):  # the group may be gone: then the window just fills up
-                self._cut = self._announced(elapsed, made, least)
+            try:
+                self._cut = self._announced(elapsed, made, bounds)
+            except Exception:  # the group may be gone: then the window just fills up
+                self._cut = max(self.step, self._first + phase.steps)
         return self._cut is not None and self.step >= self._cut
 
-    def _announced(self, elapsed: float, made: int, least: int) -> int | None:
-        """The step at which this phase ends early, from rank 0: announced by it, read by the others."""
-        store = distributed_c10d._get_default_store()
+    def _announced(self, elapsed: float, made: int, bounds: list[tuple[int, float]]) -> int | None:
+        """The step at which this phase ends by time, from rank 0: announced by it, read by the others."""
         key = f"dptune/cut/{self._at}"
         if identity.rank() == 0:
-            if elapsed + _LEAD * elapsed / made < self._limit_s:
+            soon = [steps for steps, seconds in bounds if elapsed + _LEAD * elapsed / made >= seconds]
+            if not soon or made + _LEAD < min(soon):
                 return None
-            at = max(self.step + _LEAD, self._first + least)
-            store.set(key, str(at))
+            at = max(self.step + _LEAD, self._first + min(soon))
+            distributed_c10d._get_default_store().set(key, str(at))
             return at
         # Their clocks are near that of rank 0: no question to the store before half of the time has passed.
-        if elapsed >= self._limit_s / 2 and store.check([key]):
-            return int(store.get(key))
+        if any(elapsed >= seconds / 2 and made + 2 * _LEAD >= steps for steps, seconds in bounds):
+            store = distributed_c10d._get_default_store()
+            return int(store.get(key)) if store.check([key]) else None
         return None

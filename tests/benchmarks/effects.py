@@ -1,0 +1,133 @@
+"""What `dptune verify` finds of changes on a slow network: effect, interval, verdict, and how long it took.
+
+    python tests/benchmarks/effects.py                run what is missing, then print the table (make bench-effects)
+    python tests/benchmarks/effects.py --table        print the table of what there is
+
+Two ranks in network namespaces, 200 Mbit/s and 1 ms between them (tests/testbed/network.py), as root. A change is
+one call of `dptune verify` with its defaults. It resumes where it stopped, within a change too; raw results stand in
+results/effects.json. The rest of the machine should be idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from overhead import commit, machine
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+from tests.testbed.network import SLOW, shaped  # noqa: E402 - a script's own folder is what Python looks in
+
+RESULTS = HERE / "results" / "effects.json"
+DPTUNE = (sys.executable, "-m", "dptune")
+# name of the change: the options of the script, what is set on both sides, and what in B alone
+CHANGES: dict[str, tuple[str, str, str]] = {
+    "no_sync": ("--accumulate 4", "", "ddp.no_sync=true"),
+    "fp16 hook": ("", "", "ddp.comm_hook=fp16"),
+    "bf16 hook": ("", "", "ddp.comm_hook=bf16"),
+    "PowerSGD": ("", "", "ddp.comm_hook=powersgd"),
+    "workers 0 to 2": ("--load-ms 60", "", "loader.num_workers=2"),
+    "straggler gone": ("", "env.STRAGGLE_MS=50", "env.STRAGGLE_MS=0"),
+    "bucket 0.02 MB": ("", "", "ddp.bucket_cap_mb=0.02"),
+    "bucket 0.5 MB": ("--batch 512", "", "ddp.bucket_cap_mb=0.5"),
+    "bucket 100 MB": ("--batch 512", "", "ddp.bucket_cap_mb=100"),
+    "batch x2": ("", "", "loader.batch_size=128"),
+    "bucket views": ("", "", "ddp.gradient_as_bucket_view=true"),
+    "rate x1000": ("", "", "env.RATE=1"),
+    "straggler": ("", "", "env.STRAGGLE_MS=50"),
+}
+
+
+def compared(work: Path, name: str) -> dict[str, Any]:
+    """One change, made or gone on with."""
+    options, both, b = CHANGES[name]
+    folder = work / "-".join(["base", *options.split(), *both.split()]).replace("=", "-")
+    if not (folder / "run.json").exists():
+        windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0")
+        setting = ("--set", both) if both else ()
+        script = ("sh", "on_the_wire.sh", *options.split())
+        words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *windows, *setting, *script]
+        subprocess.run(words, cwd=work, check=True)
+    words = [*DPTUNE, "verify", str(folder), "--format", "json", "--set", b]
+    done = subprocess.run(words, cwd=work, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}")
+    proof = json.loads(done.stdout)
+    kept = (
+        "outcome",
+        "ended",
+        "objective",
+        "a_step_ns",
+        "b_step_ns",
+        "ratio",
+        "low_ratio",
+        "high_ratio",
+        "fast_ratio",
+        "learning",
+    )
+    told = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "samples_per_step")
+    trials = [{field: one[field] for field in told} for one in proof["trials"]]
+    return {"name": name, "options": options, "both": both, "b": b, **{k: proof[k] for k in kept}, "trials": trials}
+
+
+def collect(work: Path) -> dict[str, Any]:
+    """Make every change that is missing; each is written down as soon as it has ended."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"changes": []}
+    results.update(machine=machine(), command="python tests/benchmarks/effects.py")
+    for name in ("on_the_wire.py", "on_the_wire.sh"):
+        (work / name).write_bytes((HERE / name).read_bytes())
+    made = {one["name"] for one in results["changes"]}
+    with shaped(SLOW) as nodes:
+        for i, node in enumerate(nodes):
+            os.environ[f"NODE_{i}"] = shlex.join(node.command())
+        os.environ.update(MASTER_ADDR=nodes[0].address, MASTER_PORT="29733", PYTHON=sys.executable)
+        for name in CHANGES:
+            if name not in made:
+                results["changes"].append({"commit": commit(), **compared(work, name)})
+                RESULTS.write_text(json.dumps(results) + "\n")
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text."""
+    commits = ", ".join(dict.fromkeys(one["commit"] for one in results["changes"]))
+    lines = [f"machine: {results['machine']}; commits: {commits}; 2 ranks, 200 Mbit/s, 1 ms", ""]
+    lines.append(
+        "change          script          A ms    B ms   per   B / A  interval         verdict       learns  trials    s"
+    )
+    for one in results["changes"]:
+        script = " ".join(filter(None, (one["options"], one["both"].removeprefix("env."))))
+        between = "" if one["low_ratio"] is None else f"{one['low_ratio']:.3f} to {one['high_ratio']:.3f}"
+        seconds = sum(trial["seconds"] for trial in one["trials"])
+        lines.append(
+            f"{one['name']:15s} {script:15s} {one['a_step_ns'] / 1e6:5.0f} {one['b_step_ns'] / 1e6:7.0f}"
+            f"   {one['objective'].split()[-1]:6s}{one['ratio']:5.3f}  {between:16s} {one['outcome']:13s}"
+            f" {one['learning']['outcome']:9s} {len(one['trials']):3d} {seconds:5.0f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Collect, then print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-effects"
+    parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    if args.table:
+        print(table(json.loads(RESULTS.read_text())))
+    else:
+        args.work.mkdir(parents=True, exist_ok=True)
+        print(table(collect(args.work)))
+
+
+if __name__ == "__main__":
+    main()

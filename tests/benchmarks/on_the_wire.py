@@ -1,0 +1,54 @@
+"""What the effects are measured on: DDP of two ranks whose steps are bound by what its options say.
+
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by on_the_wire.sh. STRAGGLE_MS lets rank 1 come later to each
+step, RATE is the learning rate.
+"""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
+parser.add_argument("--batch", type=int, default=64)
+parser.add_argument("--load-ms", type=float, default=0.0, help="to prepare a batch, without the processor")
+args = parser.parse_args()
+
+
+class Samples(Dataset):
+    """Random ones, the same each time."""
+
+    def __len__(self) -> int:
+        return 10**6
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        time.sleep(args.load_ms / args.batch / 1e3)
+        return torch.randn(256, generator=torch.Generator().manual_seed(at))
+
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+layers = [layer for _ in range(9) for layer in (nn.Linear(256, 256), nn.ReLU())]
+model = DistributedDataParallel(nn.Sequential(*layers))  # 2.4 MB of gradients
+optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))
+late_s = float(os.environ.get("STRAGGLE_MS", "0")) / 1e3 if dist.get_rank() == 1 else 0.0
+
+for micro, batch in enumerate(DataLoader(Samples(), args.batch)):
+    if micro % args.accumulate == 0:
+        time.sleep(late_s)
+    loss = (model(batch) - batch).square().mean() / args.accumulate
+    loss.backward()
+    if (micro + 1) % args.accumulate == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    if micro == 400 * args.accumulate:
+        break
+dist.barrier()
+dist.destroy_process_group()
