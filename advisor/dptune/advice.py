@@ -165,12 +165,13 @@ class Verified(Model):
     outcome: Literal["better", "worse", "inconclusive"] = Field(description="of the change: better is quicker")
     reason: str = Field(description="one sentence: why it is that")
     objective: Literal["time per sample", "time per step"] = Field(description="what was compared")
-    fast_steps: bool = Field(False, description="whether the figures are of the fastest steps, not of the median step")
+    fast_steps: bool = Field(False, description="whether the figures are of fast steps, not of mean steps")
     ratio: float | None = Field(description="with the change / without; null where too few trials ran")
     low_ratio: float | None = Field(description="its interval, from; null where so few trials have none")
     high_ratio: float | None = Field(description="to")
     trials: int = Field(description="on each side, at least")
     learning: str = Field(description="one sentence: whether the first losses are the same")
+    warnings: list[str] = Field(default_factory=list, description="trials that failed, settings not in force")
 
 
 class Report(Model):

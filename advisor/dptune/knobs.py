@@ -7,6 +7,7 @@ are knobs too, by their name after `env.`: `env.OMP_NUM_THREADS`.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +22,7 @@ _TRUE = ("true", "on", "yes", "1")
 _FALSE = ("false", "off", "no", "0")
 _NUMBERS = re.compile(r"\d+(\.\d+)?(,\d+(\.\d+)?)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN = "DPTUNE_"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Knob:
 
     def parse(self, text: str) -> Value:
         """The value that a word of the command line stands for; raises UsageError where it stands for none."""
+        if not _can_be_passed(text):
+            raise UsageError(f"{self.name} cannot be '{text}'", "a value holds no NUL byte and no half of a character")
         if text == "default" and self.default is None:
             return None
         value = self._read(text)
@@ -78,6 +82,14 @@ class Knob:
 
     def _is_enough(self, value: Value) -> bool:
         return self.least is None or (isinstance(value, (int, float)) and self.least <= value < float("inf"))
+
+
+def _can_be_passed(text: str) -> bool:
+    """Whether a variable of the environment can hold it."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _flag(name: str, default: bool, numerics: Literal["same", "changes"], summary: str, paste: str) -> Knob:
@@ -265,7 +277,7 @@ def written(value: Value) -> str:
     """A value as `Knob.parse` reads it."""
     if value is None:
         return "default"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 def knob(name: str) -> Knob:
@@ -273,6 +285,11 @@ def knob(name: str) -> Knob:
     if name in KNOBS:
         return KNOBS[name]
     variable = name.removeprefix(ENVIRONMENT)
+    if variable != name and variable.startswith(_OWN):
+        raise UsageError(
+            f"{name} is dptune's own: a script is not told by --set what dptune does",
+            "set what the script or torch reads, like env.OMP_NUM_THREADS=4",
+        )
     if variable != name and _VARIABLE.fullmatch(variable):
         summary = f"the variable {variable} of the environment"
         return Knob(name, str, "", None, "same", summary, f"export {variable}={{then}}")

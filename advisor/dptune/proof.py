@@ -1,7 +1,7 @@
 """What came of running a change: the trials of both sides, and the verdict on them.
 
 A side is what was run: the script with some settings changed from outside. A trial is one run of a side, in processes
-of its own; it counts by its median step, and by its fast step, than which a tenth of its steps are faster. Units are in
+of its own; it counts by its mean step, and by its fast step, than which a tenth of its steps are faster. Units are in
 the names, as in `dptune.measured`.
 """
 
@@ -9,14 +9,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from dptune.knobs import Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
-SCHEMA_VERSION = "0.1"
+SCHEMA_VERSION = "0.2"
 
+CANNOT_BE_TOLD = "cannot be told"  # how a setting is spoken of that may be in force
 SideName = Literal["A", "B"]
+Ended = Literal[
+    "decided",
+    "hopeless",
+    "all trials made",
+    "out of time",
+    "interrupted",
+    "cannot run",
+    "without effect",
+    "not comparable",
+]
 Status = Literal["ran", "failed", "hung", "out of memory", "no steps", "interrupted"]
 
 
@@ -27,10 +38,13 @@ class Side(Model):
     settings: dict[str, Value] = Field(default_factory=dict, description="by the names of knobs")
     command: list[str] = Field(default_factory=list, description="what was started, secrets redacted")
     directory: str = Field("", description="where, before it was copied for the trials")
+    code: str = Field("", description="a digest of the code there, of torch's version and of the environment")
 
 
 class Trial(Figures):
     """One run of one side."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")  # a loss may be anything
 
     number: int = Field(description="in the order of running, from 1 on")
     side: SideName
@@ -39,16 +53,22 @@ class Trial(Figures):
     began: str = Field(description="ISO 8601")
     seconds: float = Field(description="how long it took in all")
     steps: int = Field(0, description="steps that were timed, on the rank that has most")
-    step_ns: Figure[int] = Field(ABSENT, description="median over ranks of each rank's median unprofiled step")
+    step_ns: Figure[int] = Field(ABSENT, gt=0, description="median over ranks of each rank's mean unprofiled step")
     fast_step_ns: Figure[int] = Field(
-        ABSENT, description="median over ranks of the step than which a tenth of each rank's are faster"
+        ABSENT, gt=0, description="median over ranks of the step than which a tenth of each rank's are faster"
     )
-    samples_per_step: Figure[int] = Field(ABSENT, description="global batch")
+    samples_per_step: Figure[int] = Field(ABSENT, gt=0, description="global batch")
     losses: list[float] = Field(default_factory=list, description="of the first backward passes, of the first rank")
-    written_over: list[str] = Field(
-        default_factory=list, description="files of the user's, linked into the copy it ran in, that it changed"
+    written_over: dict[str, str] = Field(
+        default_factory=dict,
+        description="the user's files and folders that changed meanwhile -> why they were not copied",
     )
     without_effect: dict[str, str] = Field(default_factory=dict, description="settings not in force, with the reason")
+
+    @property
+    def in_vain(self) -> set[str]:
+        """The settings that are known not to be in force."""
+        return {name for name, why in self.without_effect.items() if CANNOT_BE_TOLD not in why}
 
 
 class Look(Model):
@@ -56,10 +76,14 @@ class Look(Model):
 
     runs: int = Field(description="timed trials on each side")
     level: float = Field(description="of each test at this look")
-    p_value: float = Field(description="of median steps: two-sided, of the exact Wilcoxon-Mann-Whitney test")
-    ratio: float = Field(description="B / A of median steps, the median over all pairs of trials (Hodges-Lehmann)")
+    p_value: float = Field(description="of mean steps: two-sided, of the exact Wilcoxon-Mann-Whitney test")
+    ratio: float = Field(description="B / A of mean steps, the median over all pairs of trials (Hodges-Lehmann)")
+    low_ratio: float = Field(description="its interval at that level, from")
+    high_ratio: float = Field(description="to")
     fast_p_value: float = Field(description="of fast steps")
     fast_ratio: float = Field(description="B / A of fast steps")
+    fast_low_ratio: float = Field(description="its interval, from")
+    fast_high_ratio: float = Field(description="to")
 
 
 class Learning(Figures):
@@ -68,9 +92,9 @@ class Learning(Figures):
     outcome: Literal["alike", "other", "not known"]
     reason: str = Field(description="one sentence")
     difference: Figure[float] = Field(
-        ABSENT, description="largest |B - A| / |A| over the passes, of medians over trials"
+        ABSENT, description="largest |B - A| over the passes, of medians over trials, relative to the largest |A|"
     )
-    spread: Figure[float] = Field(ABSENT, description="largest |A - A| / |A|, of repeats of A")
+    spread: Figure[float] = Field(ABSENT, description="largest |A - A| of repeats of A, relative to the same")
     allowed: Figure[float] = Field(ABSENT, description="what the numerics class of the change allows")
 
 
@@ -90,18 +114,14 @@ class Proof(Figures):
     steps: int = Field(description="optimizer steps that each trial times at least")
     least_s: float = Field(description="seconds for which each trial times them at least")
     outcome: Literal["better", "worse", "inconclusive"] = Field(description="of B against A: better is quicker")
-    decided_by: Literal["", "median", "fast"] = Field(description="the steps that lie apart; empty: undecided")
+    decided_by: Literal["", "mean", "fast"] = Field(description="the steps that lie apart; empty: undecided")
     reason: str = Field(description="one sentence: why it is that")
-    ended: Literal["decided", "hopeless", "all trials made", "out of time", "interrupted", "cannot run"]
+    ended: Ended
     level: float = Field(description="how often sides that do not differ are called better or worse, at most")
-    a_ns: Figure[float] = Field(ABSENT, description="the objective of A, median over trials")
+    a_ns: Figure[float] = Field(ABSENT, description="the objective of A by mean steps, median over trials")
     b_ns: Figure[float] = Field(ABSENT, description="the objective of B")
     a_step_ns: Figure[float] = Field(ABSENT, description="step of A, median over trials")
     b_step_ns: Figure[float] = Field(ABSENT, description="step of B")
-    ratio: Figure[float] = Field(ABSENT, description="B / A of median steps, the median over all pairs of trials")
-    low_ratio: Figure[float] = Field(ABSENT, description="its interval, from")
-    high_ratio: Figure[float] = Field(ABSENT, description="to")
+    ratio: Figure[float] = Field(ABSENT, description="B / A of mean steps, the median over all pairs of trials")
     fast_ratio: Figure[float] = Field(ABSENT, description="B / A of fast steps")
-    fast_low_ratio: Figure[float] = Field(ABSENT, description="its interval, from")
-    fast_high_ratio: Figure[float] = Field(ABSENT, description="to")
     learning: Learning = Field(description="whether the change alters what is learned, as far as the first losses tell")

@@ -1,5 +1,6 @@
-"""Changes as a diff that git applies, and the script that comes of it."""
+"""Changes as a diff that git and patch apply, and the script that comes of it."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -7,60 +8,160 @@ import pytest
 from dptune.advice import Change, Location
 from dptune.advise.patch import patches
 
-CAP, WORKERS = "ddp.bucket_cap_mb", "loader.num_workers"
+CAP, WORKERS, BATCH = "ddp.bucket_cap_mb", "loader.num_workers", "loader.batch_size"
+APPLY = [["git", "apply"], ["patch", "-p1"]]
 
 
 def change(knob, then, file="train.py", line=1):
     return Change(knob=knob, now=None, then=then, at=Location(file=file, line=line))
 
 
+@pytest.fixture(params=APPLY, ids=" ".join)
+def apply(request, tmp_path):
+    """Applies a diff in the folder of the scripts; the tool may not guess, nor say that it did."""
+    if not shutil.which(request.param[0]):
+        pytest.skip(f"needs {request.param[0]}")
+
+    def run(diff, folder=tmp_path):
+        done = subprocess.run(request.param, cwd=folder, input=diff.encode(), capture_output=True, check=False)
+        assert done.returncode == 0, done
+        assert b"fuzz" not in done.stdout
+        assert b"Stripping" not in done.stdout
+
+    return run
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "then"),
+    ("before", "after"),
     [
-        ("model = DDP(Net(3))\n", "model = DDP(Net(3), bucket_cap_mb=1)\n", 1.0),
-        ("model = DDP(net, bucket_cap_mb=25)  # ä\n", "model = DDP(net, bucket_cap_mb=1.5)  # ä\n", 1.5),
-        ("m = {'ä': DDP(net, [0])}\n", "m = {'ä': DDP(net, [0], bucket_cap_mb=1)}\n", 1.0),
-        (
-            "model = DDP(\n    net,\n    # a remark\n)\n",
-            "model = DDP(\n    net, bucket_cap_mb=1,\n    # a remark\n)\n",
-            1.0,
-        ),
-        ("model = DDP(net)", "model = DDP(net, bucket_cap_mb=None)", None),
-        ("a = make()\n", "a = make(bucket_cap_mb=1)\n", 1.0),
+        ("x = 1\r\nl = DataLoader(ds)\r\ny = 2\r\n", "x = 1\r\nl = DataLoader(ds, num_workers=2)\r\ny = 2\r\n"),
+        ("x = 1\r\nl = DataLoader(ds)", "x = 1\r\nl = DataLoader(ds, num_workers=2)"),
+        ("x = 1\r\nl = DataLoader(ds)\ny = 2\r\n", "x = 1\r\nl = DataLoader(ds, num_workers=2)\ny = 2\r\n"),
+        ("x = 1\rl = DataLoader(ds)\ry = 2\r", "x = 1\rl = DataLoader(ds, num_workers=2)\ry = 2\r"),
+        ("# \x0c \x0b \x1c\nl = DataLoader(ds)\n\x0c\n", "# \x0c \x0b \x1c\nl = DataLoader(ds, num_workers=2)\n\x0c\n"),
+        ("s = 'a\u2028b\x85'\nl = DataLoader(ds)\n", "s = 'a\u2028b\x85'\nl = DataLoader(ds, num_workers=2)\n"),
+        ("\ufeff# é\nl = DataLoader(ds)\n", "\ufeff# é\nl = DataLoader(ds, num_workers=2)\n"),
+        ("\n\tl = DataLoader(ds)".replace("\n", "if x:\n"), "if x:\n\tl = DataLoader(ds, num_workers=2)"),
     ],
+    ids=["crlf", "crlf-no-end", "mixed", "cr", "form-feed", "u2028", "bom", "tab-no-end"],
 )
-def test_the_keyword_is_set_in_the_call_of_the_line(tmp_path, before, after, then):
+def test_line_ends_and_marks_of_the_file_stay(tmp_path, apply, before, after):
     script = tmp_path / "train.py"
-    script.write_text(before)
-    diff, left = patches([change(CAP, then)], tmp_path)
+    script.write_bytes(before.encode())
+    diff, left = patches([change(WORKERS, 2, line=2)], tmp_path)
     assert left == []
-    subprocess.run(["git", "apply"], cwd=tmp_path, input=diff, text=True, check=True)
-    assert script.read_text() == after
+    apply(diff)
+    assert script.read_bytes() == after.encode()
 
 
-def test_several_changes_of_several_files_are_one_diff(tmp_path):
+def test_the_first_line_of_a_file_with_a_byte_order_mark(tmp_path, apply):
+    script = tmp_path / "train.py"
+    script.write_bytes("\ufeffl = DataLoader('é', 1)\n".encode())
+    diff, _ = patches([change(WORKERS, 2)], tmp_path)
+    apply(diff)
+    assert script.read_bytes() == "\ufeffl = DataLoader('é', 1, num_workers=2)\n".encode()
+
+
+def test_a_file_in_another_encoding_keeps_it(tmp_path, apply):
+    script = tmp_path / "train.py"
+    before = "# coding: latin-1\ns = 'é'\n\n\n\n\nloader = DataLoader(ds)\n\n\n\n# à\n".encode("latin-1")
+    script.write_bytes(before)
+    diff, left = patches([change(WORKERS, 2, line=7)], tmp_path)
+    assert left == []
+    apply(diff)
+    assert script.read_bytes() == before.replace(b"ds)", b"ds, num_workers=2)")
+
+
+def test_several_changes_of_several_files_are_one_diff(tmp_path, apply):
     (tmp_path / "train.py").write_text("ddp = DDP(net)\nloader = DataLoader(data, num_workers=0)\n")
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "data.py").write_text("\nloader = DataLoader(data)\n")
-    asked = [change(CAP, 2.0), change(WORKERS, 4, line=2), change(WORKERS, 2, "lib/data.py", 2)]
+    (tmp_path / "my lib").mkdir()
+    (tmp_path / "my lib" / "dätä.py").write_text("\nloader = DataLoader(data)\n")
+    asked = [
+        change(CAP, 2.0),
+        change(WORKERS, 4, line=2),
+        change("loader.pin_memory", True, line=2),
+        change(WORKERS, 2, "my lib/dätä.py", 2),
+    ]
     diff, left = patches(asked, tmp_path)
     assert left == []
-    subprocess.run(["git", "apply"], cwd=tmp_path, input=diff, text=True, check=True)
+    apply(diff)
     assert (tmp_path / "train.py").read_text() == (
-        "ddp = DDP(net, bucket_cap_mb=2)\nloader = DataLoader(data, num_workers=4)\n"
+        "ddp = DDP(net, bucket_cap_mb=2)\nloader = DataLoader(data, num_workers=4, pin_memory=True)\n"
     )
-    assert (tmp_path / "lib" / "data.py").read_text() == "\nloader = DataLoader(data, num_workers=2)\n"
+    assert (tmp_path / "my lib" / "dätä.py").read_text() == "\nloader = DataLoader(data, num_workers=2)\n"
+
+
+def test_a_value_of_several_lines_does_not_move_the_changes_below_it(tmp_path, apply):
+    script = tmp_path / "train.py"
+    script.write_text("l = DataLoader(ds, batch_size=max(\n    1,\n    2,\n))\nm = DDP(net)\n")
+    diff, left = patches([change(BATCH, 8), change(CAP, 2.0, line=5)], tmp_path)
+    assert left == []
+    apply(diff)
+    assert script.read_text() == "l = DataLoader(ds, batch_size=8)\nm = DDP(net, bucket_cap_mb=2)\n"
+
+
+def test_two_modules_made_by_one_line_are_one_change_and_a_contradiction_is_refused(tmp_path, apply):
+    script = tmp_path / "train.py"
+    script.write_text("models = [DDP(net) for net in nets]\n")
+    asked = [change(CAP, 2.0), change(CAP, 2.0), change(CAP, 3.0)]
+    diff, left = patches(asked, tmp_path)
+    assert [(one.change, one.why) for one in left] == [
+        (asked[2], "another advice makes it 2.0 there, and it can be one of the two only")
+    ]
+    apply(diff)
+    assert script.read_text() == "models = [DDP(net, bucket_cap_mb=2) for net in nets]\n"
+
+
+def test_a_diff_applies_in_a_folder_of_a_repository(tmp_path, apply):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    started = tmp_path / "examples"
+    (started / "lib").mkdir(parents=True)
+    for script in (started / "train.py", started / "lib" / "data.py"):
+        script.write_text("l = DataLoader(ds)\n")
+    diff, left = patches([change(WORKERS, 2), change(WORKERS, 2, "lib/data.py")], started)
+    assert left == []
+    apply(diff, started)
+    assert (started / "train.py").read_text() == "l = DataLoader(ds, num_workers=2)\n"
+    assert (started / "lib" / "data.py").read_text() == "l = DataLoader(ds, num_workers=2)\n"
+
+
+def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
+    """Below the folder, without dots in its path, and where a link leads."""
+    script = tmp_path / "lib" / "real.py"
+    script.parent.mkdir()
+    script.write_text("l = DataLoader(ds)\nm = DataLoader(ds)\no = DataLoader(ds)\n")
+    (tmp_path / "link.py").symlink_to(script)
+    asked = [
+        change(WORKERS, 2, "link.py", 1),
+        change(WORKERS, 2, "./lib/../lib/real.py", 2),
+        change(WORKERS, 2, str(script), 3),
+    ]
+    diff, left = patches(asked, tmp_path)
+    assert left == []
+    assert diff.count("+++ ") == 1
+    apply(diff)
+    assert script.read_text().count("num_workers=2") == 3
 
 
 @pytest.mark.parametrize(
     ("text", "asked", "why"),
     [
-        ("model = DDP(**options)\n", change(CAP, 1.0), "the call takes its arguments from a dictionary"),
-        ("\nmodel = DDP(net)\n", change(CAP, 1.0), "line 1 makes nothing: the file has changed since"),
+        ("model = DDP(**options)\n", change(CAP, 1.0), "the call takes its arguments from a dictionary: set it there"),
+        ("\nmodel = DDP(net)\n", change(CAP, 1.0), "line 1 holds no call of torch's DistributedDataParallel by that"),
+        ("model = DDP(net)\n", change(CAP, 1.0, line=9), "line 9 holds no call"),
+        ("model = DDP(net)\n", change(CAP, 1.0, line=0), "line 0 holds no call"),
         ("model = DDP(net)\n", change("ddp.no_sync", True), "it is not an argument of the call there"),
-        ("model = (\n", change(CAP, 1.0), "was never closed"),
+        ("model = (\n", change(CAP, 1.0), "not valid Python: '(' was never closed (line 1)"),
+        ("l = DataLoader(a)\0\n", change(WORKERS, 1), "the file"),
+        ("# coding: klingon\n", change(WORKERS, 1), "the file"),
         ("", change(CAP, 1.0, file="away.py"), "cannot read"),
+        ("", change(CAP, 1.0, file=""), "cannot read"),
+        ("", change(CAP, 1.0, file="../away.py"), "lies outside of"),
+        ("", change(CAP, 1.0, file="/away.py"), "lies outside of"),
+        ("", change(CAP, 1.0, file="a\nb.py"), "a name that a diff cannot hold"),
+        ("", change(CAP, 1.0, file='"b.py'), "a name that a diff cannot hold"),
         ("", Change(knob=CAP, now=None, then=1.0), "the line that makes it is not known"),
+        ("l = DataLoader(ds, num_workers=2)\n", change(WORKERS, 2), "the call there says so already"),
     ],
 )
 def test_what_has_no_patch_is_told_with_its_reason(tmp_path, text, asked, why):
@@ -69,3 +170,31 @@ def test_what_has_no_patch_is_told_with_its_reason(tmp_path, text, asked, why):
     assert diff == ""
     assert [one.change for one in left] == [asked]
     assert why in left[0].why
+
+
+@pytest.mark.parametrize("text", ["x = 'é'\xff", "# coding: ascii\n# é", "# coding: latin-1\nl = DataLoader('é')\n"])
+def test_bytes_that_a_printed_diff_cannot_hold_are_refused(tmp_path, text):
+    (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
+    diff, (left,) = patches([change(WORKERS, 2, line=2)], tmp_path)
+    assert diff == ""
+    assert "UTF-8" in left.why or "the file" in left.why
+
+
+def test_a_link_out_of_the_folder_or_to_itself_is_refused(tmp_path):
+    started = tmp_path / "started"
+    started.mkdir()
+    (tmp_path / "lib.py").write_text("l = DataLoader(ds)\n")
+    (started / "out.py").symlink_to(tmp_path / "lib.py")
+    (started / "loop.py").symlink_to(started / "loop.py")
+    diff, (out, loop) = patches([change(WORKERS, 2, "out.py"), change(WORKERS, 2, "loop.py")], started)
+    assert diff == ""
+    assert "lies outside of" in out.why
+    assert "cannot read" in loop.why
+
+
+def test_what_is_left_out_comes_in_the_order_of_the_changes(tmp_path):
+    (tmp_path / "train.py").write_text("a = 1\nb = 2\nl = DataLoader(ds)\n")
+    asked = [change(WORKERS, 2, line=1), change(WORKERS, 2, line=3), change(CAP, 1.0, "away.py"), change(WORKERS, 2)]
+    diff, left = patches(asked, tmp_path)
+    assert "+l = DataLoader(ds, num_workers=2)\n" in diff
+    assert [one.change for one in left] == [asked[0], asked[2], asked[3]]

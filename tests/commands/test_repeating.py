@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
+import signal
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -26,12 +30,16 @@ for step in range(40):
 AMOUNT = ("--warmup", "2", "--steps", "12", "--seconds", "0")
 
 
-def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def surroundings(**more: str) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {**env, **more}
+
+
+def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dptune", "compare", *words],
         cwd=cwd,
-        env=env,
+        env=surroundings(**more),
         capture_output=True,
         text=True,
         timeout=240,
@@ -42,6 +50,24 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def git(*words: str, cwd: Path) -> None:
     own = ("-c", "user.name=a", "-c", "user.email=a@b.c")
     subprocess.run(["git", *own, *words], cwd=cwd, check=True, capture_output=True)
+
+
+def worktrees(cwd: Path) -> int:
+    told = subprocess.run(["git", "worktree", "list"], cwd=cwd, capture_output=True, text=True, check=True)
+    return len(told.stdout.splitlines())
+
+
+def repository(folder: Path, *commits: dict[str, str]) -> Path:
+    """A repository of these commits, each the files it adds or changes."""
+    folder.mkdir()
+    git("init", "-q", cwd=folder)
+    for number, files in enumerate(commits):
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        git("add", "-A", cwd=folder)
+        git("commit", "-qm", str(number), cwd=folder)
+    return folder
 
 
 def test_two_commits(tmp_path: Path) -> None:
@@ -59,19 +85,18 @@ def test_two_commits(tmp_path: Path) -> None:
     said = " ".join(done.stdout.split())
     assert said.startswith("Verdict Better: with HEAD the time per step is 6")
     assert "A HEAD~1: 3" in said
-    worktrees = subprocess.run(["git", "worktree", "list"], cwd=folder, capture_output=True, text=True, check=True)
-    assert len(worktrees.stdout.splitlines()) == 1
+    assert worktrees(folder) == 1
+    assert "warning" not in done.stderr
 
 
 def test_two_commands(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TRAIN)
     scripts = ("--script", "train.py 0.01", "--script", "train.py 0.03")
-    done = run(*scripts, *AMOUNT, "--repeat", "1", cwd=tmp_path)
+    done = run(*scripts, *AMOUNT, "--repeat", "6", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert said.startswith("Verdict Inconclusive: with train.py 0.03 the time per step is ")
-    assert "1 trials a side are too few to decide" in said
+    assert said.startswith("Verdict Worse: with train.py 0.03 the time per step is ")
 
 
 @pytest.mark.parametrize(
@@ -80,9 +105,116 @@ def test_two_commands(tmp_path: Path) -> None:
         (("--script", "train.py", "HEAD"), "--script takes two commits or folders and one command, or two commands"),
         (("--script", "train.py", "nowhere", "HEAD"), "nowhere is neither a folder nor a commit of this repository"),
         (("--script", "", "--script", "train.py"), "--script names nothing to run"),
+        (("--script", "train.py 'x", "a", "b"), "a is neither a folder nor a commit of this repository"),
+        (
+            ("--script", "train.py 'x", "--script", "train.py"),
+            "--script train.py 'x cannot be told apart into words: no closing quotation",
+        ),
+        (("--script", "train.py", ".", "."), ".: no such script: train.py"),
+        (
+            ("--script", "train.py", ".", ".", "--repeat", "19"),
+            "--repeat 19: it is decided after 6, 9, 13 and 18 trials a side",
+        ),
+        (("--script", "train.py", ".", ".", "--repeat", "5"), "--repeat 5: it is decided after 6, 9, 13 and 18"),
+        (("--script", "train.py", "a" * 5000, "."), "aaaa"),
     ],
 )
 def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"dptune: error: {said}")
+
+
+def test_a_commit_without_the_folder_is_named_with_it(tmp_path: Path) -> None:
+    place = repository(tmp_path / "repository", {"a.py": ""}, {"sub/train.py": ""})
+    done = run("--script", "train.py", "HEAD~1", "HEAD", cwd=place / "sub", TMPDIR=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith("dptune: error: HEAD~1 has no folder sub/\n"), done.stderr
+    assert worktrees(place) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["repository"]
+
+
+def test_a_commit_without_the_script_is_named(tmp_path: Path) -> None:
+    place = repository(tmp_path / "repository", {"a.py": ""}, {"train.py": ""})
+    done = run("--script", "train.py", "HEAD~1", "HEAD", cwd=place)
+    assert done.stderr.startswith("dptune: error: HEAD~1: no such script: train.py\n"), done.stderr
+
+
+def test_what_was_checked_out_by_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
+    """But not what is another's: of a process that runs, of another machine, of no process, of another repository."""
+    pytest.importorskip("torch", reason="trials need torch")
+    place = repository(tmp_path / "repository", {"train.py": "import time; time.sleep(300)"}, {"b.py": ""})
+    temporary = tmp_path / "temporary"
+    host, gone = platform.node(), subprocess.Popen(["true"])
+    gone.wait()
+    kept = [f"dptune-commit-{os.getpid()}@{host}-abcdefgh", f"dptune-commit-{gone.pid}@{host}2-abcdefgh"]
+    kept += ["dptune-commit-abcdefgh", f"dptune-commit-{gone.pid}@{host}"]
+    for name in kept:
+        (temporary / name / "tree").mkdir(parents=True)
+    (temporary / f"dptune-commit-{gone.pid}@{host}-abcdefgh" / "tree").mkdir(parents=True)
+    git("worktree", "add", "-q", str(tmp_path / "users"), cwd=place)
+    words = [sys.executable, "-m", "dptune", "compare", "--script", "train.py", "HEAD~1", "HEAD"]
+    process = subprocess.Popen(
+        words, cwd=place, env=surroundings(TMPDIR=str(temporary)), stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(b"dptune: trial 1"):
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    left = {path.name for path in temporary.iterdir()} - set(kept)
+    assert {name.rpartition("-")[0] for name in left} == {f"dptune-commit-{process.pid}@{host}"}
+    assert len(left) == 2
+    assert worktrees(place) == 4
+    (tmp_path / "users").rename(tmp_path / "moved")  # which is no reason to forget it
+    done = run("--script", "gone.py", "HEAD~1", "HEAD", cwd=place, TMPDIR=str(temporary))
+    assert "no such script" in done.stderr
+    assert {path.name for path in temporary.iterdir()} == set(kept)
+    assert worktrees(place) == 2
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """An environment of the user's, with torch as it is here."""
+    pytest.importorskip("torch", reason="trials need torch")
+    venv.create(tmp_path / "environment", symlinks=True)
+    (packages,) = (tmp_path / "environment" / "lib").glob("python*/site-packages")
+    (packages / "torch.pth").write_text(sysconfig.get_path("purelib"))
+    return packages
+
+
+FAILS = "import own\nraise SystemExit('ends at once')\n"
+
+
+def test_a_package_that_both_sides_take_from_one_place_is_told(tmp_path: Path, environment: Path) -> None:
+    first = {"train.py": FAILS, "src/own/__init__.py": "", "src/other/__init__.py": "", "tests/__init__.py": ""}
+    place = repository(tmp_path / "repository", first, {"src/own/__init__.py": "VALUE = 2\n"})
+    (environment / "__editable__.own.pth").write_text(f"{place / 'src'}\n")
+    (environment / "tests").mkdir()
+    (environment / "tests" / "__init__.py").write_text("")
+    python = ("--python", str(tmp_path / "environment" / "bin" / "python"))
+    done = run("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    assert done.returncode == 1, done.stderr
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert warning == (
+        f"dptune: warning: HEAD~1 and HEAD would import other from {place}/src/other, own from {place}/src/own, not "
+        "from what is compared: it is installed there to be edited (pip install -e), or stands on PYTHONPATH"
+    )
+
+    git("worktree", "add", "-q", "../changed", "HEAD~1", cwd=place)
+    done = run("--script", "train.py", ".", "../changed", *python, cwd=place)
+    assert f"dptune: warning: ../changed would import other from {place}/src/other, own from" in done.stderr
+
+
+def test_a_package_beside_the_script_is_its_own(tmp_path: Path, environment: Path) -> None:
+    """Python looks beside the script before it looks where something is installed."""
+    first = {"train.py": FAILS, "own/__init__.py": "", "scripts/train.py": FAILS}
+    place = repository(tmp_path / "repository", first, {"own/__init__.py": "VALUE = 2\n"})
+    (environment / "__editable__.own.pth").write_text(f"{place}\n")
+    python = ("--python", str(tmp_path / "environment" / "bin" / "python"))
+    done = run("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    assert done.returncode == 1
+    assert "warning" not in done.stderr
+    done = run("--script", "scripts/train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    assert f"would import own from {place}/own" in done.stderr

@@ -80,7 +80,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    (folder,) = (project / "base" / "verified").iterdir()
+    (folder,) = (path for path in (project / "base" / "verified").iterdir() if path.is_dir())
     made = json.loads((folder / "proof.json").read_text())["trials"]
     assert len(made) == 2
     assert left_in(project) == []
@@ -100,7 +100,16 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
     assert not (folder / "scratch").exists()
     report = run("report", "base", "--no-tui", cwd=project)
-    assert "env.PAUSE=0.03: worse: time per step" in report.stdout
+    assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
+
+    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    assert "dptune: 12 trials are taken over" in done.stderr
+    assert "trial 13" not in done.stderr
+    (project / "train.py").write_text(TRAIN + "# mended\n")
+    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--time-limit", "0.1", cwd=project)
+    assert "dptune: begun anew: the 12 trials before were of other code" in done.stderr
+    (kept,) = (project / "base" / "verified" / "earlier").iterdir()
+    assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
 def test_what_a_trial_comes_to_is_a_result(project: Path, ending: str, status: str, note: str) -> None:
     done = run("verify", "base", "--set", f"env.ENDING={ending}", *AMOUNT, "--stall-timeout", "5", cwd=project)
     assert done.returncode == 1, done.stderr
-    (folder,) = (project / "base" / "verified").iterdir()
+    (folder,) = (path for path in (project / "base" / "verified").iterdir() if path.is_dir())
     proof = json.loads((folder / "proof.json").read_text())
     failed = [trial for trial in proof["trials"] if trial["side"] == "B"]
     assert [trial["status"] for trial in failed] == [status] * 2
@@ -175,8 +184,8 @@ def test_where_trials_write_is_told(project: Path) -> None:
     first = done.stderr.splitlines()[0]
     assert first.startswith(f"dptune: trials run in a copy of {project}; what the script writes by an absolute path")
     assert "as to --out=/data/out" in first
-    assert "Written over" in done.stdout
-    assert "big.pt by trial" in " ".join(done.stdout.split())
+    assert f"Changed     {project}" in done.stdout
+    assert "ran, which had no copy of it: it is too large to copy" in " ".join(done.stdout.split())
     assert "s3cret" not in (project / "base" / "verified" / "env.PAUSE=0" / "proof.json").read_text()
     again = run("verify", "base", "--set", "env.PAUSE=0.001", *AMOUNT, "--here", "--time-limit", "0.1", cwd=project)
     assert f"trials run in {project} itself: checkpoints and outputs" in again.stderr
@@ -197,11 +206,35 @@ def test_secrets_among_the_settings_are_used_and_not_kept(project: Path) -> None
 
 
 def test_trials_of_other_steps_are_not_mixed(project: Path) -> None:
-    words = ("verify", "base", "--set", "env.PAUSE=0", "--seconds", "0", "--time-limit", "0.1")
+    words = ("verify", "base", "--set", "env.PAUSE=0", "--seconds", "0", "--time-limit", "0.1", "--format", "json")
     assert run(*words, "--steps", "5", cwd=project).returncode == 0
     done = run(*words, "--steps", "6", cwd=project)
-    assert done.returncode == 2
-    assert "holds trials of something else, of other steps, or of another machine" in done.stderr
+    assert "begun anew: the 1 trials before were of other code, other steps" in done.stderr
+    assert [trial["steps"] for trial in json.loads(done.stdout)["trials"]] == [6]
+
+
+def test_what_could_not_run_is_tried_again(project: Path) -> None:
+    words = ("verify", "base", "--set", "env.ENDING=fail", *AMOUNT)
+    assert run(*words, cwd=project).returncode == 1
+    done = run(*words, "--time-limit", "0.1", cwd=project)
+    assert "trials before could not be run" in done.stderr
+    assert "dptune: trial 1:" in done.stderr
+
+
+def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
+    done = run("verify", "base", "--set", "ddp.bucket_cap_mb=1", *AMOUNT, cwd=project)
+    assert "It cannot be told: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
+    assert done.stderr.count("dptune: trial") <= 3
+    report = run("report", "base", "--no-tui", cwd=project)
+    assert "the script made no DistributedDataParallel" in " ".join(report.stdout.split())
+
+
+def test_what_a_trial_leaves_behind_is_ended(project: Path) -> None:
+    leaving = 'import subprocess\nsubprocess.Popen(["sleep", "300"], start_new_session=True)\n'
+    (project / "train.py").write_text(leaving + TRAIN)
+    done = run("verify", "base", "--set", "env.PAUSE=0", *AMOUNT, "--time-limit", "0.1", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert left_in(project) == []
 
 
 def test_in_the_folder_itself_the_script_writes_there(project: Path) -> None:

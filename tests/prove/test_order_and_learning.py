@@ -9,11 +9,11 @@ from dptune.prove.learning import learning
 from dptune.prove.order import following, sides
 
 
-def trial(side, *losses, number=1):
+def trial(side, *losses, status="ran"):
     return Trial(
-        number=number,
+        number=1,
         side=side,
-        status="ran",
+        status=status,
         began="2026-01-01T00:00:00+00:00",
         seconds=1.0,
         step_ns=1,
@@ -56,6 +56,20 @@ def test_it_goes_on_where_it_stopped():
 def test_losses_of_b_are_those_of_a_within_what_is_allowed(a, b, numerics, outcome):
     trials = [trial("A", *losses) for losses in a] + [trial("B", *losses) for losses in b]
     assert learning(trials, numerics).outcome == outcome
+
+
+def test_trials_that_failed_and_losses_that_are_no_numbers_hide_nothing():
+    a = [trial("A", 0.8, 0.7, 0.6)] * 3
+    diverging = [trial("B", 0.8, 3.0, 9.0)] * 6
+    cut = trial("B", 0.8, status="failed")
+    assert learning([*a, *diverging, cut], "changes").outcome == "other"
+    one_nan = [trial("B", 0.8, 0.7, 0.6)] * 4 + [trial("B", 0.8, float("nan"), 0.6)]
+    assert learning([*a, *one_nan], "changes").outcome == "other"
+    crossing = learning([trial("A", 0.8, 1e-6)] * 2 + [trial("B", 0.8, 2e-6)], "same")
+    assert crossing.outcome == "alike"
+    assert learning([*a, cut], "same").reason.startswith("no trial of one side ran to the end")
+    other = learning([*a, *diverging], "other draws")
+    assert (other.outcome, "other samples" in other.reason) == ("not known", True)
 
 
 def test_the_figures_are_relative_to_the_loss():

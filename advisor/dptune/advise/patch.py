@@ -1,18 +1,19 @@
-"""Advice as a unified diff of the user's script: a keyword argument is set in the call that the facts name.
+"""Advice as a unified diff of the user's script: an argument is set in the call that the facts name.
 
-What a keyword cannot say (a context manager around micro-batches, a line at the start) stays text to paste.
+What an argument cannot say (a context manager around micro-batches, a line at the start) stays text to paste, and so
+does whatever cannot be written with certainty.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dptune.advice import Change
-from dptune.knobs import Value, knob
+from dptune.advice import Change, Location
+from dptune.advise.edit import edited
+from dptune.advise.edit_call import EditError
 
 
 @dataclass(frozen=True)
@@ -25,77 +26,73 @@ class Unpatched:
 
 def patches(changes: Sequence[Change], root: Path) -> tuple[str, list[Unpatched]]:
     """One diff of all files, with paths below `root`, where the script was started; and what it leaves out."""
-    texts: dict[str, str] = {}
-    before: dict[str, str] = {}
-    left: list[Unpatched] = []
-    for change in changes:
+    whys: dict[int, str] = {}
+    by_file: dict[str, list[tuple[int, Location, Change]]] = {}
+    for number, change in enumerate(changes):
         if change.at is None:
-            left.append(Unpatched(change, "the line that makes it is not known"))
+            whys[number] = "the line that makes it is not known"
             continue
-        file = change.at.file
         try:
-            if file not in texts:
-                texts[file] = before[file] = (root / file).read_text(encoding="utf-8")
-            texts[file] = _changed(texts[file], change.at.line, change)
-        except OSError as error:
-            left.append(Unpatched(change, f"cannot read {root / file}: {error.strerror}"))
-        except (ValueError, SyntaxError) as error:
-            left.append(Unpatched(change, str(error)))
-    return "".join(line for file in texts for line in _diff(file, before[file], texts[file])), left
+            by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
+        except EditError as error:
+            whys[number] = str(error)
+    diff = "".join(_patch(root, file, asked, whys) for file, asked in by_file.items())
+    return diff, [Unpatched(changes[number], why) for number, why in sorted(whys.items())]
 
 
-def _changed(text: str, line: int, change: Change) -> str:
-    """The text with the keyword of the call on that line set. Raises ValueError where there is no such call."""
-    argument = knob(change.knob).argument
-    if not argument:
-        raise ValueError("it is not an argument of the call there")
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.lineno == line]
-    if len(calls) > 1:  # DDP(Net(...)): the outermost was noted, as the one that begins first and ends last
-        calls = [max(calls, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))]
-    if not calls:
-        raise ValueError(f"line {line} makes nothing: the file has changed since")
-    (call,) = calls
-    value = _literal(change.then, argument)
-    there = next((one for one in call.keywords if one.arg == argument), None)
-    rows = text.splitlines(keepends=True)
-    if there is not None:
-        return _replaced(rows, _span(there.value), value)
-    if any(one.arg is None for one in call.keywords):
-        raise ValueError("the call takes its arguments from a dictionary")
-    assert call.end_lineno is not None
-    assert call.end_col_offset is not None
-    end = (call.end_lineno, call.end_col_offset - 1)
-    last = max((_span(one)[1] for one in [*call.args, *(word.value for word in call.keywords)]), default=None)
-    if last is None:
-        return _replaced(rows, (end, end), f"{argument}={value}")
-    return _replaced(rows, (last, last), f", {argument}={value}")
+def _below(root: Path, name: str) -> str:
+    """The file's name as a diff holds it; raises EditError for one that `patch` and `git apply` would not take."""
+    try:
+        if not name.isprintable():
+            raise EditError("its file has a name that a diff cannot hold")
+        file = (root / name).resolve().relative_to(root.resolve()).as_posix()  # they write through no link
+    except (OSError, RuntimeError) as error:
+        raise EditError(f"cannot read {root / name}: {error}") from error
+    except ValueError as error:
+        raise EditError(f"{name} lies outside of {root.resolve()}, and a diff names files below it") from error
+    if not file.isprintable() or '"' in file or "\\" in file:
+        raise EditError("its file has a name that a diff cannot hold")
+    return file
 
 
-Place = tuple[int, int]  # line from 1 on, bytes of UTF-8 before it in that line
+def _patch(root: Path, file: str, asked: list[tuple[int, Location, Change]], whys: dict[int, str]) -> str:
+    """The diff of one file; what it leaves out goes to `whys`."""
+    try:
+        before = after = (root / file).read_bytes()
+    except OSError as error:
+        whys.update({number: f"cannot read {root / file}: {error.strerror}" for number, _, _ in asked})
+        return ""
+    done: dict[tuple[str, int], Change] = {}
+    # From the last line up: a value of several lines becomes one of one line, and moves what is below it.
+    for number, at, change in sorted(asked, key=lambda one: -one[1].line):
+        first = done.get((change.knob, at.line))
+        if first is not None and first.then == change.then:  # two of them, made in turn by one line
+            continue
+        try:
+            if first is not None:
+                raise EditError(f"another advice makes it {first.then} there, and it can be one of the two only")
+            after = edited(after, at.line, change)
+            done[change.knob, at.line] = change
+        except EditError as error:
+            whys[number] = str(error)
+    try:
+        return _diff(file, before, after)
+    except UnicodeEncodeError:
+        why = "the lines around it are not in UTF-8, as a diff is printed"
+        whys.update({number: why for number, _, _ in asked if number not in whys})
+        return ""
 
 
-def _span(node: ast.expr) -> tuple[Place, Place]:
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+def _diff(file: str, before: bytes, after: bytes) -> str:
+    """The unified diff, its lines ended as those of the file. Raises UnicodeEncodeError where they are not UTF-8."""
+    name = f"{file}\t" if " " in file else file  # `patch` ends a name at a space, unless a tab comes after it
+    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
+    diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    diff.encode()
+    return diff
 
 
-def _replaced(rows: list[str], span: tuple[Place, Place], new: str) -> str:
-    (first, begin), (last, end) = span
-    head = rows[first - 1].encode()[:begin].decode()
-    tail = rows[last - 1].encode()[end:].decode()
-    return "".join([*rows[: first - 1], head + new + tail, *rows[last:]])
-
-
-def _literal(value: Value, argument: str) -> str:
-    if argument.endswith("_list"):
-        return f"[{value}]"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return repr(value)
-
-
-def _diff(file: str, before: str, after: str) -> Iterator[str]:
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    for line in difflib.unified_diff(old, new, fromfile=f"a/{file}", tofile=f"b/{file}"):
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+def _lines(data: bytes) -> list[str]:
+    r"""Lines as `patch` counts them: ended by \n and by nothing else."""
+    *lines, last = data.decode(errors="surrogateescape").split("\n")
+    return [f"{line}\n" for line in lines] + ([last] if last else [])

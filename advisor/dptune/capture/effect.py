@@ -15,6 +15,25 @@ _NO_DDP = "the script made no DistributedDataParallel"
 _NO_LOADER = "the script drew no batch from a DataLoader"
 _NO_OPTIMIZER = "the script made no optimizer"
 
+_THREADS = "OMP_NUM_THREADS"
+
+# Under which name a fact that could not be read stands among the unread ones, by the knob or the kind of knob.
+_SOURCES = {
+    "ddp": "ddp",
+    "ddp.no_sync": "",
+    "loader": "loaders",
+    "optimizer": "optimizers",
+    "precision.float32_matmul": "float32_matmul_precision",
+    "precision.autocast": "autocast",
+    "cudnn.benchmark": "backends.cudnn.benchmark",
+    "cudnn.allow_tf32": "backends.cudnn.allow_tf32",
+}
+
+
+class Words(str):
+    """What a reading says instead of a value."""
+
+
 # What stands there now, one value for each thing that has the setting; none where nothing has it.
 Reading = Callable[[Facts, Any], Iterator[Any]]
 
@@ -31,16 +50,33 @@ def without_effect(settings: Mapping[str, Any], facts: Sequence[Facts]) -> dict[
 
 
 def _lacks(name: str, value: Any, own: Facts) -> str:
+    if name in own.refused:
+        return own.refused[name]
     if name.startswith(ENVIRONMENT):
-        variable = name.removeprefix(ENVIRONMENT)
-        told = own.environment.get(variable)
-        return "" if told == str(value) or told is None else f"{variable} is {told} in the script"
+        return _variable_lacks(name.removeprefix(ENVIRONMENT), value, own)
     read, nothing = READINGS[name]
     there = list(read(own, value))
     if not there:
-        return nothing
+        unread = own.unread.get(_SOURCES.get(name, _SOURCES.get(name.partition(".")[0], "")))
+        return f"cannot be told: {unread}" if unread else nothing
     other = [one for one in there if one != value]
-    return f"it is {other[0]} there" if other else ""
+    if not other:
+        return ""
+    return str(other[0]) if isinstance(other[0], Words) else f"it is {other[0]} there"
+
+
+def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
+    told = next((one for one in own.variables if one.name == variable), None)
+    if told is None:
+        return f"cannot be told: {own.unread.get('variables', 'the script did not say how the variable stands')}"
+    if not told.as_asked:
+        return f"{variable} is not set in the script" if told.value is None else f"{variable} is {told.value} there"
+    threads = own.device.torch_threads if own.device is not None else None
+    if variable == _THREADS and value is not None and threads is not None:
+        asked = value.split(",")[0].strip()  # one number for each level of nesting
+        if asked.isdecimal() and int(asked) != threads:
+            return f"torch computes with {threads} {'thread' if threads == 1 else 'threads'} there"
+    return ""
 
 
 def _ddp(get: Callable[[DdpFacts], Any]) -> Reading:
@@ -48,23 +84,38 @@ def _ddp(get: Callable[[DdpFacts], Any]) -> Reading:
 
 
 def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
+    """torch's default is a first bucket of its own; a size that is given is that of the first one too."""
     wanted = _TORCHS_BUCKET_BYTES if value is None else int(value * MIB)
     for one in own.ddp:
-        cap = one.bucket_cap_bytes
-        yield value if cap == wanted else None if cap is None else cap / MIB
+        cap, first = one.bucket_cap_bytes, one.first_bucket_bytes
+        if one.bucket_caps_bytes:
+            yield Words("its buckets have a size each there: " + _in_mib(one.bucket_caps_bytes))
+        elif cap is not None and cap == wanted and value is None and first == wanted:
+            yield Words(f"the first bucket has {cap / MIB:g} MiB too there")
+        else:
+            yield value if cap == wanted else None if cap is None else cap / MIB
 
 
 def _first_bucket(own: Facts, value: float) -> Iterator[Any]:
-    size = own.settings.get("distributed.first_bucket_bytes")
-    if isinstance(size, int):
-        yield from [value if size == int(value * MIB) else size / MIB] * len(own.ddp)
+    for one in own.ddp:
+        size = one.first_bucket_bytes
+        if size is None:
+            yield Words("cannot be told: torch does not say which size it took")
+        elif size != int(value * MIB) and size == one.bucket_cap_bytes:
+            yield Words(f"the script gives a size for all buckets, the first too: {size / MIB:g} MiB")
+        else:
+            yield value if size == int(value * MIB) else size / MIB
 
 
 def _bucket_caps(own: Facts, value: str) -> Iterator[Any]:
     wanted = [int(float(size) * MIB) for size in value.split(",")]
     for one in own.ddp:
         there = one.bucket_caps_bytes
-        yield value if there == wanted else ",".join(f"{cap / MIB:g}" for cap in there) or "one size for all"
+        yield value if there == wanted else _in_mib(there) or "one size for all"
+
+
+def _in_mib(caps: Sequence[int]) -> str:
+    return ",".join(f"{cap / MIB:g}" for cap in caps)
 
 
 def _drawn(get: Callable[[LoaderFacts], Any], applies: Callable[[LoaderFacts], bool] = lambda _: True) -> Reading:
@@ -92,13 +143,25 @@ def _left_out(own: Facts, value: bool) -> Iterator[Any]:
     most = max((count for count, _ in passes), default=0)
     if own.ddp and most > 1:
         whole = [unsynced for count, unsynced in passes if count == most]
-        yield value if all(unsynced == (most - 1 if value else 0) for unsynced in whole) else not value
+        if all(unsynced == (most - 1 if value else 0) for unsynced in whole):
+            yield value
+        else:
+            yield Words("the module is compiled: its passes are not seen") if value and own.compiled else not value
 
 
 def _autocast(own: Facts, value: str) -> Iterator[Any]:
-    if own.ddp:
+    """By the last autocast that was entered. One that is switched off is not seen, nor whether it lay inside ours."""
+    if own.ddp and value == "off" and own.autocast is not None:
+        yield Words("cannot be told: the script enters autocast itself, around the module or inside it")
+    elif own.ddp:
         kind = (own.autocast or "").rpartition(":")[2]
         yield {"bfloat16": "bf16", "float16": "fp16"}.get(kind, "off")
+
+
+def _pins(one: LoaderFacts) -> bool | Words | None:
+    if one.pins is None or one.pins == one.pin_memory:
+        return one.pin_memory
+    return Words("the loader is told to pin its batches, and does not")
 
 
 READINGS: Mapping[str, tuple[Reading, str]] = {
@@ -114,7 +177,7 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "loader.num_workers": (_drawn(lambda one: one.num_workers), _NO_LOADER),
     "loader.prefetch_factor": (_drawn(lambda one: one.prefetch_factor), _NO_LOADER),
     "loader.persistent_workers": (_drawn(lambda one: one.persistent_workers), _NO_LOADER),
-    "loader.pin_memory": (_drawn(lambda one: one.pin_memory), _NO_LOADER),
+    "loader.pin_memory": (_drawn(_pins), _NO_LOADER),
     "loader.batch_size": (_drawn(lambda one: one.batch_size), _NO_LOADER),
     "precision.float32_matmul": (_setting("float32_matmul_precision"), "torch did not tell"),
     "precision.autocast": (_autocast, _NO_DDP),

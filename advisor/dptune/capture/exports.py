@@ -21,7 +21,9 @@ def make(options: Options, interpreter: Interpreter | None) -> tuple[RunFolder, 
     own = folder.own(options.run_dir, started.name)
     own.write(run)
     added = launch.additions(plan(options, own), os.environ)
-    return own, [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
+    gone = [name for name in launch.removed(options.settings) if name not in added]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
+    return own, [*lines, *(f"unset {name}" for name in gone)]
 
 
 def plan(options: Options, own: RunFolder) -> Plan:

@@ -122,27 +122,36 @@ def own_command(script: Script, python: Interpreter | None) -> Launch:
 
 
 def environment(plan: plans.Plan, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's environment with the plan in it and the injected folder, alone, ahead on PYTHONPATH."""
+    """The user's environment with the plan in it and the injected folder ahead on PYTHONPATH."""
     inherited = dict(os.environ if base is None else base)
-    return {**inherited, **additions(plan, inherited)}
+    kept = {name: value for name, value in inherited.items() if name not in removed(plan.settings)}
+    return {**kept, **additions(plan, inherited)}
 
 
 def additions(plan: plans.Plan, base: Mapping[str, str]) -> dict[str, str]:
     """What is added to the user's environment."""
-    return {plans.VARIABLE: plan.as_environment(), **beside_the_plan(base), **variables(plan.settings)}
+    return {plans.VARIABLE: plan.as_environment(), **beside_the_plan(base, plan.settings)}
 
 
-def variables(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Those of the settings that are variables of the environment."""
-    return {
-        name.removeprefix(ENVIRONMENT): str(value) for name, value in settings.items() if name.startswith(ENVIRONMENT)
-    }
+def removed(settings: Mapping[str, Any]) -> list[str]:
+    """The variables of the environment that are to be unset: `default` is none."""
+    return [
+        name.removeprefix(ENVIRONMENT)
+        for name, value in settings.items()
+        if name.startswith(ENVIRONMENT) and value is None
+    ]
 
 
-def beside_the_plan(base: Mapping[str, str]) -> dict[str, str]:
+def beside_the_plan(base: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
     """The same without the plan itself."""
-    added = {"PYTHONPATH": os.pathsep.join(_joined(str(_INJECTED / "site"), base.get("PYTHONPATH")))}
-    if "KINETO_LOG_LEVEL" not in base:
+    named = {
+        name.removeprefix(ENVIRONMENT): str(value)
+        for name, value in settings.items()
+        if name.startswith(ENVIRONMENT) and value is not None
+    }
+    users = {name: value for name, value in base.items() if name not in removed(settings)} | named
+    added = {**named, "PYTHONPATH": os.pathsep.join(_joined(str(_INJECTED / "site"), users.get("PYTHONPATH")))}
+    if "KINETO_LOG_LEVEL" not in users:
         added["KINETO_LOG_LEVEL"] = "99"  # Kineto writes a line to stderr for each window otherwise
     return added
 

@@ -15,7 +15,8 @@ class Options:
     """`ranks`: those to record, None for all. `run_dir`: the folder to make, None for one under dptune-runs/.
 
     `settings`: what to change in the script, by the names of knobs. `environment`: variables it gets beside ours;
-    `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams.
+    `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams;
+    `leaves_nothing`: no process that it started lives on after it.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -28,3 +29,4 @@ class Options:
     environment: dict[str, str] = field(default_factory=dict)
     directory: Path | None = None
     output: Path | None = None
+    leaves_nothing: bool = False

@@ -42,8 +42,12 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
     yield "python", _python(started)
     yield "adds", f"{VARIABLE} (what these lines say)"
     settings = redacted_settings(options.settings)
-    for variable, text in {**launch.beside_the_plan(os.environ), **launch.variables(settings)}.items():
+    added = launch.beside_the_plan(os.environ, settings)
+    for variable, text in added.items():
         yield "adds", f"{variable}={text}"
+    for variable in launch.removed(settings):
+        if variable not in added:
+            yield "unsets", variable
     for name, value in settings.items():
         if not name.startswith(ENVIRONMENT):
             yield "sets", f"{name}={value}"

@@ -25,6 +25,7 @@ from dptune.runfile.record import Ending, RunRecord
 
 _OTHERS_END_WITHIN_S = 20.0  # launchers that share the folder, after this one
 _OTHERS_NOTICE_WITHIN_S = 3.0  # that they hang as well, before this one ends its ranks and thereby theirs
+_LEFT_END_WITHIN_S = 3.0  # what a script started and left
 _WORKERS_END_WITHIN_S = 8.0  # a loader's worker looks every 5 s whether its rank still lives
 
 
@@ -33,7 +34,8 @@ class Recording:
     """What came of it: the folder, how it ended, the ranks that were recorded, and the status to end with.
 
     `leads`: whether this launcher is the one that tells the user, where a launcher starts one per rank. `alone`: no
-    other launcher shares the folder. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
+    other launcher shares the folder. `interrupted`: whether the user asked dptune to end, although the script may have
+    ended well meanwhile. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
     who waited where, if it could be written. `without_effect`: settings that were not in force, with the reason.
     """
 
@@ -47,6 +49,7 @@ class Recording:
     alone: bool = False
     own_status: int | None = None
     hung: bool = False
+    interrupted: bool = False
     stacks: Path | None = None
     without_effect: dict[str, str] = field(default_factory=dict)
 
@@ -88,6 +91,8 @@ class Session:
         finally:
             if process.poll() is None:
                 processes.end(process, self._entry)
+            if self._options.leaves_nothing:
+                processes.end_all(processes.carrying(self._entry), _LEFT_END_WITHIN_S)
             self._folder.close()
             whole, facts = conclude(self._folder, self._run, seen.steps > 0)
         if self._folder.seat is not None and self._leads:
@@ -104,6 +109,7 @@ class Session:
             alone=self._folder.seat is None,
             own_status=self._run.ending.exit_status,
             hung=self._hung,
+            interrupted=seen.interrupted or seen.stopped is not None,
             stacks=self._stacks,
             without_effect=effect.without_effect(self._options.settings, facts),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import zlib
 from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import count, positive, seconds_or_none
@@ -13,8 +14,10 @@ from dptune.present.visible import visible
 
 if TYPE_CHECKING:
     from dptune.proof import Proof
-    from dptune.prove.engine import Task, Told
+    from dptune.prove.engine import Told
+    from dptune.prove.task import Task
 
+_LONGEST = 80
 _ABSOLUTE = re.compile(r"(?:^|=)(?:/|~|[A-Za-z]:\\)")
 
 
@@ -40,8 +43,9 @@ def progress(quiet: bool) -> Told:
 
 
 def folder_name(name: str) -> str:
-    """The name of a folder for what is proven."""
-    return re.sub(r"[^\w.=,+-]+", "_", name).replace(",_", ",")[:120]
+    """The name of a folder for what is proven, and for nothing else."""
+    plain = re.sub(r"[^A-Za-z0-9.=,+-]+", "_", name).replace(",_", ",").lstrip(".")
+    return plain if plain == name and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{zlib.crc32(name.encode()):08x}"
 
 
 def caution(task: Task, quiet: bool) -> None:

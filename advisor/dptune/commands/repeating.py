@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
+import platform
+import re
 import shlex
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +22,38 @@ from dptune.commands.amounts import positive, seconds
 from dptune.commands.launching import torchrun_arguments, torchrun_of
 from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
-from dptune.errors import RunError, UsageError
+from dptune.errors import CaptureError, RunError, UsageError
+from dptune.present.visible import visible
 
 if TYPE_CHECKING:
-    from dptune.capture.launch import Launch
+    from dptune.capture.launch import Launch, Script
     from dptune.proof import Side
-    from dptune.prove.engine import Task
+    from dptune.prove.task import Task
 
 COMPARED = "compared"
+_CHECKOUT = "dptune-commit-"
+_OWNED = re.compile(rf"{_CHECKOUT}(?P<pid>\d{{1,9}})@(?P<host>.+)-\w+")
+_MOST_NAMES = 500
+_MOST_NAMED = 3
+# Where Python takes packages from; what is installed as a copy belongs to neither side, and is left out.
+_ASK = """
+import importlib.util, json, os, sys, sysconfig
+first, names = json.loads(sys.argv[1])
+if sys.path[:1] == [""]:
+    sys.path[0] = first
+own = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")]
+found = {}
+for name in names:
+    try:
+        spec = importlib.util.find_spec(name)
+        place = os.path.realpath(spec.origin if spec.has_location else list(spec.submodule_search_locations)[0])
+    except Exception:
+        continue
+    installed = {"site-packages", "dist-packages"} & set(place.split(os.sep))
+    if not installed and not place.startswith(tuple(own)):
+        found[name] = os.path.dirname(place) if os.path.basename(place) == "__init__.py" else place
+print(json.dumps(found))
+"""
 
 
 def repeating_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +63,9 @@ def repeating_arguments(parser: argparse.ArgumentParser) -> None:
         "what to run in A and in B, which are then two commits or two folders; twice, and without A and B: two commands"
     )
     group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=words)
-    group.add_argument("--repeat", type=positive, default=18, metavar="N", help="trials a side at most (default: 18)")
+    group.add_argument(
+        "--repeat", type=positive, default=18, metavar="N", help="trials a side at most, 6 to 18 (default: 18)"
+    )
     trial_arguments(group)
     group.add_argument("--time-limit", type=seconds, default=3600.0, metavar="S", help="for all trials (default: 3600)")
     group.add_argument(
@@ -49,6 +81,7 @@ def repeated(args: argparse.Namespace) -> int:
     from dptune.prove import engine
     from dptune.runfile.paths import RUNS
 
+    _check_repeat(args.repeat)
     with _sources(args) as (a, b):
         task = _task(args, a, b)
         caution(task, args.quiet)
@@ -57,13 +90,25 @@ def repeated(args: argparse.Namespace) -> int:
     return show(proof, args.format)
 
 
+def _check_repeat(most: int) -> None:
+    from dptune.prove.sequential import LOOKS
+
+    if not LOOKS[0] <= most <= LOOKS[-1]:
+        looks = f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
+        raise UsageError(f"--repeat {most}: it is decided after {looks} trials a side", "leave it out for 18 at most")
+
+
 @dataclass(frozen=True)
 class _Source:
-    """One side: what the user calls it, the folder it runs in, and what it is for certain: that folder, or a commit."""
+    """One side: what the user calls it, the folder it runs in, and what it is for certain: that folder, or a commit.
+
+    `top` is the folder above which nothing belongs to it.
+    """
 
     name: str
     folder: Path
     identity: str
+    top: Path
 
 
 @contextlib.contextmanager
@@ -71,7 +116,7 @@ def _sources(args: argparse.Namespace) -> Iterator[tuple[_Source, _Source]]:
     """Both sides; commits are checked out beside the repository's own files, and removed again."""
     here = Path.cwd()
     if len(args.script) == 2 and not args.runs:
-        a, b = (_Source(script, here, str(here)) for script in args.script)
+        a, b = (_Source(script, here, str(here), here) for script in args.script)
         yield a, b
         return
     if len(args.script) != 1 or len(args.runs) != 2:
@@ -86,22 +131,56 @@ def _sources(args: argparse.Namespace) -> Iterator[tuple[_Source, _Source]]:
 
 @contextlib.contextmanager
 def _source(name: str) -> Iterator[_Source]:
-    if Path(name).is_dir():
-        yield _Source(name, Path(name), str(Path(name).resolve()))
+    if os.path.isdir(name):  # noqa: PTH112 - a commit's name may be longer than a path can be
+        folder = Path(name)
+        yield _Source(name, folder, str(folder.resolve()), folder.resolve())
         return
     found = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if found.returncode:
         raise RunError(f"{name} is neither a folder nor a commit of this repository", "see `git log`")
     commit, prefix = found.stdout.strip(), _git("rev-parse", "--show-prefix").stdout.strip()
-    with tempfile.TemporaryDirectory(prefix="dptune-commit-") as made:
-        tree = Path(made) / "tree"
-        added = _git("worktree", "add", "--detach", "--quiet", str(tree), commit)
-        if added.returncode:
-            raise RunError(f"{name} cannot be checked out: {added.stderr.strip()}")
+    _clear_left()
+    with tempfile.TemporaryDirectory(prefix=f"{_CHECKOUT}{os.getpid()}@{platform.node()}-") as made:
+        tree = Path(made).resolve() / "tree"
         try:
-            yield _Source(name, tree / prefix, commit)
+            added = _git("worktree", "add", "--detach", "--quiet", str(tree), commit)
+            if added.returncode:
+                raise RunError(f"{name} cannot be checked out: {added.stderr.strip()}")
+            if not (tree / prefix).is_dir():
+                raise RunError(f"{name} has no folder {prefix}", "run it in a folder that both commits have")
+            yield _Source(name, tree / prefix, commit, tree)
         finally:
-            _git("worktree", "remove", "--force", str(tree))
+            _remove(tree)
+
+
+def _clear_left() -> None:
+    """Remove the checkouts of dptune's processes on this machine that were killed."""
+    listed = _git("worktree", "list", "--porcelain").stdout.splitlines()
+    for tree in (Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")):
+        if _is_left(tree.parent):  # its folder may be gone already
+            _remove(tree)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_CHECKOUT}*"):
+        with contextlib.suppress(OSError):
+            if _is_left(folder) and (not hasattr(os, "geteuid") or folder.lstat().st_uid == os.geteuid()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(checkout: Path) -> bool:
+    named = _OWNED.fullmatch(checkout.name)
+    if named is None or named["host"] != platform.node() or os.name != "posix":
+        return False
+    try:
+        os.kill(int(named["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def _remove(tree: Path) -> None:
+    """Remove a checkout, also one that was not finished."""
+    _git("worktree", "remove", "--force", "--force", str(tree))
 
 
 def _git(*words: str) -> subprocess.CompletedProcess[str]:
@@ -112,12 +191,14 @@ def _git(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
-    from dptune.prove.engine import Task
+    from dptune.prove.task import Task
     from dptune.prove.trial import Bounds
 
     scripts = args.script if len(args.script) == 2 else args.script * 2
     settings = parsed(args.settings)
     sides: list[tuple[Side, Launch]] = [_side(args, own, script) for own, script in zip((a, b), scripts, strict=True)]
+    if a.top != b.top:
+        _warn_of_shared((a, b), [_script(script) for script in scripts], sides[0][1])
     return Task(
         a=sides[0][0],
         b=sides[1][0],
@@ -134,17 +215,80 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
 def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, Launch]:
     from dptune.capture import interpreter, launch
     from dptune.proof import Side
+    from dptune.prove import identity
+    from dptune.runfile.paths import RUNS
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
-    words = shlex.split(script)
-    if not words:
-        raise UsageError("--script names nothing to run", "like --script 'train.py --epochs 1'")
+    what = _script(script)
     chosen = interpreter.choose(args.python)
     with contextlib.chdir(own.folder):
-        what = launch.Script.of(words)
-        what.check()
+        try:
+            what.check()
+        except CaptureError as error:
+            raise CaptureError(f"{own.name}: {error.message}", "--script is run in the folder of each side") from None
         asked = torchrun_of(args)
         started = launch.under_torchrun(what, chosen, asked) if asked.asked else launch.alone(what, chosen)
     shown = redacted_command(started.shown)
-    side = Side(name=own.name, settings=redacted_settings(parsed(args.settings)), command=shown, directory=own.identity)
+    side = Side(
+        name=own.name,
+        settings=redacted_settings(parsed(args.settings)),
+        command=shown,
+        directory=own.identity,
+        code=identity.digest(own.folder, started, RUNS),
+    )
     return side, started
+
+
+def _script(text: str) -> Script:
+    from dptune.capture.launch import Script
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        why = str(error).lower()
+        raise UsageError(f"--script {text} cannot be told apart into words: {why}", "close each quotation") from None
+    if not words:
+        raise UsageError("--script names nothing to run", "like --script 'train.py --epochs 1'")
+    return Script.of(words)
+
+
+def _warn_of_shared(sides: tuple[_Source, _Source], scripts: list[Script], started: Launch) -> None:
+    """Say on stderr which packages of a side Python takes from elsewhere, so that both sides may run the same."""
+    python = started.interpreter.path if started.interpreter else sys.executable
+    found: dict[str, list[str]] = {}
+    for side, script in zip(sides, scripts, strict=True):
+        first = side.folder.resolve() if script.module else (side.folder.resolve() / script.target).parent
+        for name, place in _places(python, first, _importable(side, first)).items():
+            if not Path(place).is_relative_to(side.top):
+                found.setdefault(f"{name} from {place}", []).append(side.name)
+    if found:
+        names = list(dict.fromkeys(name for each in found.values() for name in each))
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        words = (
+            f"{' and '.join(names)} would import {', '.join(list(found)[:_MOST_NAMED])}{more}, not from what is "
+            "compared: it is installed there to be edited (pip install -e), or stands on PYTHONPATH"
+        )
+        print(f"dptune: warning: {visible(words)}", file=sys.stderr)
+
+
+def _importable(side: _Source, first: Path) -> list[str]:
+    """Names of the packages and modules of a side."""
+    folders = dict.fromkeys((first, side.folder.resolve(), side.top, side.folder.resolve() / "src", side.top / "src"))
+    found = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for path in folder.iterdir():
+                package = folder.name == "src" and path.is_dir()
+                if path.stem.isidentifier() and (package or path.suffix == ".py" or (path / "__init__.py").is_file()):
+                    found.append(path.stem)
+    return sorted(set(found))[:_MOST_NAMES]
+
+
+def _places(python: str, first: Path, names: list[str]) -> dict[str, str]:
+    """Where that Python takes them from, with the script's folder first; nothing of what is installed as a copy."""
+    words = [python, "-c", _ASK, json.dumps([str(first), names])]
+    try:
+        done = subprocess.run(words, cwd=os.sep, capture_output=True, text=True, timeout=60, check=True)
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {}

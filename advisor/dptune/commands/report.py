@@ -75,7 +75,9 @@ def _patch(args: argparse.Namespace) -> int:
         print(f"dptune: {text}", file=sys.stderr)
     if not changes:
         print("dptune: the report advises no change", file=sys.stderr)
-    if diff:
+    if diff and args.output is None:
+        sys.stdout.buffer.write(diff.encode())  # as the files have it, whatever the terminal's encoding and newline
+    elif diff:
         _write(diff, args.output)
     return 0 if diff else 1
 
@@ -144,7 +146,7 @@ def _write(text: str, output: Path | None) -> None:
         sys.stdout.write(text)
         return
     try:
-        output.write_text(text, encoding="utf-8", errors="backslashreplace")
+        output.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:
         raise UsageError(f"cannot write to {output}: {error.strerror or error}", "name another file with -o") from error
     print(f"dptune: wrote {output}", file=sys.stderr)

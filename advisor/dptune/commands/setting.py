@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dptune.errors import UsageError
-from dptune.knobs import Value, knob
+from dptune.knobs import Value, knob, written
+
+LARGEST_BYTES = 64 * 2**20
+_LONGEST_SHOWN = 60
+_OPENED = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
+_WRITTEN = "write one with: dptune report RUN --format json > FILE"
 
 
 def setting_arguments(parser: argparse._ArgumentGroup) -> None:
@@ -39,13 +46,15 @@ def parsed(words: Sequence[str]) -> dict[str, Value]:
 
 
 def advised(path: Path) -> dict[str, Value]:
-    """The changes that the advice of a report proposes; raises UsageError where two of them contradict each other."""
+    """The changes that the advice of a report proposes.
+
+    Raises UsageError where two of them contradict each other, or one proposes what its knob cannot be.
+    """
     found: dict[str, Value] = {}
     by: dict[str, str] = {}
     for rule, change in _changes(path):
-        name, then = str(change["knob"]), change["then"]
-        knob(name)
-        if found.get(name, then) != then:
+        name, then = _checked(f"{rule} of {path}", change)
+        if name in found and found[name] != then:
             raise UsageError(f"{by[name]} and {rule} of {path} propose two values for {name}", "choose by --set")
         found[name], by[name] = then, rule
     if not found:
@@ -53,21 +62,56 @@ def advised(path: Path) -> dict[str, Value]:
     return found
 
 
+def _checked(by: str, change: dict[str, Any]) -> tuple[str, Value]:
+    """Name and value of a change, as --set would take them. Raises UsageError that says by what it is proposed."""
+    name, then = change["knob"], change["then"]
+    if not isinstance(name, str) or not (then is None or isinstance(then, (bool, int, float, str))):
+        raise UsageError(f"{by} proposes what is no setting: {_short(name)}={_short(then)}", _WRITTEN)
+    try:
+        return name, knob(name).parse(written(then))
+    except UsageError as error:
+        raise UsageError(f"{by} cannot be applied: {error.message}", error.hint) from None
+
+
+def _short(value: object) -> str:
+    text = "[...]" if isinstance(value, list) else "{...}" if isinstance(value, dict) else str(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
 def _changes(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Rule and change, of each change in a JSON report, or in a list of advice."""
     import json
 
-    hint = "write one with: dptune report RUN --format json > FILE"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
+        told = json.loads(_text(path))
+    except RecursionError:
+        raise UsageError(f"{path} is not a JSON report: it is nested too deeply", _WRITTEN) from None
     except ValueError:
-        raise UsageError(f"{path} is not a JSON report", hint) from None
+        raise UsageError(f"{path} is not a JSON report", _WRITTEN) from None
     try:
         advice = told["advice"] if isinstance(told, dict) else told
         return [
-            (str(one["rule"]), change) for one in advice for change in one["changes"] if {"knob", "then"} <= set(change)
+            (str(one["rule"]), {**change})
+            for one in advice
+            for change in one["changes"]
+            if {"knob", "then"} <= {**change}.keys()
         ]
     except (KeyError, TypeError):
-        raise UsageError(f"{path} is not a JSON report: it has no list of advice", hint) from None
+        raise UsageError(f"{path} is not a JSON report: it has no list of advice", _WRITTEN) from None
+
+
+def _text(path: Path) -> str:
+    """What a file holds, or a pipe that the shell opened: `--apply <(dptune report --format json)`."""
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise UsageError(f"cannot read {path}: it is a folder", _WRITTEN)
+        if not stat.S_ISREG(found.st_mode) and not (stat.S_ISFIFO(found.st_mode) and _OPENED.fullmatch(str(path))):
+            raise UsageError(f"cannot read {path}: it is not a file", _WRITTEN)  # it may never end
+        with path.open("rb") as file:
+            read = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", _WRITTEN) from None
+    if len(read) > LARGEST_BYTES:
+        raise UsageError(f"{path} is not a JSON report: it holds more than {LARGEST_BYTES >> 20} MiB", _WRITTEN)
+    return read.decode("utf-8")

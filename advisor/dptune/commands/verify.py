@@ -35,7 +35,7 @@ from dptune.errors import UsageError
 if TYPE_CHECKING:
     from dptune.advice import Change
     from dptune.knobs import Value
-    from dptune.prove.engine import Task
+    from dptune.prove.task import Task
     from dptune.runfile.record import RunRecord
 
 
@@ -72,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
     settings, advice = _change(args, folder)
     task = _task(args, folder, settings, advice)
     caution(task, args.quiet)
-    name = folder_name(_named(dict(sorted(settings.items()))))
-    proof = engine.prove(task, folder / VERIFIED / name, progress(args.quiet))
+    proof = engine.prove(task, folder / VERIFIED / folder_name(task.b.name), progress(args.quiet))
     return show(proof, args.format)
 
 
@@ -116,10 +115,9 @@ def _advised(folder: Path, code: str) -> list[Change]:
 
 
 def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:
-    from dptune.knobs import knob
     from dptune.proof import Side
-    from dptune.prove import again
-    from dptune.prove.engine import Task
+    from dptune.prove import again, identity
+    from dptune.prove.task import Task, numerics_of
     from dptune.prove.trial import Bounds
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
@@ -129,15 +127,15 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
         launch = again.launch_of(record, args.command)
     shown = redacted_command(launch.shown)
     before = again.settings_of(record)
-    changed = {**before, **settings}
-    here = str(source)
+    changed = {**before, **dict(sorted(settings.items()))}
+    here, code = str(source), identity.digest(source, launch, folder)
     return Task(
-        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=here),
-        b=Side(name=_named(settings), settings=redacted_settings(changed), command=shown, directory=here),
+        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=here, code=code),
+        b=Side(name=_named(settings), settings=redacted_settings(changed), command=shown, directory=here, code=code),
         launches={"A": launch, "B": launch},
         settings={"A": before, "B": changed},
         sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
-        numerics="changes" if any(knob(name).numerics == "changes" for name in settings) else "same",
+        numerics=numerics_of(settings),
         advice=advice,
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
@@ -162,4 +160,4 @@ def _named(settings: dict[str, Value]) -> str:
     from dptune.knobs import written
     from dptune.runfile.redaction import redacted_settings
 
-    return ", ".join(f"{name}={written(value)}" for name, value in redacted_settings(settings).items())
+    return ", ".join(f"{name}={written(value)}" for name, value in sorted(redacted_settings(settings).items()))

@@ -66,8 +66,11 @@ def _proven(one: Verified) -> str:
     between = ""
     if one.low_ratio is not None and one.high_ratio is not None:
         between = f", {change(one.low_ratio)} to {change(one.high_ratio)}"
-    words = f"{one.outcome}: {one.objective} {change(one.ratio)}{between} ({several(one.trials, 'trial')} a side)"
-    return words if one.outcome != "inconclusive" else f"{words}: {one.reason}"
+    steps = " of the fastest steps" if one.fast_steps else ""
+    words = (
+        f"{one.outcome}: {one.objective}{steps} {change(one.ratio)}{between} ({several(one.trials, 'trial')} a side)"
+    )
+    return "; ".join([words if one.outcome != "inconclusive" else f"{words}: {one.reason}", *one.warnings])
 
 
 def change(ratio: float) -> str:

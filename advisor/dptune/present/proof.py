@@ -37,14 +37,14 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     for side, own in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{own.name}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     for name, why in _vain(proof).items():
-        yield from labelled("Without effect", f"{name}: {why}", width, role="warning")
-    for path, trial in _written_over(proof).items():
-        words = f"{path} by trial {trial.number} ({trial.side}): it is too large to copy, and the script writes to it"
-        yield from labelled("Written over", words, width, role="warning")
+        yield from labelled("No effect", f"{name}: {why}", width, role="warning")
+    for path, (trial, why) in _written_over(proof).items():
+        words = f"{path}, while trial {trial.number} ({trial.side}) ran, which had no copy of it: {why}"
+        yield from labelled("Changed", words, width, role="warning")
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
-        f"Times are of steps without the profiler: the median, and the one than which a tenth are faster. The verdict "
+        f"Times are of steps without the profiler: their mean, and the one than which a tenth are faster. The verdict "
         f"is on {proof.objective}; sides that do not differ are called better or worse in at most "
         f"{100 * proof.level:.1f} % of cases."
     )
@@ -58,17 +58,18 @@ def _verdict(proof: Proof) -> str:
     ratio = proof.known("ratio")
     if proof.ended == "cannot run":
         return "It cannot be tried: a side does not run."
+    if proof.ended == "without effect":
+        return f"It cannot be told: {proof.b.name} did not take effect."
     if ratio is None:
-        return "Inconclusive: too few trials ran."
+        return f"Inconclusive: {proof.missing['ratio']}."
     words = {"better": "Better", "worse": "Worse", "inconclusive": "Inconclusive"}[proof.outcome]
     other = ". What is learned is not the same" if proof.learning.outcome == "other" else ""
-    median = _between(ratio, proof.known("low_ratio"), proof.known("high_ratio"))
-    fast = _between(proof.fast_ratio, proof.known("fast_low_ratio"), proof.known("fast_high_ratio"))
-    return f"{words}: with {proof.b.name} the {proof.objective} is {median}, of the fastest steps {fast}{other}."
-
-
-def _between(ratio: float, low: float | None, high: float | None) -> str:
-    return change(ratio) + (f" ({change(low)} to {change(high)})" if low is not None and high is not None else "")
+    mean, fast = change(ratio), change(proof.fast_ratio)
+    last = proof.looks[-1] if proof.looks else None
+    if last is not None and last.ratio == ratio:  # between looks there is no interval
+        mean += f" ({change(last.low_ratio)} to {change(last.high_ratio)})"
+        fast += f" ({change(last.fast_low_ratio)} to {change(last.fast_high_ratio)})"
+    return f"{words}: with {proof.b.name} the {proof.objective} is {mean}, of the fastest steps {fast}{other}."
 
 
 def _step(proof: Proof, side: SideName) -> str:
@@ -83,9 +84,9 @@ def _vain(proof: Proof) -> dict[str, str]:
     return {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
 
 
-def _written_over(proof: Proof) -> dict[str, Trial]:
-    """Each file with the last trial that changed it."""
-    return {path: trial for trial in proof.trials for path in trial.written_over}
+def _written_over(proof: Proof) -> dict[str, tuple[Trial, str]]:
+    """Each file or folder with the last trial that changed it, and why it was not copied."""
+    return {path: (trial, why) for trial in proof.trials for path, why in trial.written_over.items()}
 
 
 def _row(trial: Trial) -> list[Cell]:

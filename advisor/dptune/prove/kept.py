@@ -7,7 +7,8 @@ from pathlib import Path
 from dptune.advice import Advice, Report, Verified
 from dptune.errors import RunError
 from dptune.proof import Proof
-from dptune.prove import again, engine
+from dptune.prove import again, judging
+from dptune.prove import folder as folders
 from dptune.runfile import form
 from dptune.runfile.paths import RUN_JSON
 from dptune.runfile.record import RunRecord
@@ -27,12 +28,12 @@ def told(report: Report, folder: Path, shown: str) -> Report:
 def verified(folder: Path) -> list[Verified]:
     """What was proven of it, the latest last; what cannot be read is passed over."""
     found = []
-    for path in (folder / VERIFIED).glob(f"*/{engine.PROOF}"):
+    for path in (folder / VERIFIED).glob(f"*/{folders.PROOF}"):
         try:
-            proof = engine.read(path)
+            proof = folders.read(path)
         except RunError:
             continue
-        if proof.trials and proof.ended != "cannot run":
+        if proof.trials and proof.ended not in ("cannot run", "not comparable"):
             found.append((proof.trials[-1].began, _verified(proof)))
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
@@ -55,9 +56,16 @@ def _provable(advice: Advice, shown: str) -> Advice:
     return advice.model_copy(update={"verify": f"dptune verify {shown} --advice {advice.rule}"})
 
 
+def _in_vain(proof: Proof) -> list[str]:
+    """Settings that were not in force in some trial."""
+    told = {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
+    return [f"{name} did not take effect: {why}" for name, why in told.items()]
+
+
 def _verified(proof: Proof) -> Verified:
     before = proof.a.settings
     fast = proof.decided_by == "fast"
+    last = proof.looks[-1] if proof.looks else None
     ran = [trial.side for trial in proof.trials if trial.status == "ran"]
     return Verified(
         name=proof.b.name,
@@ -67,9 +75,10 @@ def _verified(proof: Proof) -> Verified:
         reason=proof.reason,
         objective=proof.objective,
         fast_steps=fast,
-        ratio=proof.known(f"{'fast_' * fast}ratio"),
-        low_ratio=proof.known(f"{'fast_' * fast}low_ratio"),
-        high_ratio=proof.known(f"{'fast_' * fast}high_ratio"),
+        ratio=proof.known("fast_ratio" if fast else "ratio"),
+        low_ratio=None if last is None else last.fast_low_ratio if fast else last.low_ratio,
+        high_ratio=None if last is None else last.fast_high_ratio if fast else last.high_ratio,
         trials=min(ran.count("A"), ran.count("B")),
         learning=proof.learning.reason,
+        warnings=[*judging.failures(proof.trials), *_in_vain(proof)],
     )

@@ -1,74 +1,325 @@
 """A working copy for trials, so that what a script writes beside itself does not reach the user's own files.
 
-Small files are copied. Large ones, folders of very many files, environments and repositories are linked: a script that
-writes over such a file writes over the user's, which is found out afterwards and said.
+Small files are copied, those nearest the top first. Large ones, folders of very many files, environments, repositories
+and links that lead out of the folder are linked: a script that writes over such a file writes over the user's. So what
+is linked is looked at before and after, as far as that is quick.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import stat
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
+
+from dptune.errors import RunError
+from dptune.runfile.paths import RUN_JSON
 
 LARGEST_COPIED_BYTES = 8 * 2**20
 MOST_COPIED_BYTES = 512 * 2**20
 MOST_ENTRIES = 2000  # of a folder that is not linked as a whole
-_LEFT_OUT = {"dptune-runs", "__pycache__", ".dptune-cache"}
+MOST_COPIED_ENTRIES = 20_000
+MOST_WATCHED_ENTRIES = 4000  # of one linked folder, with what lies below it
+MOST_WATCHED_IN_ALL = 20_000
+MOST_NAMED = 10  # changed files of one linked folder; more are told as a number
+
+LARGE = "it is too large to copy"
+LARGE_TOGETHER = "the files before it are too large together to copy more"
+MANY = "its folder holds very many files"
+MANY_TOGETHER = "the folders before it hold very many files together"
+LINK = "it is a link"
+FOLDER_LINK = "its folder is a link"
+UNREADABLE = "it cannot be read"
+_OWN_CARE = "it is a repository or an environment"
+_SYSTEMS_OWN = "it is the system's own"
+
+_MADE_BY_DPTUNE = {"dptune-runs", "__pycache__", ".dptune-cache"}
 _LINKED = {".git", ".hg", ".svn", "node_modules"}
+_SYSTEM = (Path("/proc"), Path("/sys"))  # what looks like an empty file there may block, or never end
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _State(NamedTuple):
+    """What tells that a file was written, or that a folder got or lost an entry."""
+
+    size: int
+    changed_ns: int
+    inode: int
+    is_folder: bool
+
+
+@dataclass
+class _Watched:
+    """One thing of the user's that the copy links to: why, each path that is looked at, and the names in folders.
+
+    A folder of which not every entry is looked at has no names.
+    """
+
+    why: str
+    states: dict[Path, _State | None]
+    names: dict[Path, set[str]] = field(default_factory=dict)
 
 
 @dataclass
 class Scratch:
-    """The copy, and the files of the user's that it links to, each with its size and time of change."""
+    """The copy, and what of the user's it links to.
+
+    `left_out` has what could not be read, or is neither a file nor a folder, and `unwatched` what is linked and looked
+    at in part or not at all; each with the reason.
+    """
 
     path: Path
-    linked: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    copied_bytes: int = 0
+    left_out: dict[Path, str] = field(default_factory=dict)
+    unwatched: dict[Path, str] = field(default_factory=dict)
+    _watched: dict[Path, _Watched] = field(default_factory=dict)
 
-    def written_over(self) -> list[Path]:
-        """The user's own files that changed meanwhile."""
-        return [path for path, before in self.linked.items() if _state(path) != before]
+    def written_over(self) -> dict[Path, str]:
+        """The user's own files that were changed, removed or added meanwhile, each with why it was not a copy.
+
+        Of a linked folder with more than ten such files the folder itself, with their number.
+        """
+        found: dict[Path, str] = {}
+        for path, one in sorted(self._watched.items(), key=lambda each: len(each[1].states)):  # single files first
+            changed = list(dict.fromkeys(_changed(one)))
+            if len(changed) > MOST_NAMED:
+                found[path] = f"{one.why}; {len(changed):,} of its files"
+            else:
+                found = {**dict.fromkeys(changed, one.why), **found}
+        return found
 
 
 def make(source: Path, target: Path) -> Scratch:
-    """Copy a folder to a new one. Raises OSError where there is no room, or something cannot be read."""
-    made = Scratch(target)
-    _fill(made, source.resolve(), target, apart=target.resolve())
+    """Copy a folder to a new one; what lies there from before goes. Raises RunError where no copy can be made."""
+    made, source = Scratch(target), source.resolve()
+    try:
+        clear(target)
+        _Copying(made, source, target.resolve()).run()
+    except OSError as error:
+        clear(target)
+        where = f": {error.filename}" if error.filename else ""
+        hint = "make room for it beside the recording" if error.errno in _NO_ROOM else ""
+        raise RunError(f"{source} cannot be copied for trials: {error.strerror or error}{where}", hint) from None
+    except BaseException:
+        clear(target)
+        raise
     return made
 
 
-def _fill(made: Scratch, source: Path, target: Path, apart: Path) -> None:
-    target.mkdir(parents=True)
-    for entry in sorted(os.scandir(source), key=lambda one: one.name):
-        path, copy = Path(entry.path), target / entry.name
-        if entry.name in _LEFT_OUT or apart.is_relative_to(path):
+def clear(folder: Path) -> None:
+    """Remove a copy, if there is one, but nothing that it links to; also where a trial took the right to do so."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        folder.chmod(0o700)
+        for path, names, _ in os.walk(folder):
+            for name in names:
+                inside = Path(path, name)
+                if not inside.is_symlink():
+                    with contextlib.suppress(OSError):
+                        inside.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Copying:
+    """The work of copying: folder by folder from the top, so that where a limit is met the nearest files are copied."""
+
+    def __init__(self, made: Scratch, source: Path, target: Path) -> None:
+        self.made, self.source, self.target = made, source, target
+        self.run_folder = _run_folder(source, target)
+        self.entries = self.copied_bytes = self.watched_entries = 0
+        self.waiting = deque([(source, target)])
+        self.links: list[tuple[Path, Path]] = []
+
+    def run(self) -> None:
+        while self.waiting:
+            self._folder(*self.waiting.popleft())
+        for path, copy in self.links:
+            self._follow(path, copy)
+
+    def _folder(self, path: Path, copy: Path) -> None:
+        try:
+            entries = [] if _why_whole(path) else _listed(path, None if path == self.source else MOST_ENTRIES)
+        except OSError as error:
+            if path == self.source:
+                raise
+            self._link(path, copy, UNREADABLE, error)
+            return
+        if path != self.source and (why := self._whole(path, len(entries))):
+            self._link(path, copy, why)
+            return
+        copy.mkdir(parents=path == self.source)
+        for entry in entries:
+            self.entries += 1
+            self._entry(entry, Path(entry.path), copy / entry.name)
+
+    def _whole(self, path: Path, entries: int) -> str:
+        """Why the folder is linked as a whole; nothing where it is copied."""
+        if why := _why_whole(path):
+            return why
+        if entries > MOST_ENTRIES:
+            return MANY
+        return MANY_TOGETHER if self.entries + entries > MOST_COPIED_ENTRIES else ""
+
+    def _entry(self, entry: os.DirEntry[str], path: Path, copy: Path) -> None:
+        if entry.name in _MADE_BY_DPTUNE or path == self.run_folder:
+            return
+        if entry.is_symlink():
+            self.links.append((path, copy))
+        elif entry.is_dir(follow_symlinks=False):
+            self.waiting.append((path, copy))
+        elif entry.is_file(follow_symlinks=False):
+            self._file(path, copy)
+        else:
+            self.made.left_out[path] = "it is neither a file nor a folder"
+
+    def _file(self, path: Path, copy: Path) -> None:
+        """Copy a file, or link to it."""
+        try:
+            why = self._why_not_copied(path.stat().st_size)
+            if not why:
+                shutil.copy2(path, copy)
+                self.copied_bytes += copy.stat().st_size
+                return
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            copy.unlink(missing_ok=True)
+            self._link(path, copy, UNREADABLE, error)
+            return
+        self._link(path, copy, why)
+
+    def _why_not_copied(self, size: int) -> str:
+        if size > LARGEST_COPIED_BYTES:
+            return LARGE
+        if self.copied_bytes + size > MOST_COPIED_BYTES:
+            return LARGE_TOGETHER
+        return MANY_TOGETHER if self.entries > MOST_COPIED_ENTRIES else ""
+
+    def _follow(self, path: Path, copy: Path) -> None:
+        """A link: within the folder to its own copy, to a small file outside a copy of that, else to where it leads."""
+        leads_to = Path(os.path.realpath(path))
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            found = None
+        except OSError as error:
+            copy.symlink_to(leads_to)
+            self.made.left_out[path] = f"it cannot be followed: {error.strerror}"
+            return
+        if inside := self._copy_of(leads_to):
+            copy.symlink_to(inside)
+        elif found is None:
+            self._link(path, copy, LINK)
+        elif stat.S_ISREG(found.st_mode) and not _is_systems(leads_to):
+            self._file(leads_to, copy)
+        elif stat.S_ISDIR(found.st_mode):
+            self._link(path, copy, _why_whole(leads_to) or FOLDER_LINK)
+        else:
+            copy.symlink_to(leads_to)
+
+    def _copy_of(self, path: Path) -> Path | None:
+        """Where the copy has what lies there, or would have it."""
+        if not path.is_relative_to(self.source):
+            return None
+        copy = self.target / path.relative_to(self.source)
+        there = os.path.lexists(copy) or (os.path.lexists(copy.parent) and not os.path.lexists(path))
+        return copy if there else None
+
+    def _link(self, path: Path, copy: Path, why: str, error: OSError | None = None) -> None:
+        """Link to what is the user's, and remember how it is now."""
+        own = Path(os.path.realpath(path))
+        copy.symlink_to(own)
+        if error is not None:
+            self.made.left_out[path] = f"{why}: {error.strerror}"
+        if apart := _why_whole(own):
+            self.made.unwatched[own] = apart
+        elif own not in self.made._watched:
+            self.made._watched[own] = self._watch(own, why)
+
+    def _watch(self, top: Path, why: str) -> _Watched:
+        """The state of a file, or of a folder and what lies in it, up to some number of entries."""
+        own = _state(top)
+        one = _Watched(why, {top: own})
+        most = min(MOST_WATCHED_ENTRIES, MOST_WATCHED_IN_ALL - self.watched_entries)
+        folders = deque([top] if own and own.is_folder else [])
+        while folders and (left := most + 1 - len(one.states)) > 0:
+            folder = folders.popleft()
+            try:
+                entries = _listed(folder, left)
+            except OSError as error:
+                self.made.unwatched[folder] = f"{UNREADABLE}: {error.strerror}"
+                continue
+            if len(entries) <= left:
+                one.names[folder] = {entry.name for entry in entries}
+            for entry in entries[:left]:
+                path = Path(entry.path)
+                state = None if self._is_apart(path) else _state(path)
+                if state is None or (state.is_folder and entry.is_symlink()):
+                    continue
+                one.states[Path(os.path.realpath(path)) if entry.is_symlink() else path] = state
+                if state.is_folder:
+                    folders.append(path)
+        if folders or (own and own.is_folder and top not in one.names):
+            self.made.unwatched[top] = f"{why}, and only {len(one.states) - 1:,} of its files are looked at"
+        self.watched_entries += len(one.states) - 1
+        return one
+
+    def _is_apart(self, path: Path) -> bool:
+        """Whether it changes by what dptune does, or by what a script does not mean to write."""
+        by_dptune = path.name in _MADE_BY_DPTUNE or path in (self.run_folder, self.target.parent, self.target)
+        return by_dptune or bool(_why_whole(path))
+
+
+def _changed(one: _Watched) -> Iterator[Path]:
+    """Each path that is not as it was; a folder only where it cannot be told which of its entries it is."""
+    for path, before in one.states.items():
+        now = _state(path)
+        if now == before:
             continue
-        if entry.is_dir(follow_symlinks=False) and not _as_a_whole(path):
-            _fill(made, path, copy, apart)
-        elif entry.is_file(follow_symlinks=False) and _fits(made, entry.stat().st_size):
-            shutil.copy2(path, copy)
-            made.copied_bytes += entry.stat().st_size
-        elif entry.is_dir() or entry.is_file() or entry.is_symlink():
-            copy.symlink_to(path.resolve())
-            if entry.is_file():
-                made.linked[path.resolve()] = _state(path)
+        if before and now and before.is_folder and now.is_folder and path in one.names:
+            with contextlib.suppress(OSError):
+                names = {entry.name for entry in _listed(path)} ^ one.names[path]
+                yield from (path / name for name in sorted(names - _MADE_BY_DPTUNE))
+        else:
+            yield path
 
 
-def _fits(made: Scratch, size: int) -> bool:
-    return size <= LARGEST_COPIED_BYTES and made.copied_bytes + size <= MOST_COPIED_BYTES
-
-
-def _as_a_whole(folder: Path) -> bool:
-    if folder.name in _LINKED or (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").is_dir():
-        return True
+def _listed(folder: Path, most: int | None = None) -> list[os.DirEntry[str]]:
+    """The entries of a folder by name; where it has more than `most`, any of them, one more than that."""
     with os.scandir(folder) as entries:
-        return sum(1 for _ in zip(range(MOST_ENTRIES + 1), entries, strict=False)) > MOST_ENTRIES
+        return sorted(islice(entries, None if most is None else most + 1), key=lambda one: one.name)
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _run_folder(source: Path, target: Path) -> Path:
+    """The recording inside the source that the copy is made for; the copy itself where it belongs to none."""
+    above = [folder for folder in target.parents if folder != source and folder.is_relative_to(source)]
+    return next((folder for folder in above if (folder / RUN_JSON).is_file()), target)
+
+
+def _why_whole(folder: Path) -> str:
+    """Why a folder of this kind is linked, and not looked at; nothing for others."""
+    if _is_systems(folder):
+        return _SYSTEMS_OWN
+    environment = any(os.path.exists(folder / name) for name in ("pyvenv.cfg", "conda-meta"))  # noqa: PTH110
+    return _OWN_CARE if folder.name in _LINKED or environment else ""
+
+
+def _is_systems(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _SYSTEM)
+
+
+def _state(path: Path) -> _State | None:
     try:
         found = path.stat()
     except OSError:
-        return -1, -1
-    return found.st_size, found.st_mtime_ns
+        return None
+    return _State(found.st_size, found.st_mtime_ns, found.st_ino, stat.S_ISDIR(found.st_mode))

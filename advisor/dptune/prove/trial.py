@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from dptune.proof import SideName, Status, Trial
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule
+from dptune.runfile.redaction import redacted_text
 
 OUTPUT = "output.txt"
 # What the script is told, so that a trial logs nowhere and can be told from training by the script itself.
@@ -71,6 +74,7 @@ def run(
         environment=ENVIRONMENT,
         directory=cwd,
         output=folder / OUTPUT,
+        leaves_nothing=True,
     )
     began, clock = datetime.datetime.now().astimezone().isoformat(timespec="seconds"), time.monotonic()
     try:
@@ -87,11 +91,13 @@ def run(
         )
     facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
+    _shorten(folder / OUTPUT)
     timed = [steps for own in facts if (steps := durations(own.window("unprofiled")))]
     if status == "ran" and not timed:
         status, note = "no steps", "no step was timed"
     samples, no_samples = samples_per_step(facts, facts[0].world_size if facts else None)
-    step_ns, fast_step_ns = (_over_ranks(timed, percent) if status == "ran" else None for percent in (50, _FAST))
+    step_ns = _over_ranks(map(np.mean, timed)) if status == "ran" else None
+    fast_step_ns = _over_ranks(np.percentile(steps, _FAST) for steps in timed) if status == "ran" else None
     missing = {} if step_ns is not None else {"step_ns": note, "fast_step_ns": note}
     missing |= {} if samples is not None else {"samples_per_step": no_samples or note}
     return Trial(
@@ -111,16 +117,16 @@ def run(
     )
 
 
-def _over_ranks(timed: Sequence[Sequence[int]], percent: int) -> int:
-    """The median over ranks of a percentile of each rank's steps, whole nanoseconds."""
-    return round(float(np.median([np.percentile(steps, percent) for steps in timed])))
+def _over_ranks(times: Iterable[np.floating[Any]]) -> int:
+    """The median over ranks, whole nanoseconds."""
+    return round(float(np.median(list(times))))
 
 
 def _ending(made: Recording, output: Path) -> tuple[Status, str]:
     ending = made.ending
     if made.hung:
         return "hung", ending.note
-    if ending.how == "interrupted":
+    if made.interrupted or ending.how == "interrupted":
         return "interrupted", "it was interrupted"
     if made.complete or ending.how in ("complete", "script-ended"):
         return ("ran", "") if made.ranks else ("no steps", "the script ended without an optimizer step")
@@ -146,4 +152,19 @@ def _reason(said: str) -> str:
     found = [
         line for line in _ERROR.findall(said) if "ChildFailedError" not in line and "Connection closed" not in line
     ]
-    return found[0][:300] if found else ""
+    return redacted_text(found[0][:300]) if found else ""
+
+
+def _shorten(output: Path) -> None:
+    """Keep the beginning and the end of what it printed."""
+    with contextlib.suppress(OSError):
+        size = output.stat().st_size
+        if size <= 2 * _LAST_BYTES:
+            return
+        with output.open("rb+") as file:
+            first = file.read(_LAST_BYTES)
+            file.seek(size - _LAST_BYTES)
+            last = file.read()
+            file.seek(0)
+            file.write(first + f"\n... {size - 2 * _LAST_BYTES} bytes left out ...\n".encode() + last)
+            file.truncate()

@@ -55,13 +55,15 @@ class Window:
 class DdpFacts:
     """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced.
 
-    `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all.
+    `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
+    size that torch took for the first one.
     """
 
     module: str
     where: str | None = None
     bucket_cap_bytes: int | None = None
     bucket_caps_bytes: list[int] = field(default_factory=list)
+    first_bucket_bytes: int | None = None
     bucket_sizes: list[int] = field(default_factory=list)
     rebuilt_bucket_sizes: list[int] = field(default_factory=list)
     grad_ready_order: list[int] = field(default_factory=list)
@@ -118,12 +120,16 @@ class CompileFacts:
 
 @dataclass
 class LoaderFacts:
-    """One DataLoader that the training thread drew batches from."""
+    """One DataLoader that the training thread drew batches from.
+
+    `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
+    """
 
     where: str | None = None
     batch_size: int | None = None
     num_workers: int | None = None
     pin_memory: bool | None = None
+    pins: bool | None = None
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
     drop_last: bool | None = None
@@ -166,14 +172,27 @@ class DeviceFacts:
 
 
 @dataclass
+class VariableFacts:
+    """A variable of the environment that was set from outside, as it stands in the script; None where it is not set.
+
+    Secrets in `value` are hidden; `as_asked` compares the whole value.
+    """
+
+    name: str
+    value: str | None = None
+    as_asked: bool = False
+
+
+@dataclass
 class Facts:
     """Everything one rank said about itself.
 
-    `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the
-    NCCL, GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that
-    calls backward; `losses` those of the first backward passes; `engine` the library that wraps model and optimizer
-    (`deepspeed`); `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while
-    it has not, and for one that was killed.
+    `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the NCCL,
+    GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that calls
+    backward; `variables` those that were set from outside; `refused` the settings that were not made or can do nothing
+    here, by the names of knobs, with the reason; `losses` those of the first backward passes; `engine` the library that
+    wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps were counted; `ended` how this rank's part
+    ended: `recording` while it has not, and for one that was killed.
     """
 
     rank: int
@@ -196,6 +215,8 @@ class Facts:
     engine: str | None = None
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    variables: list[VariableFacts] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
     steps: int = 0
     backward_where: str | None = None
     losses: list[float] = field(default_factory=list)

@@ -41,10 +41,9 @@ def put(path: Path, content: str) -> None:
 
 def read(path: Path, record: type[T]) -> T:
     """Read a file that `write` wrote. Raises OSError, or ValueError with one sentence on what does not fit."""
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device: reading it may never end
-        raise ValueError(f"{path.name} is not a regular file")
+    content = regular(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(content)
     except RecursionError:
         raise ValueError(f"{path.name} is nested too deeply") from None
     except ValueError as error:
@@ -54,6 +53,16 @@ def read(path: Path, record: type[T]) -> T:
     except TypeError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return built
+
+
+def regular(path: Path, most_bytes: int | None = None) -> str:
+    """The text of a regular file. Raises OSError, or ValueError with one sentence on why it is not read."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # a pipe or a device: reading it may never end
+        raise ValueError(f"{path.name} is not a regular file")
+    if most_bytes is not None and found.st_size > most_bytes:
+        raise ValueError(f"{path.name} is larger than {most_bytes / 2**20:g} MiB")
+    return path.read_text(encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:

@@ -52,7 +52,7 @@ def redacted_environment(environment: Mapping[str, str] | None = None) -> dict[s
     """The recorded variables that are set, with secrets hidden."""
     source = os.environ if environment is None else environment
     return {
-        name: HIDDEN if _is_secret(name) else _without_secrets(value)
+        name: HIDDEN if _is_secret(name) else redacted_text(value)
         for name, value in sorted(source.items())
         if name.startswith(_RECORDED)
     }
@@ -61,7 +61,7 @@ def redacted_environment(environment: Mapping[str, str] | None = None) -> dict[s
 def redacted_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     """What is set by the names of knobs; `env.NAME` holds a secret where NAME does."""
     return {
-        name: value if not isinstance(value, str) else HIDDEN if _is_secret(name) else _without_secrets(value)
+        name: value if not isinstance(value, str) else HIDDEN if _is_secret(name) else redacted_text(value)
         for name, value in settings.items()
     }
 
@@ -82,7 +82,7 @@ def redacted_command(words: Sequence[str]) -> list[str]:
         else:
             option = _OPTION.match(word)
             secret = option is not None and _is_secret(option["name"])
-            shown.append(f"{option['name']}={HIDDEN}" if option and secret else _without_secrets(word))
+            shown.append(f"{option['name']}={HIDDEN}" if option and secret else redacted_text(word))
             hide_next = option is None and _announces(word)
     return shown
 
@@ -104,8 +104,8 @@ def _is_secret(name: str) -> bool:
     return any(part in _WHOLE or part.endswith(_ENDS) or any(secret in part for secret in _ANYWHERE) for part in parts)
 
 
-def _without_secrets(text: str) -> str:
-    """A word or a value without the logins and secrets inside it."""
+def redacted_text(text: str) -> str:
+    """A word, a value or a line without the logins and secrets inside it."""
     text = _URL_LOGIN.sub(rf"\1{HIDDEN}@", text)
     text = _hidden_after(_KEY, text)
     text = _hidden_after(_WORD_OF_OPTION, text)

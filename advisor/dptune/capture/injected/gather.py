@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from dptune.capture.injected import identity, objects
+from dptune.capture.injected import identity, idle, objects
+from dptune.capture.injected.asked import asked
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
 from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
@@ -53,6 +54,8 @@ def gather(facts: Facts, observers: Observers) -> None:
         "compiled": lambda: _compiled(places),
         "engine": lambda: places.engine,
         "environment": redacted_environment,
+        "variables": asked.variables,
+        "refused": lambda: {**idle.settings(asked.settings, identity.device_kind()), **asked.refused},
         "backward_where": lambda: observers.meters.backward_line,
         "losses": observers.meters.losses,
         "autocast": lambda: places.autocast,

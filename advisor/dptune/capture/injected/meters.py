@@ -104,6 +104,7 @@ class Meters:
             with contextlib.suppress(Exception):  # a batch may be anything
                 tally.loader_batches += 1
                 self._places.draws[id(this._index_sampler)] += 1
+                self._places.pins[id(this._index_sampler)] = this._pin_memory
                 if torch.is_grad_enabled():  # not one of a validation loop
                     tally.loader_samples += samples_drawn(this, batch)
             return batch

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from dptune.capture.injected import identity
 from dptune.capture.injected.places import Places
@@ -49,6 +50,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         where=places.line(module),
         bucket_cap_bytes=log.get("bucket_cap_bytes"),
         bucket_caps_bytes=_caps(module),
+        first_bucket_bytes=_first_bucket(module),
         bucket_sizes=_numbers(log.get("bucket_sizes")),
         rebuilt_bucket_sizes=_numbers(log.get("rebuilt_bucket_sizes")),
         grad_ready_order=_numbers(log.get("prev_iteration_grad_ready_order_indices")),
@@ -65,6 +67,14 @@ def ddp(module: Any, places: Places) -> DdpFacts:
 
 def _caps(module: Any) -> list[int]:
     return list(getattr(getattr(module, "_bucket_config", None), "per_bucket_bytes_caps", ()))
+
+
+def _first_bucket(module: Any) -> int | None:
+    if hasattr(module, "_bucket_config"):
+        return int(module._bucket_config.first_bucket_bytes_cap)
+    if getattr(module, "bucket_bytes_cap_default", False):  # of an older torch, which asks as it makes the module
+        return int(dist._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]
+    return getattr(module, "bucket_bytes_cap", None)
 
 
 def _numbers(text: Any) -> list[int]:
@@ -144,6 +154,7 @@ def loader(loader: Any, places: Places) -> LoaderFacts:
         batch_size=loader.batch_size or getattr(batches, "batch_size", None),
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
+        pins=places.pins.get(id(loader._index_sampler)),
         persistent_workers=loader.persistent_workers,
         prefetch_factor=loader.prefetch_factor,
         drop_last=loader.drop_last,

@@ -71,6 +71,7 @@ class Places:
         self.before_profiler: Callable[[], None] = lambda: None
         self.before_group: Callable[[], None] = lambda: None
         self.draws: Counter[int] = Counter()  # batches drawn, by the identity of the sampler they were drawn with
+        self.pins: dict[int, bool] = {}  # by the same, whether the iterator puts them into page-locked memory
 
     def install(self) -> None:
         """Wrap the constructors. Their signatures stay readable through `__wrapped__`."""

@@ -20,6 +20,8 @@ _SINGULAR = {"loaders": "loader", "optimizers": "optimizer", "schedulers": "sche
 _OUTCOMES = {
     "bucket_sizes",
     "rebuilt_bucket_sizes",
+    "first_bucket_bytes",
+    "pins",
     "grad_ready_order",
     "batches_drawn",
     "peak_allocated_bytes",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dptune.capture.injected.applying import ddp, hooks, loader, micro_batches, optimizer, precision
+from dptune.capture.injected.asked import asked
 from dptune.capture.injected.speech import say
 
 # By the knob's name. What begins with `env.` is set by the launcher, before the process starts.
@@ -25,10 +26,12 @@ APPLIERS: Mapping[str, Callable[[Any], None]] = {
 
 def apply(settings: Mapping[str, Any]) -> None:
     """Arrange for these settings, by the knobs' names. One that fails is said, and read back as without effect."""
+    asked.settings = dict(settings)
     for name, act in APPLIERS.items():
         if name not in settings:
             continue
         try:
             act(settings[name])
         except Exception as error:
+            asked.refuse(name, f"it could not be set: {type(error).__name__}: {error}")
             say(f"{name} could not be set: {type(error).__name__}: {error}")

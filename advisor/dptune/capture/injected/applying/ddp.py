@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,10 @@ def bucket_cap_mb(value: float | None) -> None:
     """One size for all buckets. None is torch's default, a first bucket of 1 MiB and then 25: 25 is not the same."""
 
     def change(given: Arguments) -> None:
-        given["bucket_cap_mb"] = value
+        given.pop("bucket_cap_mb", None)  # what is not given is torch's default, whichever torch it is
         given.pop("bucket_cap_mb_list", None)
+        if value is not None:
+            given["bucket_cap_mb"] = value
 
     adjust(DistributedDataParallel, change)
 
@@ -38,6 +41,26 @@ def first_bucket_mb(value: float) -> None:
     dist._DEFAULT_FIRST_BUCKET_BYTES = int(value * MIB)  # type: ignore[attr-defined]
 
 
+def broadcast_buffers(value: bool) -> None:
+    """Whether buffers are sent before each forward pass, by torch's newer name for it where this torch has that.
+
+    The older one is deprecated, is passed over where the script gives the newer one, and leaves out the sending at the
+    start as well.
+    """
+    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+
+    def change(given: Arguments) -> None:
+        if newer and value and given.get("broadcast_buffers") is False:
+            given.pop("broadcast_buffers")
+        if newer and given.get("broadcast_buffers") is None:
+            given["forward_sync_buffers"] = value
+        else:
+            given.pop("forward_sync_buffers", None)
+            given["broadcast_buffers"] = value
+
+    adjust(DistributedDataParallel, change)
+
+
 APPLIERS: dict[str, Callable[[Any], None]] = {
     "ddp.bucket_cap_mb": bucket_cap_mb,
     "ddp.bucket_cap_mb_list": bucket_cap_mb_list,
@@ -45,5 +68,5 @@ APPLIERS: dict[str, Callable[[Any], None]] = {
     "ddp.find_unused_parameters": _argument("find_unused_parameters"),
     "ddp.static_graph": _argument("static_graph"),
     "ddp.gradient_as_bucket_view": _argument("gradient_as_bucket_view"),
-    "ddp.broadcast_buffers": _argument("broadcast_buffers"),
+    "ddp.broadcast_buffers": broadcast_buffers,
 }

@@ -3,16 +3,99 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from dptune.capture.injected.applying.constructing import adjust, follow
+from dptune.capture.injected.asked import asked
 
+KNOB = "ddp.comm_hook"
 _ONE_BUCKET_MB = 1 << 20
+_TORCHS = "torch.distributed.algorithms.ddp_comm_hooks"
+# By the knob's word: the module and the hook of torch. They are imported where they are asked for: one imports NumPy.
+_HOOKS = {
+    "fp16": ("default_hooks", "fp16_compress_hook"),
+    "bf16": ("default_hooks", "bf16_compress_hook"),
+    "powersgd": ("powerSGD_hook", "powerSGD_hook"),
+}
+_STEPS = "the hook that is there steps the optimizer"
+# Hooks that do more than exchange: without them, gradients stay in 16 bits, or nothing steps the optimizer.
+_INDISPENSABLE = {
+    f"{_TORCHS}.mixed_precision_hooks": "DistributedDataParallel's own mixed precision has a hook of its own",
+    f"{_TORCHS}.optimizer_overlap_hooks": _STEPS,
+    f"{_TORCHS}.ddp_zero_hook": _STEPS,
+}
+
+
+class _Choice:
+    """Which hook a module gets: the one asked for, unless it has one that is indispensable."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+        self._hook: Any = None if value == "none" else _named(value, _torchs(*_HOOKS[value]))
+        self._waiting: list[weakref.ref[Any]] = []
+        self._register = DistributedDataParallel.register_comm_hook
+
+    def install(self) -> None:
+        """Pass over what the script registers, and register after that."""
+        register, builtin = self._register, DistributedDataParallel._register_builtin_comm_hook
+
+        @functools.wraps(register)
+        def passed_over(this: Any, state: object, hook: Callable[..., Any]) -> None:
+            if why := _INDISPENSABLE.get(getattr(getattr(hook, "func", hook), "__module__", "")):  # or a partial's
+                asked.refuse(KNOB, why)
+                register(this, state, hook)
+
+        @functools.wraps(builtin)
+        def builtin_passed_over(this: Any, comm_hook_type: Any) -> None:
+            pass
+
+        DistributedDataParallel.register_comm_hook = passed_over  # type: ignore[method-assign, assignment]
+        DistributedDataParallel._register_builtin_comm_hook = builtin_passed_over  # type: ignore[method-assign]
+        if self._hook is not None:
+            follow(DistributedDataParallel, lambda module: self._waiting.append(weakref.ref(module)))
+            self._before_backward()
+
+    def _before_backward(self) -> None:
+        """Register as the first backward pass begins: by then the script, and DDP itself, have registered theirs."""
+        backward = torch.autograd.backward
+
+        @functools.wraps(backward)
+        def after_registering(*args: Any, **kwargs: Any) -> None:
+            while self._waiting:
+                module = self._waiting.pop()()
+                if module is not None:
+                    self._give(module)
+            backward(*args, **kwargs)
+
+        torch.autograd.backward = after_registering
+
+    def _give(self, module: Any) -> None:
+        if getattr(module, "_comm_hooks", None):
+            return
+        if any(hasattr(parameter, "_in_backward_optimizers") for parameter in module.parameters()):
+            asked.refuse(KNOB, _STEPS)  # at its first forward pass the module registers a hook that does
+            return
+        try:
+            self._register(module, self._state(module), self._hook)
+        except Exception as error:
+            asked.refuse(KNOB, f"torch refuses it: {error}")
+
+    def _state(self, module: Any) -> Any:
+        if self._value != "powersgd":
+            return module.process_group
+        state = _torchs("powerSGD_hook", "PowerSGDState")
+        return state(module.process_group, matrix_approximation_rank=1, start_powerSGD_iter=2)
+
+
+def _torchs(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"{_TORCHS}.{module}"), name)
 
 
 def _named(name: str, hook: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -29,44 +112,24 @@ def _named(name: str, hook: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return called
 
 
-HOOKS: dict[str, Callable[[Any, Any], Any]] = {
-    "fp16": _named("fp16", default_hooks.fp16_compress_hook),
-    "bf16": _named("bf16", default_hooks.bf16_compress_hook),
-    "powersgd": _named("powersgd", powerSGD_hook.powerSGD_hook),
-}
-
-
 def comm_hook(value: str) -> None:
-    """One of HOOKS, or `none`; a hook that the script registers itself is left out.
+    """One of `fp16`, `bf16` and `powersgd`, or `none`; a hook that the script registers itself is left out.
 
     PowerSGD begins with the third step, as its error feedback must, and without NCCL it gets one bucket for all
     gradients: with several, gloo's exchanges of two buckets cross and never end.
     """
-    register = DistributedDataParallel.register_comm_hook
-
-    @functools.wraps(register)
-    def passed_over(this: Any, state: object, hook: Callable[..., Any]) -> None:
-        if hook in HOOKS.values():
-            register(this, state, hook)
-
-    DistributedDataParallel.register_comm_hook = passed_over  # type: ignore[method-assign, assignment]
-    if value == "none":
-        return
+    _Choice(value).install()
     if value == "powersgd":
         adjust(DistributedDataParallel, _one_bucket)
-    follow(DistributedDataParallel, lambda module: module.register_comm_hook(_state(value, module), HOOKS[value]))
-
-
-def _state(value: str, module: Any) -> Any:
-    if value != "powersgd":
-        return module.process_group
-    return powerSGD_hook.PowerSGDState(module.process_group, matrix_approximation_rank=1, start_powerSGD_iter=2)
 
 
 def _one_bucket(given: dict[str, Any]) -> None:
-    if dist.get_backend(given.get("process_group")) != "nccl":
+    group, mesh = given.get("process_group"), given.get("device_mesh")
+    if group is None and mesh is not None:
+        group = mesh.get_group(mesh_dim=0)
+    if dist.get_backend(group) != "nccl":
         given["bucket_cap_mb"] = _ONE_BUCKET_MB
         given.pop("bucket_cap_mb_list", None)
 
 
-APPLIERS: dict[str, Callable[[Any], None]] = {"ddp.comm_hook": comm_hook}
+APPLIERS: dict[str, Callable[[Any], None]] = {KNOB: comm_hook}

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from dptune.capture.injected import identity, idle
 from dptune.capture.injected.applying.constructing import Arguments, adjust
 
 # What a loader without worker processes refuses, or has no use for.
@@ -39,8 +40,13 @@ def _of_workers(name: str) -> Callable[[Any], None]:
 
 
 def pin_memory(value: bool) -> None:
-    """Whether batches are put into page-locked memory."""
-    adjust(DataLoader, lambda given: given.__setitem__("pin_memory", value))
+    """Whether batches are put into page-locked memory. Without an accelerator torch warns of it, and does nothing."""
+
+    def change(given: Arguments) -> None:
+        if not value or not idle.settings({"loader.pin_memory": value}, identity.device_kind()):
+            given["pin_memory"] = value
+
+    adjust(DataLoader, change)
 
 
 def batch_size(value: int) -> None:

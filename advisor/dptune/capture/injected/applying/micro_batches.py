@@ -1,64 +1,223 @@
 """All-reduce on the last micro-batch of an accumulated step only, as `DistributedDataParallel.no_sync` does.
 
-How many micro-batches a step has is learned from the first step. A step that ends before that many, as at the end of an
-epoch, would leave gradients that were never exchanged: they are averaged before the optimizer uses them.
+How many backward passes a step has is learned from the steps before. A step that ends before that many, as at the end
+of an epoch, holds gradients that were never exchanged: they are averaged before the optimizer, a GradScaler or clipping
+reads them. Averaging late is the same sum: what is averaged already stays what it is. All ranks count the same passes,
+so all come to the same decision; whether a gradient overflowed plays no part in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.nn.parallel.distributed import _find_tensors
 
+from dptune.capture.injected.applying import boundaries
 from dptune.capture.injected.applying.constructing import follow
+from dptune.capture.injected.asked import asked
+
+KNOB = "ddp.no_sync"
+
+_BY_ITSELF = "the script leaves the exchange out itself"
+_CLOSURE = "its optimizer is given a closure, which runs the backward passes inside its step"
+_IN_BACKWARD = "its optimizer steps inside the backward pass"
+_JOIN = "its ranks may have different numbers of batches (join)"
+# What is learned while all passes are exchanged still, and told to the other ranks by its place in this list.
+_LEARNED = (
+    "",
+    "the script reads gradients between micro-batches",
+    "several backward passes follow one forward pass",
+    "the ranks do not all read gradients at the same places",
+)
+_BETWEEN, _AGAIN, _APART = 1, 2, 3
 
 
-class _MicroBatches:
-    """Of one module: forwards since the last step, and how many a step has."""
+class MicroBatches:
+    """Of one module: backward passes since its last step, and how many a step has.
+
+    Of the four events, `before_forward` decides, `passed` counts, `before_reading` averages and `ended` counts anew.
+    """
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)
-        self._parameters = {id(parameter) for parameter in module.parameters()}
-        self._of_a_step = self._since_step = 0
-        self._unsynced = False
+        self._parameters = {id(parameter) for parameter in _reduced(module)}
+        self._passes = self._of_a_step = self._made_before = 0
+        self._forwards = self._forwards_used = 0
+        self._pass = -1  # autograd's number of the last pass that was counted
+        self._pending = False  # whether a pass was, or may have been, made without an exchange in it or after it
+        self._left = True  # how the module's switch was left
+        self._reads = 0
+        self._learned = self._stopped = False
+        self._against = 0
+
+    def install(self) -> None:
+        """Hook into the module's forward pass, unless it is of a kind for which this cannot be right."""
+        module = self._module()
+        if module is None:
+            return
+        if why := _unfit(module):
+            self._stop(why)
+            return
+        module.register_forward_pre_hook(self.before_forward)
+        module.register_forward_hook(self.after_forward)
+
+    @property
+    def waits(self) -> bool:
+        """Whether passes were made since the last step."""
+        return self._passes > 0
+
+    def is_of(self, module: Any) -> bool:
+        """Whether it counts for this module."""
+        return self._module() is module
 
     def before_forward(self, module: Any, _: Any) -> None:
         """Exchange gradients after this forward only where it is the last of its step."""
-        if not (module.training and torch.is_grad_enabled()):
+        if torch.compiler.is_compiling() or self._stopped or not torch.is_grad_enabled():
             return
-        self._since_step += 1
-        last = not self._of_a_step or self._since_step >= self._of_a_step
-        module.require_backward_grad_sync = last
-        self._unsynced = not last
+        if bool(module.require_backward_grad_sync) != self._left:
+            self._stop(_BY_ITSELF)
+        elif module._join_config.enable:
+            self.leave(_JOIN)
+        elif _in_backward():
+            self.leave("a forward pass runs inside the backward pass")
+        else:
+            if self._reads:
+                self._against = self._against or _BETWEEN
+            last = not self._of_a_step or self._passes + 1 >= self._of_a_step
+            module.require_backward_grad_sync = self._left = last
+            self._pending = self._pending or not last
 
-    def before_step(self, optimizer: Any) -> None:
-        """Average what no backward pass has exchanged."""
+    def after_forward(self, _: Any, __: Any, output: Any) -> None:
+        """Notice when the backward pass of this forward begins."""
+        if torch.compiler.is_compiling() or self._stopped or not torch.is_grad_enabled():
+            return
+        self._forwards += 1
+        notice = functools.partial(self.passed, self._forwards, self._left)
+        with contextlib.suppress(Exception):  # a module may return anything; a pass that is not seen is averaged late
+            for tensor in _find_tensors(output):  # type: ignore[no-untyped-call]
+                if tensor.requires_grad:
+                    tensor.register_hook(notice)
+
+    def passed(self, forward: int, exchanged: bool, _: Any) -> None:
+        """The backward pass of that forward, the first of which is 1, has reached the module."""
+        this = torch._C._current_graph_task_id()
+        if this == self._pass:
+            return
+        self._pass = this
+        self._passes += 1
+        if forward <= self._forwards_used:
+            self._against = self._against or _AGAIN
+        self._forwards_used = self._forwards
+        self._pending = not exchanged
+
+    def before_reading(self, parameters: set[int] | None = None) -> None:
+        """Average what no backward pass has exchanged. `parameters` are those that are read, by identity."""
+        if not (self._passes or self._pending) or not (parameters is None or parameters & self._parameters):
+            return
+        self._reads += 1
         module = self._module()
-        if module is None or not self._unsynced or not self._is_of(optimizer):
+        if self._pending and module is not None:
+            self._pending = False
+            _average(module)
+
+    def ended(self, parameters: set[int]) -> None:
+        """A step of an optimizer of these parameters has ended, or was skipped."""
+        if not self._passes or not parameters & self._parameters:
             return
-        group = module.process_group
-        for parameter in module.parameters():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad, group=group)
-                parameter.grad /= dist.get_world_size(group)
-        self._unsynced = False
+        made, self._passes = self._passes, 0
+        if made > 1 and not self._learned and not self._stopped:
+            self._agree(made)
+        if made > self._of_a_step or made == self._made_before:
+            self._of_a_step = made if self._learned else 1
+        self._made_before = made
+        self._reads = 0
 
-    def after_step(self, optimizer: Any) -> None:
-        """Count anew."""
-        if self._is_of(optimizer) and self._since_step:
-            self._of_a_step = self._of_a_step or self._since_step
-            self._since_step = 0
+    def cleared(self, parameters: set[int]) -> None:
+        """The gradients of these parameters were thrown away: where that is all, nothing is left to exchange."""
+        if self._passes and self._parameters <= parameters:
+            self._passes = self._reads = 0
+            self._pending = False
 
-    def _is_of(self, optimizer: Any) -> bool:
-        return any(
-            id(parameter) in self._parameters for group in optimizer.param_groups for parameter in group["params"]
-        )
+    def leave(self, why: str) -> None:
+        """Leave the exchange to the script from here on."""
+        module = self._module()
+        if module is not None and not self._stopped:
+            if not self._left:
+                module.require_backward_grad_sync = True
+            self._stop(why)
+
+    def given_closure(self, parameters: set[int]) -> None:
+        """An optimizer of these parameters runs backward passes inside its step."""
+        if parameters & self._parameters:
+            self.leave(_CLOSURE)
+
+    def _stop(self, why: str) -> None:
+        self._stopped = True
+        asked.refuse(KNOB, why)
+
+    def _agree(self, made: int) -> None:
+        """Begin to leave exchanges out where every rank saw the same, with nothing against it. One small all-reduce."""
+        module = self._module()
+        if module is None:
+            return
+        if _in_backward():
+            self.leave(_IN_BACKWARD)
+            return
+        self._learned = True
+        told = [self._against, made, -made, self._reads, -self._reads]
+        most = torch.tensor(told, dtype=torch.int64, device=module.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=module.process_group)
+        against, most_made, least_made, most_reads, least_reads = most.tolist()
+        if most_made != -least_made or most_reads != -least_reads:
+            against = against or _APART
+        if against:
+            self.leave(_LEARNED[against])
+
+
+def _unfit(module: Any) -> str:
+    """Why the exchange of this module cannot be made late; empty where it can."""
+    if getattr(module, "mixed_precision", None) is not None:
+        return "DistributedDataParallel's own mixed precision turns gradients back as they are exchanged"
+    if getattr(module, "_delay_all_reduce_params", None):
+        return "the script delays the exchange of some parameters itself"
+    if any(getattr(one, "sparse", False) is True for one in module.modules()):
+        return "the module has sparse gradients"
+    return ""
+
+
+def _reduced(module: Any) -> list[Any]:
+    """The parameters that the module exchanges, in the order in which all ranks have them."""
+    return [one for one in getattr(module, "_module_parameters", module.parameters()) if one.requires_grad]
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+@torch.no_grad()
+def _average(module: Any) -> None:
+    """Average the gradients over ranks, as DistributedDataParallel does: one that no rank has stays None."""
+    group, parameters = module.process_group, _reduced(module)
+    has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=module.device)
+    dist.all_reduce(has, group=group)
+    for parameter, ranks in zip(parameters, has.tolist(), strict=True):
+        if not ranks:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradient = parameter.grad.contiguous()
+        gradient /= dist.get_world_size(group)  # before the sum: it overflows later, as torch's own
+        dist.all_reduce(gradient, group=group)
+        if gradient is not parameter.grad:
+            parameter.grad.copy_(gradient)
+    module.require_forward_param_sync = True  # buffers are sent before the next forward pass, as after an exchange
 
 
 def no_sync(value: bool) -> None:
@@ -66,25 +225,28 @@ def no_sync(value: bool) -> None:
     if not value:
         _never()
         return
-    watched: list[_MicroBatches] = []
+    watched: list[MicroBatches] = []
 
     def watch(module: Any) -> None:
-        own = _MicroBatches(module)
-        watched.append(own)
-        module.register_forward_pre_hook(own.before_forward)
+        watched.append(MicroBatches(module))
+        watched[-1].install()
 
     follow(DistributedDataParallel, watch)
+    _heed_the_scripts_own(watched)
+    boundaries.install(watched)
 
-    def before(optimizer: Any, *_: Any) -> None:
+
+def _heed_the_scripts_own(watched: Iterable[MicroBatches]) -> None:
+    enter: Any = DistributedDataParallel.no_sync
+
+    @functools.wraps(enter)
+    def entered(this: Any) -> Any:
         for own in watched:
-            own.before_step(optimizer)
+            if own.is_of(this):
+                own.leave(_BY_ITSELF)
+        return enter(this)
 
-    def after(optimizer: Any, *_: Any) -> None:
-        for own in watched:
-            own.after_step(optimizer)
-
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
+    DistributedDataParallel.no_sync = entered  # type: ignore[method-assign, assignment]
 
 
 def _never() -> None:
@@ -98,4 +260,4 @@ def _never() -> None:
     DistributedDataParallel.forward = synchronised  # type: ignore[method-assign, assignment]
 
 
-APPLIERS: dict[str, Callable[[Any], None]] = {"ddp.no_sync": no_sync}
+APPLIERS: dict[str, Callable[[Any], None]] = {KNOB: no_sync}

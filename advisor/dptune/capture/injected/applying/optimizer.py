@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
+from torch.optim import optimizer as implementation
 
 from dptune.capture.injected.applying.constructing import follow
+from dptune.capture.injected.asked import asked
 
 _OTHER = {"fused": "foreach", "foreach": "fused"}
 
@@ -19,16 +22,66 @@ def _implementation(name: str) -> Callable[[Any], None]:
         def change(optimizer: Any) -> None:
             if name not in optimizer.defaults:
                 return
+            if why := _unfit(optimizer, name) if value else "":
+                asked.refuse(f"optimizer.{name}", why)
+                return
             for group in (optimizer.defaults, *optimizer.param_groups):
-                group[name] = value
-                if value and _OTHER[name] in group:
-                    group[_OTHER[name]] = False
-            if name == "fused":
-                optimizer._step_supports_amp_scaling = value
+                _choose(group, name, value)
+            _settle(optimizer)
+            optimizer.register_load_state_dict_pre_hook(lambda _, saved: _chosen(saved, name, value))
 
         follow(Optimizer, change)
 
     return apply
+
+
+def _choose(group: dict[str, Any], name: str, value: bool) -> None:
+    group[name] = value
+    if value and _OTHER[name] in group:
+        group[_OTHER[name]] = False
+
+
+def _chosen(saved: dict[str, Any], name: str, value: bool) -> dict[str, Any]:
+    """A saved state with what was asked for: it holds the implementation by which it was made, and brings it back."""
+    groups = [dict(group) for group in saved["param_groups"]]
+    for group in groups:
+        _choose(group, name, value)
+    return {**saved, "param_groups": groups}
+
+
+def _settle(optimizer: Any) -> None:
+    """What a constructor derives from `fused`: who skips a step that overflowed, and where steps are counted."""
+    if "fused" not in optimizer.defaults:
+        return
+    fused = [bool(group.get("fused")) for group in optimizer.param_groups]
+    if hasattr(optimizer, "_step_supports_amp_scaling") or any(fused):
+        optimizer._step_supports_amp_scaling = all(fused)
+    for group, is_fused in zip(optimizer.param_groups, fused, strict=True):
+        for parameter in group["params"]:
+            count = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+            if isinstance(count, torch.Tensor):  # Adagrad counts from its constructor on
+                where = parameter.device if is_fused else torch.device("cpu")
+                optimizer.state[parameter]["step"] = count.to(where, torch.float32)
+
+
+def _unfit(optimizer: Any, name: str) -> str:
+    """Why torch would fail in the step; empty where it would not."""
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            return f"an optimizer that is differentiable cannot be {name}"
+        if name == "foreach" and isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable"):
+            return "a learning rate that is a tensor goes with foreach only where the optimizer is capturable"
+        if name == "fused" and not all(_can_be_fused(parameter) for parameter in group["params"]):
+            return "not all of its parameters are floating-point numbers on a device that has fused optimizers"
+    return ""
+
+
+def _can_be_fused(parameter: Any) -> bool:
+    try:
+        implementation._device_dtype_check_for_fused(parameter)
+    except RuntimeError:
+        return False
+    return True
 
 
 APPLIERS: dict[str, Callable[[Any], None]] = {

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from dptune.capture.injected.applying.constructing import follow
+from dptune.capture.injected.asked import asked
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _switch(turn: Callable[[Any], None]) -> Callable[[Any], None]:
+def _switch(name: str, turn: Callable[[Any], None]) -> Callable[[Any], None]:
     def apply(value: Any) -> None:
         turn(value)
         backward = torch.autograd.backward
@@ -25,7 +25,7 @@ def _switch(turn: Callable[[Any], None]) -> Callable[[Any], None]:
             nonlocal turned
             if not turned:
                 turned = True
-                turn(value)
+                _turn_again(name, turn, value)
             backward(*args, **kwargs)
 
         torch.autograd.backward = after_turning
@@ -33,29 +33,36 @@ def _switch(turn: Callable[[Any], None]) -> Callable[[Any], None]:
     return apply
 
 
+def _turn_again(name: str, turn: Callable[[Any], None], value: Any) -> None:
+    try:
+        turn(value)
+    except Exception as error:  # torch refuses, where the script uses its newer switches for the same
+        asked.refuse(name, f"torch refuses it in the script: {error}")
+
+
 def autocast(value: str) -> None:
     """Run what DistributedDataParallel wraps, without the loss, in bf16 or fp16 where that is safe; `off` in none."""
+    enter: Any = DistributedDataParallel.forward
+    dtype = DTYPES.get(value)
 
-    def wrap(module: Any) -> None:
-        forward, kind = module.module.forward, next(module.parameters()).device.type
+    @functools.wraps(enter)
+    def cast(this: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(this.device_type, dtype=dtype, enabled=dtype is not None):
+            return enter(this, *args, **kwargs)
 
-        @functools.wraps(forward)
-        def cast(*args: Any, **kwargs: Any) -> Any:
-            with torch.autocast(kind, dtype=DTYPES.get(value), enabled=value in DTYPES):
-                return forward(*args, **kwargs)
-
-        module.module.forward = cast
-
-    follow(DistributedDataParallel, wrap)
+    DistributedDataParallel.forward = cast  # type: ignore[method-assign, assignment]
 
 
 def _cudnn(name: str) -> Callable[[Any], None]:
     return lambda value: setattr(torch.backends.cudnn, name, value)
 
 
+_SWITCHES: dict[str, Callable[[Any], None]] = {
+    "precision.float32_matmul": torch.set_float32_matmul_precision,
+    "cudnn.benchmark": _cudnn("benchmark"),
+    "cudnn.allow_tf32": _cudnn("allow_tf32"),
+}
 APPLIERS: dict[str, Callable[[Any], None]] = {
-    "precision.float32_matmul": _switch(torch.set_float32_matmul_precision),
     "precision.autocast": autocast,
-    "cudnn.benchmark": _switch(_cudnn("benchmark")),
-    "cudnn.allow_tf32": _switch(_cudnn("allow_tf32")),
+    **{name: _switch(name, turn) for name, turn in _SWITCHES.items()},
 }

@@ -1,0 +1,112 @@
+"""One argument of one call set in a program, and nothing else of it: what cannot be done surely is refused."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+import warnings
+
+from dptune.advice import Change
+from dptune.advise.edit_call import EditError, argument_in, call_on
+from dptune.advise.edit_text import Text
+from dptune.knobs import knob
+
+_BINDS = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
+_EXCLUDE = {"batch_size": "batch_sampler", "fused": "foreach", "foreach": "fused"}  # torch takes one of the two
+
+
+def edited(source: bytes, line: int, change: Change) -> bytes:
+    """The program with the change's argument set in the call that line `line` begins; encoding and line ends stay.
+
+    Its syntax tree differs from the one of `source` in that argument alone. Raises EditError with a sentence where
+    there is no such call, or where the edit cannot be made so.
+    """
+    argument = knob(change.knob).argument
+    if not argument:
+        raise EditError("it is not an argument of the call there")
+    literal = _literal(change)
+    tree = _parsed(source)
+    call = call_on(tree, line, change.knob)
+    where = argument_in(call, change.knob)
+    there = where.value if isinstance(where, ast.keyword) else None if where is None else call.args[where]
+    new = ast.parse(literal, mode="eval").body
+    _check_file(there, change)
+    _check_call(call, there, new, argument)
+    encoding = _encoding(source)
+    unsafe = EditError(f"the call on line {line} is written in a way that cannot be edited safely: set it by hand")
+    try:
+        text = Text(source.decode(encoding))
+        after = text.added(call, f"{argument}={literal}") if there is None else text.replaced(there, literal)
+        result = after.encode(encoding)
+        if isinstance(where, ast.keyword):
+            where.value = new
+        elif where is not None:
+            call.args[where] = new
+        else:
+            call.keywords.append(ast.keyword(argument, new))
+        same = text.content.encode(encoding) == source and ast.dump(_parsed(result)) == ast.dump(tree)
+    except (ValueError, LookupError, SyntaxError, tokenize.TokenError, RecursionError, EditError) as error:
+        raise unsafe from error
+    if not same:
+        raise unsafe
+    return result
+
+
+def _parsed(source: bytes) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an escape in a string that Python does not know is not our business
+            return ast.parse(source)
+    except SyntaxError as error:
+        where = f" (line {error.lineno})" if error.lineno else ""
+        raise EditError(f"the file is not valid Python: {error.msg}{where}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise EditError("the file cannot be parsed") from error
+
+
+def _encoding(source: bytes) -> str:
+    """As the file declares it; "utf-8-sig" for one with a byte order mark, which that puts back."""
+    try:
+        lines = io.BytesIO(source.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        return tokenize.detect_encoding(lines.readline)[0]
+    except SyntaxError as error:
+        raise EditError(f"the file's encoding is not known: {error.msg}") from error
+
+
+def _literal(change: Change) -> str:
+    one, then = knob(change.knob), change.then
+    if isinstance(then, float) and then.is_integer():
+        then = int(then)
+    text = f"[{then}]" if one.list_of_numbers and then is not None else repr(then)
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError) as error:
+        raise EditError(f"{one.argument} cannot be {then}") from error
+    if then is None and one.default is not None:
+        raise EditError(f"{one.argument} cannot be None")
+    return text
+
+
+def _check_file(there: ast.expr | None, change: Change) -> None:
+    """Refuse a file that contradicts the run it is patched for."""
+    now, in_file = change.now, knob(change.knob).default if there is None else _constant(there)
+    if isinstance(now, (int, float)) and isinstance(in_file, (int, float)) and abs(now - in_file) > 0.001:
+        raise EditError(f"the call there makes it {in_file}, in the run it was {now}: has the file changed since?")
+
+
+def _check_call(call: ast.Call, there: ast.expr | None, new: ast.expr, argument: str) -> None:
+    """Refuse what would be a valid program, but not the one that was meant."""
+    if there is not None and ast.dump(there) == ast.dump(new):
+        raise EditError("the call there says so already")
+    if there is not None and any(isinstance(node, _BINDS) for node in ast.walk(there)):
+        raise EditError(f"the value of {argument} does more than to give it: set it by hand")
+    other = _EXCLUDE.get(argument)
+    beside = [word.value for word in call.keywords if other and word.arg == other]
+    if beside and not {_constant(new), _constant(beside[0])} & {None, False}:
+        raise EditError(f"torch does not take {argument} beside {other}, which the call gives: take that out")
+
+
+def _constant(value: ast.expr) -> object:
+    """A plain value; where it is computed, the expression itself."""
+    return value.value if isinstance(value, ast.Constant) else value

@@ -1,0 +1,80 @@
+"""The folder of a proof: proof.json and what each trial recorded. One dptune at a time works in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dptune.capture import processes
+from dptune.errors import RunError
+from dptune.proof import Proof
+from dptune.runfile import form
+
+PROOF = "proof.json"
+EARLIER = "earlier"  # beside the folders of proofs: those that were begun anew
+_LARGEST_BYTES = 64 * 2**20
+
+
+def read(path: Path) -> Proof:
+    """A proof that was written. Raises RunError where there is none that can be read."""
+    try:
+        return Proof.model_validate_json(form.regular(path, _LARGEST_BYTES))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} holds no proof that can be read: {str(error).splitlines()[0]}") from None
+
+
+def write(folder: Path, proof: Proof) -> None:
+    """Write it whole or not at all."""
+    form.put(folder / PROOF, proof.model_dump_json(indent=1) + "\n")
+
+
+def set_aside(folder: Path) -> Path:
+    """Move what a folder holds out of the way; where to."""
+    earlier = folder.parent / EARLIER
+    earlier.mkdir(exist_ok=True)
+    number = 1
+    while (target := earlier / f"{folder.name}-{number}").exists():
+        number += 1
+    folder.rename(target)
+    folder.mkdir()
+    return target
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Make the folder, and be the only one to run trials beside it: others would disturb each other's times.
+
+    Processes that a dptune left there, which was killed, are ended. Raises RunError where another one is at work.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder.parent / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunError(f"cannot write into {folder.parent}: {error.strerror}", "record the run anew") from None
+    try:
+        if not _locked(lock):
+            whose = os.read(lock, 20).decode(errors="replace") or "unknown"
+            raise RunError(
+                f"another dptune runs trials in {folder.parent} (process {whose})", "wait until it has ended"
+            )
+        os.ftruncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+        processes.end_all(processes.inside(folder))
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

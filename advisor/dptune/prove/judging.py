@@ -1,0 +1,139 @@
+"""Trials -> what they say: the times that count, the looks that were due, and the proof as it stands."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from dptune import __version__
+from dptune.proof import Ended, Look, Proof, SideName, Trial
+from dptune.prove import sequential
+from dptune.prove.learning import learning
+from dptune.prove.sequential import Times
+from dptune.prove.task import Task
+
+Objective = Literal["time per sample", "time per step"]
+ONE_BATCH = "the batch of only one side is known, so time per sample cannot be compared"
+
+
+def objective(trials: Sequence[Trial]) -> Objective | None:
+    """What both sides can be compared by; None where the batch of one is known and that of the other is not."""
+    known = {one.side for one in trials if one.status == "ran" and one.known("samples_per_step")}
+    ran = {one.side for one in trials if one.status == "ran"}
+    if known == ran:
+        return "time per sample" if known else "time per step"
+    return None if known else "time per step"
+
+
+def times(trials: Sequence[Trial], side: SideName) -> list[Times]:
+    """The times of the trials of a side that ran, ns. One whose batch was not seen has that of the side's others."""
+    ran = [one for one in trials if one.status == "ran" and one.side == side]
+    batch = 1.0
+    if objective(trials) == "time per sample":
+        batch = median(one.samples_per_step for one in ran if one.known("samples_per_step")) if ran else 1.0
+        samples = [one.known("samples_per_step") or batch for one in ran]
+    else:
+        samples = [1.0] * len(ran)
+    return [Times(one.step_ns / n, one.fast_step_ns / n) for one, n in zip(ran, samples, strict=True)]
+
+
+def looks(trials: Sequence[Trial]) -> list[Look]:
+    """Every look that was due so far."""
+    if objective(trials) is None:
+        return []
+    a, b = times(trials, "A"), times(trials, "B")
+    found = [sequential.look(a[:n], b[:n]) for n in sequential.LOOKS if n <= min(len(a), len(b))]
+    return [one for one in found if one is not None]
+
+
+def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
+    """The proof as it stands."""
+    a, b = ([one.mean for one in times(trials, side)] for side in ("A", "B"))
+    fast_a, fast_b = ([one.fast for one in times(trials, side)] for side in ("A", "B"))
+    step: dict[str, list[int]] = {
+        side: [one.step_ns for one in trials if one.side == side and one.status == "ran"] for side in ("A", "B")
+    }
+    seen, by = looks(trials), objective(trials)
+    last = seen[-1] if seen else None
+    comparable = bool(a and b) and by is not None
+    figures = {
+        "a_ns": median(a) if a else None,
+        "b_ns": median(b) if b else None,
+        "a_step_ns": median(step["A"]) if step["A"] else None,
+        "b_step_ns": median(step["B"]) if step["B"] else None,
+        "ratio": sequential.between(a, b) if comparable else None,
+        "fast_ratio": sequential.between(fast_a, fast_b) if comparable else None,
+    }
+    why = ONE_BATCH if by is None else "too few trials ran"
+    decided_by = sequential.decides(last) if last and ended == "decided" else ""
+    return Proof(
+        dptune=__version__,
+        machine=machine(),
+        a=task.a,
+        b=task.b,
+        advice=task.advice,
+        objective=by or "time per step",
+        trials=list(trials),
+        looks=seen,
+        warmup=task.bounds.warmup,
+        steps=task.bounds.steps,
+        least_s=task.bounds.least_s,
+        outcome=_outcome(last, decided_by),
+        decided_by=decided_by,
+        reason=_reason(ended, last, trials, task),
+        ended=ended,
+        level=sequential.LEVEL,
+        learning=learning(trials, task.numerics),
+        **figures,
+        missing={name: why for name, value in figures.items() if value is None},
+    )
+
+
+def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "inconclusive"]:
+    if last is None or not decided_by:
+        return "inconclusive"
+    return "better" if (last.ratio if decided_by == "mean" else last.fast_ratio) < 1 else "worse"
+
+
+def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task) -> str:
+    failed = "".join(f"; {words}" for words in failures(trials))
+    if ended == "cannot run":
+        side: SideName = "A" if not times(trials, "A") else "B"
+        first = next(one for one in trials if one.side == side and one.status != "ran")
+        what = task.side(side).name
+        return f"{what if side == 'A' else f'with {what}'} it cannot run: {first.status}: {first.note}"
+    if ended == "without effect":
+        why_not = "; ".join(f"{name}: {why}" for name, why in trials[-1].without_effect.items())
+        return f"the change did not take effect: {why_not}"
+    if ended == "not comparable":
+        return ONE_BATCH
+    if last is None:
+        return f"{min(len(times(trials, side)) for side in ('A', 'B'))} trials a side are too few to decide{failed}"
+    by = sequential.decides(last)
+    p_value = last.fast_p_value if by == "fast" else last.p_value
+    chance = f"chance alone separates {last.runs} trials a side like that in {100 * p_value:.3g} % of cases"
+    why = {
+        "decided": f"{'by their fast steps ' if by == 'fast' else ''}the trials lie apart: {chance}",
+        "hopeless": "the trials lie among each other so evenly that more of them would hardly tell",
+        "out of time": f"the time was up before it was clear: {chance}",
+        "interrupted": f"it was interrupted before it was clear: {chance}",
+        "all trials made": f"the trials lie among each other: {chance}",
+    }[ended]
+    return f"{why}{failed}"
+
+
+def failures(trials: Sequence[Trial]) -> list[str]:
+    """What trials came to that did not run, in words."""
+    made = Counter(one.side for one in trials)
+    failed = Counter((one.side, one.status) for one in trials if one.status != "ran")
+    return [f"{count} of {made[side]} trials of {side} came to: {status}" for (side, status), count in failed.items()]
+
+
+def machine() -> str:
+    """Where trials are comparable: the host, its cores and its processor."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.node()}, {usable} cores, {platform.machine()}"

@@ -1,0 +1,56 @@
+"""What is to be proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dptune.capture.launch import Launch
+from dptune.knobs import Value, knob
+from dptune.proof import Side, SideName
+from dptune.prove import sequential
+from dptune.prove.trial import Bounds
+
+# What a change may do to the losses of the first passes: nothing but reorder sums, round to 16 bits, or show each pass
+# other samples or other random numbers.
+Numerics = Literal["same", "changes", "other draws"]
+_OTHER_DRAWS = frozenset({"loader.batch_size", "loader.num_workers"})  # a worker has a generator of its own
+
+
+def numerics_of(changed: Iterable[str]) -> Numerics:
+    """The most that changing these knobs may do."""
+    names = set(changed)
+    if names & _OTHER_DRAWS:
+        return "other draws"
+    return "changes" if any(knob(name).numerics == "changes" for name in names) else "same"
+
+
+@dataclass(frozen=True)
+class Task:
+    """How each side is started and set, and from which folder it is copied (None: it runs where it is).
+
+    `a` and `b` say what they are, without secrets.
+    """
+
+    a: Side
+    b: Side
+    launches: dict[SideName, Launch]
+    settings: dict[SideName, dict[str, Value]]
+    sources: dict[SideName, Path | None]
+    numerics: Numerics = "same"
+    advice: str = ""
+    bounds: Bounds = field(default_factory=Bounds)
+    budget_s: float = 1800.0
+    most: int = sequential.LOOKS[-1]
+
+    def side(self, name: SideName) -> Side:
+        """One side."""
+        return self.a if name == "A" else self.b
+
+    @property
+    def changed(self) -> set[str]:
+        """The knobs that B sets otherwise than A."""
+        a, b = self.settings["A"], self.settings["B"]
+        return {name for name, value in b.items() if a.get(name, ...) != value}

@@ -1,0 +1,109 @@
+"""ddp.no_sync: it leaves exchanges out, and a script learns what it learns without, however it accumulates."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .launching import DPTUNE, run
+
+pytestmark = pytest.mark.records
+
+SCRIPT = Path(__file__).parent / "accumulating.py"
+WINDOWS = ("--warmup", "1", "--unprofiled", "3", "--lean", "0", "--rich", "0", "-q", "--continue")
+SAID = re.compile(r"^(\S+) rank (\d) weights (\S+) exchanges (\d+)$", re.MULTILINE)
+
+# Six steps of four micro-batches, but for one that has two, whose gradients are exchanged late and uncounted.
+PASSES = 5 * 4 + 2
+LEAST = 4 + 4 * 1  # all of the first step, then one each
+LEAVES_OUT = {
+    "plain": LEAST,
+    "zero-at-the-top": LEAST,
+    "zero-between": LEAST,
+    "zero-kept": LEAST,
+    "bucket-views": LEAST,
+    "static-graph": LEAST,
+    "unused": LEAST,
+    "skipping": LEAST,
+    "short-overflow": LEAST,
+    "clip-norm": LEAST,
+    "clip-keyword": LEAST,
+    "clip-value": LEAST,
+    "clip-total": LEAST,
+    "skipped-by-the-script": LEAST + 3,  # its first step is skipped, so that the second one is learned from
+    "no-backward": LEAST + 4,  # what the pass without a backward one announced is exchanged in the next
+    "twice-forward": LEAST,
+    "two-optimizers": LEAST,
+    "hiding": 4 + 1,  # from the third step on all gradients are averaged late
+}
+LEFT_ALONE = {
+    "own-no-sync": (6, "the script leaves the exchange out itself"),
+    "own-switch": (6, "the script leaves the exchange out itself"),
+    "clipped-each-time": (PASSES, "the script reads gradients between micro-batches"),
+    "read-on-one-rank": (PASSES, "the script reads gradients between micro-batches"),
+    "twice-backward": (PASSES, "several backward passes follow one forward pass"),
+    "closure": (PASSES, "its optimizer is given a closure, which runs the backward passes inside its step"),
+    "joined": (PASSES + 1, "its ranks may have different numbers of batches (join)"),
+    "sparse": (PASSES, "the module has sparse gradients"),
+    "compiled": (PASSES, "the module is compiled: its passes are not seen"),
+}
+Ends = dict[tuple[str, int], tuple[float, int]]
+
+
+def ends_of(folder: Path, *words: str, knob: str = "") -> tuple[Ends, str]:
+    """What each way ended with on each rank, and what dptune said."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(SCRIPT, folder / "train.py")
+    settings = ("--set", f"ddp.no_sync={knob}") if knob else ()
+    target = ("--run-dir", "run", "--nproc-per-node", "2", "train.py", *words)
+    done = run(*DPTUNE, "profile", *WINDOWS, *settings, *target, cwd=folder)
+    assert done.status == 0, done.err
+    return {(way, int(rank)): (float(weights), int(made)) for way, rank, weights, made in SAID.findall(done.out)}, (
+        done.err
+    )
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
+    pytest.importorskip("torch", reason="recording needs torch")
+    parent = tmp_path_factory.mktemp("accumulating")
+    return ends_of(parent / "without")[0], ends_of(parent / "with", knob="true")[0]
+
+
+@pytest.mark.parametrize("way", [*LEAVES_OUT, *LEFT_ALONE])
+def test_the_weights_are_those_without_the_knob(both: tuple[Ends, Ends], way: str) -> None:
+    without, with_knob = both
+    assert with_knob[way, 0][0] == with_knob[way, 1][0]
+    assert with_knob[way, 0][0] == pytest.approx(without[way, 0][0], rel=1e-6)
+
+
+@pytest.mark.parametrize("way", LEAVES_OUT)
+def test_exchanges_are_left_out(both: tuple[Ends, Ends], way: str) -> None:
+    without, with_knob = both
+    assert {without[way, rank][1] for rank in (0, 1)} == {PASSES}
+    assert {with_knob[way, rank][1] for rank in (0, 1)} == {LEAVES_OUT[way]}
+
+
+@pytest.mark.parametrize("way", LEFT_ALONE)
+def test_what_cannot_be_left_out_is_left_alone(both: tuple[Ends, Ends], way: str) -> None:
+    assert {side[way, rank][1] for side in both for rank in (0, 1)} == {LEFT_ALONE[way][0]}
+
+
+@pytest.mark.parametrize(
+    "way", ["own-switch", "clipped-each-time", "read-on-one-rank", "closure", "joined", "compiled"]
+)
+def test_the_reason_is_said(tmp_path: Path, way: str) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    _, said = ends_of(tmp_path, way, knob="true")
+    assert f"dptune: ddp.no_sync did not take effect: rank 0: {LEFT_ALONE[way][1]}" in said
+
+
+def test_false_makes_every_pass_exchange_whatever_the_script_says(tmp_path: Path, both: tuple[Ends, Ends]) -> None:
+    ways = ("own-no-sync", "own-switch")
+    found, said = ends_of(tmp_path, *ways, knob="false")
+    assert {made for _, made in found.values()} == {PASSES}
+    assert found[ways[0], 0][0] == pytest.approx(both[0][ways[0], 0][0], rel=1e-6)
+    assert "did not take effect" not in said
