@@ -65,7 +65,7 @@ def compared(work: Path, kind: str, ranks: int, number: int) -> dict[str, Any]:
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
     proof = json.loads(done.stdout)
-    kept = ("outcome", "decided_by", "ended", "ratio", "low_ratio", "high_ratio", "fast_ratio")
+    kept = ("outcome", "decided_by", "ended", "ratio", "fast_ratio", "looks")
     trials = [
         {name: one[name] for name in ("side", "status", "began", "seconds", "step_ns", "fast_step_ns")}
         for one in proof["trials"]
@@ -97,7 +97,7 @@ def table(results: dict[str, Any]) -> str:
     """The results as text."""
     commits = ", ".join(dict.fromkeys(one["commit"] for one in results["comparisons"]))
     lines = [f"machine: {results['machine']}; commits: {commits}", ""]
-    lines.append("B against A  ranks  comparisons  better  worse  inconclusive  spread: median, fast  trials  seconds")
+    lines.append("B against A  ranks  comparisons  better  worse  inconclusive  spread: mean, fast    trials  seconds")
     for kind in WANTED:
         for ranks in (1, 2):
             own = [one for one in results["comparisons"] if (one["kind"], one["ranks"]) == (kind, ranks)]
