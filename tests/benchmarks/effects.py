@@ -49,13 +49,17 @@ CHANGES: dict[str, tuple[str, str, str]] = {
 def compared(work: Path, name: str) -> dict[str, Any]:
     """One change, made or gone on with."""
     options, both, b = CHANGES[name]
-    folder = work / "-".join(["base", *options.split(), *both.split()]).replace("=", "-")
+    place = work / "-".join(["base", *options.split(), *both.split()]).replace("=", "-")
+    folder = place / "run"  # trials run in a copy of its folder
     if not (folder / "run.json").exists():
+        place.mkdir(exist_ok=True)
+        for file in ("on_the_wire.py", "on_the_wire.sh"):
+            (place / file).write_bytes((HERE / file).read_bytes())
         windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0")
         setting = ("--set", both) if both else ()
         script = ("sh", "on_the_wire.sh", *options.split())
         words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *windows, *setting, *script]
-        subprocess.run(words, cwd=work, check=True)
+        subprocess.run(words, cwd=place, check=True)
     words = [*DPTUNE, "verify", str(folder), "--format", "json", "--set", b]
     done = subprocess.run(words, cwd=work, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in (0, 1):
@@ -82,8 +86,6 @@ def collect(work: Path) -> dict[str, Any]:
     """Make every change that is missing; each is written down as soon as it has ended."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"changes": []}
     results.update(machine=machine(), command="python tests/benchmarks/effects.py")
-    for name in ("on_the_wire.py", "on_the_wire.sh"):
-        (work / name).write_bytes((HERE / name).read_bytes())
     made = {one["name"] for one in results["changes"]}
     with shaped(SLOW) as nodes:
         for i, node in enumerate(nodes):
@@ -105,7 +107,8 @@ def table(results: dict[str, Any]) -> str:
     )
     for one in results["changes"]:
         script = " ".join(filter(None, (one["options"], one["both"].removeprefix("env."))))
-        between = "" if one["low_ratio"] is None else f"{one['low_ratio']:.3f} to {one['high_ratio']:.3f}"
+        last = one["looks"][-1] if one["looks"] else None
+        between = "" if last is None else f"{last['low_ratio']:.3f} to {last['high_ratio']:.3f}"
         seconds = sum(trial["seconds"] for trial in one["trials"])
         lines.append(
             f"{one['name']:15s} {script:15s} {one['a_step_ns'] / 1e6:5.0f} {one['b_step_ns'] / 1e6:7.0f}"

@@ -45,13 +45,15 @@ def missing(results: dict[str, Any]) -> list[tuple[str, int, int]]:
 
 def base(work: Path, ranks: int) -> Path:
     """The recording whose script is compared with itself."""
-    folder = work / f"ranks-{ranks}"
+    place = work / f"ranks-{ranks}"  # a folder of its own: trials run in a copy of it
+    folder = place / "run"
     if not (folder / "run.json").exists():
         windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0")
         several = ("--nproc-per-node", str(ranks)) if ranks > 1 else ()
-        (work / "planted.py").write_bytes((HERE / "planted.py").read_bytes())
+        place.mkdir(exist_ok=True)
+        (place / "planted.py").write_bytes((HERE / "planted.py").read_bytes())
         words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *windows, *several, "planted.py"]
-        subprocess.run(words, cwd=work, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(words, cwd=place, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return folder
 
 
