@@ -223,6 +223,14 @@ def test_files_too_large_together_are_linked(tmp_path, monkeypatch):
 # Where the copy lies.
 
 
+def test_other_recordings_are_not_copied(tmp_path):
+    (tmp_path / "project" / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "project" / "runs" / "one" / "rank-00000.facts.json").write_text("{}")
+    (tmp_path / "project" / "runs" / "notes.txt").write_text("mine")
+    made = scratch.make(tmp_path / "project", tmp_path / "copy")
+    assert {path.name for path in made.path.rglob("*")} == {"runs", "notes.txt"}
+
+
 def test_a_copy_that_lies_inside_what_is_copied_does_not_copy_itself(tmp_path):
     (tmp_path / "train.py").write_text("")
     made = scratch.make(tmp_path, tmp_path / "runs" / "a" / "scratch")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dptune.capture.launch import Launch
+from dptune.runfile.paths import holds_facts
 from dptune.runfile.redaction import redacted_environment
 
 _CODE = {".py", ".pyx", ".sh", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini"}
@@ -38,6 +39,9 @@ def _code(folder: Path, run: Path) -> Iterator[Path]:
     seen = 0
     for place, folders, files in os.walk(folder):
         here = Path(place)
+        if holds_facts(here):  # a recording
+            folders.clear()
+            continue
         folders[:] = sorted(
             name
             for name in folders

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptune.errors import RunError
-from dptune.runfile.paths import RUN_JSON
+from dptune.runfile.paths import RUN_JSON, holds_facts
 
 LARGEST_COPIED_BYTES = 8 * 2**20
 MOST_COPIED_BYTES = 512 * 2**20
@@ -174,11 +174,11 @@ class _Copying:
             return
         if entry.is_symlink():
             self.links.append((path, copy))
-        elif entry.is_dir(follow_symlinks=False):
+        elif entry.is_dir(follow_symlinks=False) and not holds_facts(path):  # another recording
             self.waiting.append((path, copy))
         elif entry.is_file(follow_symlinks=False):
             self._file(path, copy)
-        else:
+        elif not entry.is_dir(follow_symlinks=False):
             self.made.left_out[path] = "it is neither a file nor a folder"
 
     def _file(self, path: Path, copy: Path) -> None:

@@ -19,11 +19,11 @@ class Window:
     `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
     part of it in which that thread computed, `gc_ns` the time that thread collected garbage, `collections_ns` its full
     collections (not by step: start and end of each, since the epoch), `loader_samples` the batch
-    size of the loaders times the batches drawn, `backwards` the calls of backward, and `unsynced_backwards` those of
-    them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None where the
-    optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the
-    trace before compression, `saving_ns` how long writing it took, after the window. `complete`: the window was not
-    broken off; `cut_short`: its time bound ended it before its number of steps.
+    size of the loaders times the batches drawn, `backwards` the calls of backward, `backward_ns` host time in them, and
+    `unsynced_backwards` those of them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None
+    where the optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the trace before compression,
+    `saving_ns` how long writing it took, after the window. `complete`: the window was not broken off; `cut_short`: its
+    time bound ended it before its number of steps.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Window:
     loader_batches: list[int] = field(default_factory=list)
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
+    backward_ns: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None
@@ -56,7 +57,8 @@ class DdpFacts:
     """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced.
 
     `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
-    size that torch took for the first one.
+    size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
+    `grad_ready_order`.
     """
 
     module: str
@@ -67,6 +69,7 @@ class DdpFacts:
     bucket_sizes: list[int] = field(default_factory=list)
     rebuilt_bucket_sizes: list[int] = field(default_factory=list)
     grad_ready_order: list[int] = field(default_factory=list)
+    gradient_sizes: list[int] = field(default_factory=list)
     gradient_bytes: int | None = None
     parameter_tensors: int | None = None
     backend: str | None = None

@@ -40,6 +40,11 @@ def is_detail(path: Path) -> bool:
     return bool(match and match[2].startswith("detail"))
 
 
+def holds_facts(folder: Path) -> bool:
+    """Whether a rank of a recording wrote here."""
+    return any(folder.glob("rank-*.facts.json"))
+
+
 def is_run_folder(folder: Path) -> bool:
     """Whether dptune recorded this folder."""
-    return (folder / RUN_JSON).is_file() or any(folder.glob("rank-*.facts.json"))
+    return (folder / RUN_JSON).is_file() or holds_facts(folder)

@@ -14,6 +14,7 @@ _PER_STEP = (
     "device_durations_ns",
     "loader_wait_ns",
     "loader_cpu_ns",
+    "backward_ns",
     "gc_ns",
     "loader_batches",
     "loader_samples",

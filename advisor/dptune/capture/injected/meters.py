@@ -33,6 +33,7 @@ class Tally:
     loader_batches: int = 0
     loader_samples: int = 0
     backwards: int = 0
+    backward_ns: int = 0
     unsynced_backwards: int = 0
 
 
@@ -118,7 +119,9 @@ class Meters:
         def metered(*args: Any, **kwargs: Any) -> None:
             self._keep_loss(args[0] if args else kwargs.get("tensors"))
             self._count_pass()
+            begun = time.perf_counter_ns()
             backward(*args, **kwargs)
+            self._tallies[threading.get_ident()].backward_ns += time.perf_counter_ns() - begun
             self.after_pass()
 
         torch.autograd.backward = metered

@@ -21,6 +21,7 @@ _OUTCOMES = {
     "bucket_sizes",
     "rebuilt_bucket_sizes",
     "first_bucket_bytes",
+    "gradient_sizes",
     "pins",
     "grad_ready_order",
     "batches_drawn",
