@@ -23,6 +23,7 @@ VERBS = {
     "report": ("dptune.commands.report", "Say where the step's time goes and what to change."),
     "check": ("dptune.commands.check", "Fail when a run has advice of a given severity: for CI."),
     "compare": ("dptune.commands.compare", "Say what changed between two runs, or two sets of runs, and why."),
+    "whatif": ("dptune.commands.whatif", "Predict the step with some changes, from a recording alone."),
     "verify": (
         "dptune.commands.verify",
         "Run a change beside the script as it is, and say whether it is better.",

@@ -18,6 +18,7 @@ from dptune.runfile.paths import LATEST, RUNS
 if TYPE_CHECKING:
     from dptune.advice import Report
     from dptune.measure.comparing.sides import ReadRun
+    from dptune.measured import Measured
     from dptune.trace import Run
 
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
@@ -61,20 +62,29 @@ def read_run(name: str, jobs: int | None = None, *, cached: bool = True) -> Read
     return ReadRun(name, report, run.facts)
 
 
-def _read(paths: Sequence[str], jobs: int | None, cached: bool, links: Path | None = None) -> tuple[Run, Report]:
-    from dptune import config
-    from dptune.advise.engine import build_report
+def measured_of(
+    paths: Sequence[str | Path], jobs: int | None = None, *, cached: bool = True, links: Path | None = None
+) -> tuple[Run, Measured]:
+    """Read the traces and measure them; else as `report_of`."""
     from dptune.measure import measure
     from dptune.present.progress import progress
     from dptune.trace import load
 
-    settings = config.load()
-    chosen: Sequence[str | Path] = paths or [latest(RUNS)]
-    sweep = sweep_of(chosen, links)
+    sweep = sweep_of(paths, links)
     with ending(), progress() as show:
-        run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
+        run = load(paths, progress=show, jobs=jobs or usable_cores(), cached=cached)
         measured = measure(run, sweep)
     check_fit(sweep, measured)
+    return run, measured
+
+
+def _read(paths: Sequence[str], jobs: int | None, cached: bool, links: Path | None = None) -> tuple[Run, Report]:
+    from dptune import config
+    from dptune.advise.engine import build_report
+
+    settings = config.load()
+    chosen: Sequence[str | Path] = paths or [latest(RUNS)]
+    run, measured = measured_of(chosen, jobs, cached=cached, links=links)
     return run, _with_proofs(build_report(run, measured, settings), chosen)
 
 

@@ -1,0 +1,90 @@
+"""Predict the step with some changes, from a recording alone.
+
+RUN is a run folder of `dptune profile` (without it the latest recording). Its steps are taken apart into what each rank
+computes, when each gradient is ready, and what the exchange takes, and put together again with the changes. How far the
+same without any change is from the measured step is printed first: everything below it rests on that. Where it is too
+far off, nothing is predicted.
+
+--set gives changes, predicted together. --sweep tries values of one knob beside them; without values it tries usual
+ones. `dptune verify` runs a change, and tells what it is really worth.
+
+The latency and bandwidth that all-reduces see are best measured by `dptune links`.
+
+examples:
+  dptune whatif --set ddp.no_sync=true
+  dptune whatif dptune-runs/latest --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
+  dptune whatif --sweep ddp.bucket_cap_mb=0.5,1,5,25 --format json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.parsing import Parser
+from dptune.commands.setting import parsed
+from dptune.errors import UsageError
+from dptune.present import terminal
+
+if TYPE_CHECKING:
+    from dptune.knobs import Value
+
+_USUAL = {"ddp.bucket_cap_mb": "default,0.05,0.1,0.2,0.5,1,2,5,10,25,50,100", "ddp.comm_hook": "none,fp16,bf16"}
+
+
+def arguments(parser: Parser) -> None:
+    """Declare the options."""
+    from dptune.commands.reading import reading_options
+
+    parser.add_argument("paths", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
+    change = parser.add_argument_group("the changes")
+    change.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
+    )
+    change.add_argument("--sweep", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set")
+    parser.add_argument("--links", type=Path, metavar="FILE", help="what `dptune links` measured")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    reading_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, and print it; 1 where nothing could be predicted."""
+    from dptune.commands.reading import latest, measured_of
+    from dptune.present.ink import paint
+    from dptune.present.whatif import page
+    from dptune.runfile.paths import RUNS
+    from dptune.whatif.predicting import predict
+
+    wanted = _wanted(args)
+    found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
+    told = predict(found, measured, wanted)
+    if args.format == "json":
+        sys.stdout.write(told.model_dump_json(indent=1) + "\n")
+    else:
+        sys.stdout.write(paint(page(told, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
+    return 0 if any(one.known("step_ns") for one in told.predictions) else 1
+
+
+def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
+    """The sets of changes: what is set, and with it each value of the sweep."""
+    together = parsed(args.settings)
+    if args.sweep is None:
+        if not together:
+            raise UsageError("there is nothing to predict", "--set KNOB=VALUE, or --sweep KNOB")
+        return [together]
+    return [{**together, **one} for one in _swept(args.sweep)]
+
+
+def _swept(text: str) -> list[dict[str, Value]]:
+    from dptune.knobs import knob
+
+    name, _, values = text.partition("=")
+    one = knob(name)
+    if not values and one.kind is bool:
+        values = "true,false"
+    values = values or _USUAL.get(name, "")
+    if not values:
+        raise UsageError(f"--sweep {name} needs values", f"like --sweep {name}=1,2,4")
+    return [{name: one.parse(value)} for value in values.split(",")]

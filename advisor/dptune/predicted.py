@@ -1,0 +1,33 @@
+"""What changes would do to a step, as the replay of a recorded run tells. Units are in the names."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dptune.knobs import Value
+from dptune.measured import ABSENT, Figure, Figures
+
+SCHEMA_VERSION = "0.1"
+
+
+class Prediction(Figures):
+    """The step with some changes together."""
+
+    changes: dict[str, Value] = Field(description="by the names of knobs")
+    step_ns: Figure[int] = Field(ABSENT, description="a step without the profiler, with the changes")
+    low_ns: Figure[int] = Field(ABSENT, description="its interval, nominally of 90 %, from")
+    high_ns: Figure[int] = Field(ABSENT, description="to")
+
+
+class WhatIf(Figures):
+    """Predictions for a run, and what they rest on."""
+
+    schema_version: str = SCHEMA_VERSION
+    dptune: str = Field(description="version of dptune that made it")
+    measured_ns: Figure[int] = Field(ABSENT, description="a step without the profiler, as it was measured")
+    replayed_ns: Figure[int] = Field(ABSENT, description="the same as the unchanged model has it")
+    error_share: Figure[float] = Field(ABSENT, description="|replayed - measured| / measured: what all this rests on")
+    floor_ns: Figure[int] = Field(ABSENT, description="a step whose exchange takes no time: no change of it saves more")
+    global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")
+    link: Figure[str] = Field(ABSENT, description="what the link was taken from, in words")
+    predictions: list[Prediction] = Field(default_factory=list, description="in the order of asking")

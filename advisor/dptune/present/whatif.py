@@ -1,0 +1,48 @@
+"""Predictions as a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.knobs import written
+from dptune.predicted import Prediction, WhatIf
+from dptune.present.advice import change
+from dptune.present.amounts import Hole, ns_as_ms, percent
+from dptune.present.lines import BLANK, Line, labelled, wrapped
+from dptune.present.table import Cell, Column, table
+
+_COLUMNS = (Column("with", right=False), Column("step ms"), Column("from"), Column("to"), Column("change", right=False))
+
+
+def page(told: WhatIf, width: int) -> Iterator[Line]:
+    """What it rests on, then the step with each set of changes."""
+    measured_ns = told.known("measured_ns")
+    if measured_ns is None:
+        yield from labelled(
+            "No model", f"Nothing can be predicted: {told.missing['measured_ns']}.", width, role="warning"
+        )
+        return
+    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step without the profiler.", width, role="strong")
+    words = f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off."
+    yield from labelled("Replayed", words, width)
+    yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
+    yield from labelled("Link", f"From {told.link}.", width)
+    yield BLANK
+    if not any(one.known("step_ns") for one in told.predictions):
+        for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
+            yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
+        return
+    yield from table(_COLUMNS, [_row(one, measured_ns) for one in told.predictions], width)
+    best = min((one for one in told.predictions if one.known("step_ns")), key=lambda one: one.step_ns, default=None)
+    if best is not None:
+        settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
+        yield BLANK
+        yield from wrapped(f"Prove it: dptune verify {settings}", width)
+
+
+def _row(one: Prediction, measured_ns: int) -> list[Cell]:
+    name = ", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items())
+    if one.known("step_ns") is None:
+        why = Hole(one.missing["step_ns"])
+        return [name, why, why, why, ""]
+    return [name, ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns), change(one.step_ns / measured_ns)]

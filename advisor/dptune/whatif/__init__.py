@@ -1,0 +1,1 @@
+"""Figures and changes -> a predicted step."""

@@ -1,0 +1,55 @@
+"""A step as its parts: what each rank computes, when its gradients are ready, and what they are exchanged over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dptune.whatif.buckets import Caps
+from dptune.whatif.wire import Link
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward and backward pass of one rank, ns.
+
+    `loader_ns` is the wait for its batch, `forward_ns` what else comes before the backward pass, `backward_ns` the
+    compute of that. `ready_ns` counts from its start: when each gradient is ready, in the order in which they are;
+    empty where the pass does not exchange them.
+    """
+
+    loader_ns: float
+    forward_ns: float
+    backward_ns: float
+    ready_ns: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """One step of one rank: its passes, and what comes after the last (the optimizer, and the rest), ns."""
+
+    passes: tuple[Pass, ...]
+    after_ns: float
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Everything a replay needs.
+
+    `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting an exchange
+    takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
+    `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
+    `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
+    recorded. `samples` is the global batch.
+    """
+
+    steps: Mapping[int, Sequence[RankStep]]
+    gradient_bytes: tuple[int, ...]
+    caps: Caps
+    link: Link
+    start_ns: float = 0.0
+    copy_ns_per_byte: float = 0.0
+    prepare_ns_per_byte: float = 0.0
+    wire_share: float = 1.0
+    supply_ns: Mapping[int, float] = field(default_factory=dict)
+    samples: float | None = None

@@ -1,0 +1,122 @@
+"""`dptune whatif` on a recording of two ranks, and what it says where it cannot tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptune.trace import load
+from dptune.whatif.buckets import Caps, assign
+
+DPTUNE = (sys.executable, "-m", "dptune")
+TRAIN = """\
+import torch
+import torch.distributed as dist
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dist.init_process_group("gloo")
+model = nn.Sequential(*[nn.Linear(300, 300) for _ in range(6)])
+model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(200):
+    model(torch.randn(256, 300)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+pytestmark = pytest.mark.records
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch", reason="recording needs torch")
+    folder = tmp_path_factory.mktemp("whatif")
+    (folder / "train.py").write_text(TRAIN)
+    done = run(folder, "profile", "-q", "--run-dir", "base", "--nproc-per-node", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    sizes = ("--kinds", "all_reduce", "--sizes", "4k,64k,512k,4m", "--seconds", "30")
+    done = run(folder / "base", "links", "--nproc-per-node", "2", *sizes, "-o", "links.json")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+
+
+def told(folder: Path, *words: str) -> dict[str, Any]:
+    done = run(folder, "whatif", "base", "--format", "json", *words)
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_buckets_are_those_that_torch_made(recorded: Path) -> None:
+    for facts in load([recorded / "base"]).facts.values():
+        (ddp,) = facts.ddp
+        sizes = [ddp.gradient_sizes[index] for index in ddp.grad_ready_order]
+        assert sum(sizes) == ddp.gradient_bytes == 6 * (300 * 300 + 300) * 4
+        assert ddp.first_bucket_bytes == ddp.bucket_cap_bytes == 2**19
+        made = [sum(sizes[place] for place in bucket) for bucket in assign(sizes, Caps((2**19,)))]
+        assert made == ddp.rebuilt_bucket_sizes
+
+
+def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(recorded: Path) -> None:
+    found = told(recorded, "--sweep", "ddp.bucket_cap_mb=0.5,0.1,100")
+    assert found["error_share"] == pytest.approx(
+        abs(found["replayed_ns"] - found["measured_ns"]) / found["measured_ns"]
+    )
+    assert 0 < found["floor_ns"] <= found["replayed_ns"]
+    assert found["link"] == "dptune links (base/links.json)"
+    same, *others = found["predictions"]
+    assert [one["changes"]["ddp.bucket_cap_mb"] for one in found["predictions"]] == [0.5, 0.1, 100]
+    if found["error_share"] > 0.10:
+        assert {one["step_ns"] for one in found["predictions"]} == {None}
+        assert "misses the measured step" in same["missing"]["step_ns"]
+    else:
+        assert same["step_ns"] == found["measured_ns"]
+        assert all(one["low_ns"] <= one["step_ns"] <= one["high_ns"] for one in [same, *others])
+
+
+def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
+    done = run(recorded, "whatif", "base", "--set", "cudnn.benchmark=true")
+    assert done.returncode == 1
+    assert "Nothing" in done.stdout
+    found = told(recorded, "--set", "cudnn.benchmark=true")
+    why = found["predictions"][0]["missing"]["step_ns"]
+    assert why == "no step model tells what cudnn.benchmark does" or "misses the measured step" in why
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "there is nothing to predict"),
+        (("--set", "ddp.bucket"), "--set takes a knob and its value"),
+        (("--sweep", "ddp.bucket_cap"), "there is no knob called 'ddp.bucket_cap'"),
+        (("--sweep", "loader.num_workers"), "--sweep loader.num_workers needs values"),
+        (("--sweep", "ddp.bucket_cap_mb=1,x"), "ddp.bucket_cap_mb cannot be 'x'"),
+    ],
+)
+def test_what_is_no_change_is_refused(recorded: Path, words: tuple[str, ...], said: str) -> None:
+    done = run(recorded, "whatif", "base", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_trace_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:
+    trace = next(path for path in sorted(real_traces.rglob("*.json*")) if "nanogpt" in str(path))
+    done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
+    assert done.returncode == 1, done.stderr
+    assert "only a run that `dptune profile` recorded says how long unprofiled steps are" in " ".join(
+        done.stdout.split()
+    )

@@ -1,0 +1,122 @@
+"""Buckets, a shared link, and steps that are small enough to replay by hand."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.whatif.buckets import MIB, Caps, assign
+from dptune.whatif.model import Pass, RankStep, StepModel
+from dptune.whatif.replay import durations, step_ns
+from dptune.whatif.wire import Link, ends
+
+SIZES = st.lists(st.integers(1, 10 * MIB), min_size=1, max_size=40)
+
+
+def test_a_bucket_is_closed_by_the_gradient_with_which_it_reaches_its_cap():
+    assert assign([3, 4, 5, 1, 9], Caps((7,))) == [[0, 1], [2, 3, 4]]
+    assert assign([3, 4, 5, 1, 9], Caps((3, 6))) == [[0], [1, 2], [3, 4]]
+    assert assign([3, 4, 5], Caps((100,))) == [[0, 1, 2]]
+
+
+def test_only_the_default_has_a_first_bucket_of_its_own():
+    assert Caps.of().bytes == (MIB, 25 * MIB)
+    assert Caps.of(25).bytes == (25 * MIB,)
+    assert Caps.of(0.5).bytes == (MIB // 2,)
+    assert Caps.of(each_mb=[1, 8]).bytes == (MIB, 8 * MIB)
+
+
+@given(SIZES, st.lists(st.integers(1, 20 * MIB), min_size=1, max_size=4))
+def test_buckets_hold_every_gradient_once_in_order(sizes, caps):
+    buckets = assign(sizes, Caps(tuple(caps)))
+    assert [place for bucket in buckets for place in bucket] == list(range(len(sizes)))
+    for number, bucket in enumerate(buckets[:-1]):
+        cap = caps[min(number, len(caps) - 1)]
+        assert sum(sizes[place] for place in bucket) >= cap > sum(sizes[place] for place in bucket[:-1])
+
+
+def test_one_after_the_other_on_one_lane():
+    """10 of latency and 1 byte per ns: 10 + 100, then 10 + 50; the third comes later than the link is free."""
+    assert ends([0, 20, 500], [100, 50, 10], Link(10, 1.0)) == pytest.approx([110, 170, 520])
+
+
+def test_two_lanes_share_the_link():
+    """From 0 on the first alone; the second moves from 30 on: both at half the rate, the first has 80 left: till 190.
+
+    Then the second has 100 - 80 = 20 left at the full rate: 210.
+    """
+    assert ends([0, 20], [100, 100], Link(10, 1.0, lanes=2)) == pytest.approx([190, 210])
+
+
+def test_a_third_waits_for_a_lane():
+    """The first two move from 10 on and end at 30 (10 bytes each at half the rate); the third begins then."""
+    assert ends([0, 0, 0], [10, 10, 10], Link(10, 1.0, lanes=2)) == pytest.approx([30, 30, 50])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e6)), min_size=1, max_size=12),
+    st.floats(0, 1e4),
+    st.integers(1, 3),
+)
+def test_no_byte_is_faster_than_the_link_and_no_link_idles_while_bytes_wait(calls, alpha, lanes):
+    ready, sizes = [time for time, _ in sorted(calls)], [size for _, size in calls]
+    link = Link(alpha, 2.0, lanes)
+    ended = ends(ready, sizes, link)
+    for start, size, end in zip(ready, sizes, ended, strict=True):
+        assert end >= start + link.alone_ns(size) * (1 - 1e-6)
+    serial = 0.0
+    for start, size in zip(ready, sizes, strict=True):
+        serial = max(serial, start) + link.alone_ns(size)
+    assert max(ended) <= serial * (1 + 1e-6) + 1e-6
+    if lanes == 1:
+        assert max(ended) == pytest.approx(serial)
+        assert all(one <= other for one, other in pairwise(ended))
+
+
+def one_pass(ready, backward, forward=100.0, loader=0.0):
+    return Pass(loader, forward, backward, tuple(ready))
+
+
+def test_two_ranks_by_hand():
+    """Rank 1's second gradient is 20 later. Buckets of one gradient each, 30 bytes at 1 byte per ns, no latency.
+
+    Passes begin at 100. The first bucket: ready at 110, ends at 140. The second: ready at 170 (rank 1), ends at 200.
+    Each rank waits until 200, copies nothing, and has 50 after it: 250. So both ranks begin the next step together.
+    """
+    a = RankStep((one_pass([10, 50], 60),), 50)
+    b = RankStep((one_pass([10, 70], 75),), 50)
+    model = StepModel({0: [a], 1: [b]}, (30, 30), Caps((1,)), Link(0, 1.0))
+    assert durations(model) == {0: [pytest.approx(250)], 1: [pytest.approx(250)]}
+    one = StepModel({0: [a], 1: [b]}, (30, 30), Caps((100,)), Link(0, 1.0))
+    assert step_ns(one) == pytest.approx(100 + 70 + 60 + 50)  # one bucket of 60 bytes, ready at 170
+
+
+def test_starting_an_exchange_delays_what_is_computed_after_it():
+    """As above with 5 for each start: buckets ready at 115 and 180, which is past the first's end: 210, then 50."""
+    a = RankStep((one_pass([10, 50], 60),), 50)
+    b = RankStep((one_pass([10, 70], 75),), 50)
+    model = StepModel({0: [a], 1: [b]}, (30, 30), Caps((1,)), Link(0, 1.0), start_ns=5)
+    assert step_ns(model) == pytest.approx(260)
+
+
+def test_a_bucket_is_copied_back_once_it_and_those_before_it_are_there():
+    """Ends at 140 and 200 as above; rank 1's compute ends at 175: copies till 175 + 30 * 0.5 = 190, then 200 + 15."""
+    a = RankStep((one_pass([10, 50], 60),), 50)
+    b = RankStep((one_pass([10, 70], 75),), 50)
+    model = StepModel({0: [a], 1: [b]}, (30, 30), Caps((1,)), Link(0, 1.0), copy_ns_per_byte=0.5)
+    assert step_ns(model) == pytest.approx(265)
+
+
+def test_passes_that_exchange_nothing_run_through():
+    """Two micro-batches, of which the second exchanges: 100 + 60, then as a step of one."""
+    quiet, loud = one_pass([], 60), one_pass([10, 50], 60)
+    step = RankStep((quiet, loud), 50)
+    model = StepModel({0: [step], 1: [step]}, (30, 30), Caps((100,)), Link(0, 1.0))
+    assert step_ns(model) == pytest.approx(160 + 100 + 50 + 60 + 50)
+
+
+def test_a_rank_that_computes_longer_makes_all_wait():
+    quick, slow = RankStep((one_pass([50], 50),), 10), RankStep((one_pass([50], 50, forward=300),), 10)
+    model = StepModel({0: [quick], 1: [slow]}, (30,), Caps((100,)), Link(0, 1.0))
+    assert durations(model) == {0: [pytest.approx(390)], 1: [pytest.approx(390)]}
