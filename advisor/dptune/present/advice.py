@@ -39,7 +39,7 @@ def advice(report: Report, width: int) -> Iterator[Line]:
             yield from _first(number_of, one, width)
             yield from proven(report, one.rule, width, "   ")
             yield from body(one, report.measured, width, "   ")
-    yield from _others(report, width)
+    yield from other_proofs(report, width)
 
 
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
@@ -49,7 +49,7 @@ def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[
             yield from labelled("Run", _proven(one), width, indent=indent, role="strong")
 
 
-def _others(report: Report, width: int) -> Iterator[Line]:
+def other_proofs(report: Report, width: int) -> Iterator[Line]:
     """Changes that were run and are no advice of this report."""
     advised = {one.rule for one in report.advice}
     others = [one for one in report.verified if one.advice not in advised]

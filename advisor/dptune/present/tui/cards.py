@@ -12,7 +12,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from dptune.advice import Advice, Report
-from dptune.present.advice import KINDS, body, nothing_to_say, tag
+from dptune.present.advice import KINDS, body, nothing_to_say, other_proofs, proven, tag
 from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.skipped import skipped
 from dptune.present.tui.pane import Layout, Pane
@@ -75,6 +75,7 @@ def _entry(one: Advice) -> Text:
 def _card(one: Advice, report: Report, width: int) -> Iterator[Line]:
     yield line(tag(one), "dim")
     yield from wrapped(one.title, width, role="strong")
+    yield from proven(report, one.rule, width)
     yield BLANK
     yield from body(one, report.measured, width, fold_code=True)
 
@@ -82,4 +83,5 @@ def _card(one: Advice, report: Report, width: int) -> Iterator[Line]:
 def _rest(report: Report, width: int) -> Iterator[Line]:
     if not report.advice:
         yield from wrapped(nothing_to_say(report), width)
+    yield from other_proofs(report, width)
     yield from skipped(report, width)
