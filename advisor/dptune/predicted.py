@@ -17,6 +17,8 @@ class Prediction(Figures):
     step_ns: Figure[int] = Field(ABSENT, description="a step without the profiler, with the changes")
     low_ns: Figure[int] = Field(ABSENT, description="its interval, nominally of 90 %, from")
     high_ns: Figure[int] = Field(ABSENT, description="to")
+    global_batch: Figure[int] = Field(ABSENT, description="samples of a step with the changes, all ranks")
+    ns_per_sample: Figure[float] = Field(ABSENT, description="that step / its samples")
 
 
 class WhatIf(Figures):

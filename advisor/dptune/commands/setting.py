@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dptune.errors import UsageError
-from dptune.knobs import Value, knob, written
+from dptune.knobs import Knob, Value, knob, written
 
 LARGEST_BYTES = 64 * 2**20
 _LONGEST_SHOWN = 60
@@ -32,7 +32,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Value]:
     return {**found, **parsed(args.settings)}
 
 
-def parsed(words: Sequence[str]) -> dict[str, Value]:
+def parsed(words: Sequence[str], named: Callable[[str], Knob] = knob) -> dict[str, Value]:
     """Settings from `knob=value` words; raises UsageError on the first that is none, or that stands there twice."""
     found: dict[str, Value] = {}
     for word in words:
@@ -41,7 +41,7 @@ def parsed(words: Sequence[str]) -> dict[str, Value]:
             raise UsageError(f"--set takes a knob and its value: '{word}'", "like --set ddp.bucket_cap_mb=1")
         if name in found:
             raise UsageError(f"{name} is set twice", "give it one value")
-        found[name] = knob(name).parse(text)
+        found[name] = named(name).parse(text)
     return found
 
 

@@ -6,7 +6,9 @@ same without any change is from the measured step is printed first: everything b
 far off, nothing is predicted.
 
 --set gives changes, predicted together. --sweep tries values of one knob beside them; without values it tries usual
-ones. `dptune verify` runs a change, and tells what it is really worth.
+ones. `dptune verify` runs a change, and tells what it is really worth. Beside knobs, a prediction can change what no
+script sets: link.alpha_us and link.gb_per_s (another link), world_size (up to 8 times the ranks recorded, each with the
+batch it has), straggler.removed.
 
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 
@@ -14,6 +16,7 @@ examples:
   dptune whatif --set ddp.no_sync=true
   dptune whatif dptune-runs/latest --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
   dptune whatif --sweep ddp.bucket_cap_mb=0.5,1,5,25 --format json
+  dptune whatif --sweep world_size=4,8,16
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     """The sets of changes: what is set, and with it each value of the sweep."""
-    together = parsed(args.settings)
+    from dptune.whatif.scenarios import named
+
+    together = parsed(args.settings, named)
     if args.sweep is None:
         if not together:
             raise UsageError("there is nothing to predict", "--set KNOB=VALUE, or --sweep KNOB")
@@ -78,10 +83,10 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
 
 
 def _swept(text: str) -> list[dict[str, Value]]:
-    from dptune.knobs import knob
+    from dptune.whatif.scenarios import named
 
     name, _, values = text.partition("=")
-    one = knob(name)
+    one = named(name)
     if not values and one.kind is bool:
         values = "true,false"
     values = values or _USUAL.get(name, "")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.knobs import written
+from dptune.knobs import KNOBS, written
 from dptune.predicted import Prediction, WhatIf
 from dptune.present.advice import change
 from dptune.present.amounts import Hole, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
-_COLUMNS = (Column("with", right=False), Column("step ms"), Column("from"), Column("to"), Column("change", right=False))
+_COLUMNS = (
+    Column("with", right=False),
+    Column("step ms"),
+    Column("from"),
+    Column("to"),
+    Column("samples"),
+    Column("time per sample", right=False),
+)
 
 
 def page(told: WhatIf, width: int) -> Iterator[Line]:
@@ -32,17 +39,29 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
             yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
         return
-    yield from table(_COLUMNS, [_row(one, measured_ns) for one in told.predictions], width)
-    best = min((one for one in told.predictions if one.known("step_ns")), key=lambda one: one.step_ns, default=None)
-    if best is not None:
+    yield from table(_COLUMNS, [_row(one, told) for one in told.predictions], width)
+    best = min(
+        (one for one in told.predictions if one.known("step_ns")), key=lambda one: _times(one, told), default=None
+    )
+    if best is not None and set(best.changes) <= set(KNOBS):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
         yield from wrapped(f"Prove it: dptune verify {settings}", width)
 
 
-def _row(one: Prediction, measured_ns: int) -> list[Cell]:
+def _times(one: Prediction, told: WhatIf) -> float:
+    """The time per sample with the changes / without; per step where the batch is not known."""
+    times = one.step_ns / told.measured_ns
+    before, after = told.known("global_batch"), one.known("global_batch")
+    return times * before / after if before and after else times
+
+
+def _row(one: Prediction, told: WhatIf) -> list[Cell]:
     name = ", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items())
     if one.known("step_ns") is None:
         why = Hole(one.missing["step_ns"])
-        return [name, why, why, why, ""]
-    return [name, ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns), change(one.step_ns / measured_ns)]
+        return [name, why, why, why, "", ""]
+    batch = one.known("global_batch")
+    samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)
+    times = [ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns)]
+    return [name, *times, samples, change(_times(one, told))]

@@ -17,11 +17,12 @@ from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.facts import DdpFacts, Facts, Window
 from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps
-from dptune.whatif.model import Pass, RankStep, StepModel
+from dptune.whatif.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.timeline import Timeline, timeline
 from dptune.whatif.wire import Link
 
 LANES = {"gloo": 2, "nccl": 1}  # of a process group: gloo's threads, NCCL's stream
+_OPERATOR_NS = 1500.0  # of an operator is its call, however much it computes: some 1 to 3 us in torch's eager mode
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
 
 
@@ -50,7 +51,39 @@ def build(run: Run, measured: Measured) -> StepModel:
         link=_link(link_figures(measured), ddp.backend or "gloo"),
         start_ns=median(own.start_ns / stretch[rank] for rank, own in timelines.items()),
         copy_ns_per_byte=copy_ns / max(1, sum(gradients)),
+        fixed_share=_fixed_share(timelines, stretch),
+        loading=_loading(run.facts),
         samples=samples,
+    )
+
+
+def _fixed_share(timelines: dict[int, Timeline], stretch: dict[int, float]) -> float:
+    """The part of forward and backward that calls of operators take: the median over ranks."""
+    shares = []
+    for rank, own in timelines.items():
+        computed = median(sum(one.forward_ns + one.backward_ns for one in step.passes) for step in own.steps)
+        shares.append(min(1.0, own.operators * _OPERATOR_NS * stretch[rank] / max(1.0, computed)))
+    return median(shares)
+
+
+def _loading(facts: dict[int, Facts]) -> Loading | None:
+    """How batches come, of the first rank; None where it drew from no loader or from several."""
+    first = facts[min(facts)]
+    loaders = [one for one in first.loaders if one.batches_drawn]
+    window = first.window("unprofiled")
+    if len(loaders) != 1 or window is None or not loaders[0].batch_size:
+        return None
+    (loader,) = loaders
+    batches, waited = sum(window.loader_batches), sum(window.loader_wait_ns)
+    cores = first.device.usable_cores if first.device and first.device.usable_cores else 1
+    neighbours = sum(own.host == first.host for own in facts.values())
+    prepare = waited / batches if batches and not loader.num_workers else None
+    return Loading(
+        batch=loader.batch_size or 0,
+        workers=loader.num_workers or 0,
+        prepare_ns=prepare,
+        computing=sum(window.loader_cpu_ns) / waited if waited else 0.0,
+        cores_per_rank=cores / max(1, neighbours),
     )
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.buckets import Caps
-from dptune.whatif.model import RankStep, StepModel
+from dptune.whatif.model import Loading, Pass, RankStep, StepModel
+from dptune.whatif.replay import step_ns
 
+MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most of it
 Changing = Callable[[StepModel, Value], StepModel]
 
 
 def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """The model after all changes together; raises Missing for a knob that no model tells of."""
-    for name, value in settings.items():
+    for name, value in sorted(settings.items(), key=lambda one: one[0] not in _FIRST):
         if name not in CHANGES:
             raise Missing(f"no step model tells what {name} does")
         model = CHANGES[name](model, value)
@@ -62,10 +65,163 @@ def _comm_hook(model: StepModel, value: Value) -> StepModel:
     )
 
 
+def _workers(model: StepModel, value: Value) -> StepModel:
+    """As many batches at once as there are workers; each computes on a core, as far as there are cores."""
+    loading, workers = _loading(model), int(value or 0)
+    if workers == loading.workers:
+        return model
+    if loading.prepare_ns is None:
+        raise Missing("workers prepare batches already, so how long one takes is not seen")
+    if not workers:
+        raise Missing("the loader has no workers")
+    supply = dict.fromkeys(model.steps, loading.prepare_ns / workers)
+    without = replace(model, supply_ns=supply, loading=replace(loading, workers=workers))
+    passes = max(len(step.passes) for steps in model.steps.values() for step in steps)
+    step = step_ns(replace(without, supply_ns=dict.fromkeys(model.steps, 0.0)))
+    wanted = 1 + loading.computing * min(workers, passes * loading.prepare_ns / step)
+    crowding = max(1.0, wanted / loading.cores_per_rank)
+    slower = _computing(without, crowding)
+    return replace(slower, supply_ns={rank: one * crowding for rank, one in supply.items()})
+
+
+def _batch(model: StepModel, value: Value) -> StepModel:
+    """Forward, backward and the preparing of batches grow with the batch, but for a fixed share; the rest does not."""
+    loading = _loading(model)
+    times = int(value or 0) / loading.batch
+    if not times:
+        raise Missing("a batch holds a sample at least")
+    grown = model.fixed_share + (1 - model.fixed_share) * times
+
+    def of(one: Pass) -> Pass:
+        return Pass(
+            one.loader_ns * times,
+            one.forward_ns * grown,
+            one.backward_ns * grown,
+            tuple(ready * grown for ready in one.ready_ns),
+        )
+
+    prepare = None if loading.prepare_ns is None else loading.prepare_ns * times
+    return replace(
+        model,
+        steps=_each_pass(model, of),
+        loading=replace(loading, batch=int(value or 0), prepare_ns=prepare),
+        supply_ns={rank: every * times for rank, every in model.supply_ns.items()},
+        samples=None if model.samples is None else model.samples * times,
+    )
+
+
+def _straggler(model: StepModel, value: Value) -> StepModel:
+    """Of each part of a step every rank takes the median over ranks."""
+    if not value:
+        return model
+    count = min(map(len, model.steps.values()))
+    middle = [_middle([steps[at] for steps in model.steps.values()]) for at in range(count)]
+    supply = dict.fromkeys(model.supply_ns, median(model.supply_ns.values())) if model.supply_ns else {}
+    return replace(model, steps=dict.fromkeys(model.steps, middle), supply_ns=supply)
+
+
+def _middle(steps: Sequence[RankStep]) -> RankStep:
+    if len({tuple(len(one.ready_ns) for one in step.passes) for step in steps}) != 1:
+        raise Missing("the ranks do not compute alike")
+    passes = []
+    for same in zip(*(step.passes for step in steps), strict=True):
+        ready = zip(*(one.ready_ns for one in same), strict=True)
+        passes.append(
+            Pass(
+                median(one.loader_ns for one in same),
+                median(one.forward_ns for one in same),
+                median(one.backward_ns for one in same),
+                tuple(median(times) for times in ready),
+            )
+        )
+    return RankStep(tuple(passes), median(step.after_ns for step in steps))
+
+
+def _alpha(model: StepModel, value: Value) -> StepModel:
+    return replace(model, link=replace(model.link, alpha_ns=float(value or 0) * 1e3))
+
+
+def _rate(model: StepModel, value: Value) -> StepModel:
+    return replace(model, link=replace(model.link, bytes_per_ns=float(value or 0)))
+
+
+def _world_size(model: StepModel, value: Value) -> StepModel:
+    """Further ranks compute as those recorded do, in other steps; a ring has (n - 1) times the latency of a pair.
+
+    A ring of n moves 2 (n - 1) / n of the bytes over each link. Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce
+    algorithms", J. Parallel Distrib. Comput. 69 (2009).
+    """
+    before, ranks = len(model.steps), int(value or 0)
+    if not 2 <= ranks <= MOST_TIMES * before:
+        raise Missing(f"the model tells of 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times those recorded")
+    if before < 2:
+        raise Missing("one rank exchanges nothing")
+    recorded = list(model.steps.values())
+    steps = {rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)}
+    share = (2 * (ranks - 1) / ranks) / (2 * (before - 1) / before)
+    link = replace(
+        model.link,
+        alpha_ns=model.link.alpha_ns * (ranks - 1) / (before - 1),
+        bytes_per_ns=model.link.bytes_per_ns / share,
+    )
+    supply = list(model.supply_ns.values())
+    return replace(
+        model,
+        steps=steps,
+        link=link,
+        supply_ns={rank: supply[rank % before] for rank in range(ranks)} if supply else {},
+        samples=None if model.samples is None else model.samples * ranks / before,
+    )
+
+
+def _turned(steps: Sequence[RankStep], by: int) -> list[RankStep]:
+    at = by % len(steps)
+    return [*steps[at:], *steps[:at]]
+
+
+def _loading(model: StepModel) -> Loading:
+    if model.loading is None:
+        raise Missing("the script draws from no DataLoader that was recorded, or from several")
+    return model.loading
+
+
+def _computing(model: StepModel, times: float) -> StepModel:
+    """Everything that the ranks' own threads compute takes so many times as long."""
+
+    def of(one: Pass) -> Pass:
+        return Pass(
+            one.loader_ns,
+            one.forward_ns * times,
+            one.backward_ns * times,
+            tuple(ready * times for ready in one.ready_ns),
+        )
+
+    steps = {
+        rank: [replace(step, after_ns=step.after_ns * times) for step in own]
+        for rank, own in _each_pass(model, of).items()
+    }
+    return replace(model, steps=steps)
+
+
+def _each_pass(model: StepModel, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
+    return {
+        rank: [replace(step, passes=tuple(of(one) for one in step.passes)) for step in steps]
+        for rank, steps in model.steps.items()
+    }
+
+
 CHANGES: dict[str, Changing] = {
     "ddp.bucket_cap_mb": _bucket_cap,
     "ddp.bucket_cap_mb_list": _bucket_caps,
     "ddp.first_bucket_mb": _first_bucket,
     "ddp.no_sync": _no_sync,
     "ddp.comm_hook": _comm_hook,
+    "loader.num_workers": _workers,
+    "loader.batch_size": _batch,
+    "straggler.removed": _straggler,
+    "link.alpha_us": _alpha,
+    "link.gb_per_s": _rate,
+    "world_size": _world_size,
 }
+# World size and batch first: what else is asked for is of the ranks and the batch that there are then.
+_FIRST = ("world_size", "loader.batch_size")

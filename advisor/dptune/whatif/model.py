@@ -33,6 +33,21 @@ class RankStep:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """How batches come: the batch of a rank, the processes that prepare them, and what one takes to prepare, ns.
+
+    `prepare_ns` is None where workers prepare them already: how long one takes then is not seen. `computing` is the
+    part of it in which a core computes; `cores_per_rank` are those of its host that a rank may use.
+    """
+
+    batch: int
+    workers: int
+    prepare_ns: float | None
+    computing: float
+    cores_per_rank: float
+
+
+@dataclass(frozen=True)
 class StepModel:
     """Everything a replay needs.
 
@@ -40,7 +55,7 @@ class StepModel:
     takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
-    recorded. `samples` is the global batch.
+    recorded. `fixed_share` is the part of forward and backward that does not grow with the batch.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -52,4 +67,6 @@ class StepModel:
     prepare_ns_per_byte: float = 0.0
     wire_share: float = 1.0
     supply_ns: Mapping[int, float] = field(default_factory=dict)
+    fixed_share: float = 0.0
+    loading: Loading | None = None
     samples: float | None = None

@@ -1,8 +1,9 @@
 """Predictions with their intervals, and the replay error that they rest on.
 
 A prediction is the measured step plus what the replay says the changes add or save. Its interval spans that difference
-over what the link may be (the low and high of its fit) and over either half of the recorded steps, and is widened by
-what the unchanged replay is off, and by how well the measured step is known.
+over what the link may be (the low and high of its fit), over what part of the compute does not grow with the batch, and
+over either half of the recorded steps, and is widened by what the unchanged replay is off, and by how well the measured
+step is known.
 """
 
 from __future__ import annotations
@@ -58,12 +59,19 @@ def _prediction(
         why = f"the unchanged replay misses the measured step by {error:.0%}: that is too much to predict from"
         return Prediction.only(why, changes=dict(changes))
     try:
-        difference = step_ns(changed(model, changes)) - step_ns(model)
+        other = changed(model, changes)
+        difference = step_ns(other) - step_ns(model)
         others = [step_ns(changed(one, changes)) - step_ns(one) for one in _variants(model, measured)]
     except Missing as lack:
         return Prediction.only(lack.reason, changes=dict(changes))
+    figures = {
+        "global_batch": None if other.samples is None else round(other.samples),
+        "ns_per_sample": None if other.samples is None else (step + difference) / other.samples,
+    }
     return Prediction(
         changes=dict(changes),
+        **figures,
+        missing={name: measured.missing["samples_per_step"] for name, value in figures.items() if value is None},
         step_ns=round(step + difference),
         low_ns=round(max(0.0, step + min(difference, *others) - slack_ns)),
         high_ns=round(step + max(difference, *others) + slack_ns),
@@ -79,6 +87,8 @@ def _variants(model: StepModel, measured: Measured) -> Iterator[StepModel]:
         slow = (link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor)
         for alpha, rate in (quick, slow):
             yield replace(model, link=Link(alpha, rate, model.link.lanes))
+    for share in (0.5, 2.0):
+        yield replace(model, fixed_share=min(1.0, share * model.fixed_share))
     count = min(map(len, model.steps.values()))
     if count > 1:
         for half in (slice(0, count // 2), slice(count // 2, count)):

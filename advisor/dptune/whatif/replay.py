@@ -51,8 +51,7 @@ def _started(rank: int, one: Pass, now: float, supplied: dict[int, float], model
     every = model.supply_ns.get(rank)
     if every is None:
         return now + one.loader_ns + one.forward_ns
-    # Workers are not far behind: what they prepare ahead is as much as they are asked for.
-    supplied[rank] = max(supplied[rank] + every, now - every)
+    supplied[rank] = max(supplied[rank] + every, now - every)  # workers do not prepare far ahead
     return max(now, supplied[rank]) + one.forward_ns
 
 

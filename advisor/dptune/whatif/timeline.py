@@ -33,11 +33,13 @@ class Timeline:
     """The steps of one rank as recorded, and the median time, ns, that starting one exchange takes on its thread.
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
+    `operators` is how many a step runs, the median.
     """
 
     steps: tuple[RankStep, ...]
     start_ns: float
     copy_ns: float
+    operators: float
 
 
 def timeline(view: RankView) -> Timeline:
@@ -53,17 +55,19 @@ def timeline(view: RankView) -> Timeline:
     copies = columns.rows(None, lambda name: name == _COPY)
     loader = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER))
     forward = columns.rows(RANGE_CATEGORIES, lambda name: name == _FORWARD)
-    found, copied = [], []
+    operators = columns.rows({"cpu_op"})
+    found, copied, counts = [], [], []
     for step in view.steps:
         inside = [_within(columns, rows, step) for rows in (evaluated, ready, starts, copies, loader, forward)]
         if len(inside[0]):
             found.append(_step(columns, step, *inside))
             copied.append(float(columns.dur_ns[inside[3]].sum()))
+            counts.append(len(_within(columns, operators, step)))
     if not found:
         raise Missing("no recorded step holds a backward pass")
     synchronised = max(sum(bool(one.ready_ns) for one in step.passes) for step in found)
     start_ns = float(np.median(columns.dur_ns[starts])) if len(starts) else 0.0
-    return Timeline(tuple(found), start_ns, float(np.median(copied)) / max(1, synchronised))
+    return Timeline(tuple(found), start_ns, float(np.median(copied)) / max(1, synchronised), float(np.median(counts)))
 
 
 def _within(columns: Columns, rows: Ints, step: Step) -> Ints:

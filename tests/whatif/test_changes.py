@@ -1,0 +1,139 @@
+"""Changes of a step model, each with figures by hand."""
+
+import pytest
+
+from dptune.knobs import KNOBS
+from dptune.measured import Missing
+from dptune.whatif.buckets import Caps
+from dptune.whatif.changes import CHANGES, changed
+from dptune.whatif.model import Loading, Pass, RankStep, StepModel
+from dptune.whatif.replay import step_ns
+from dptune.whatif.scenarios import SCENARIOS
+from dptune.whatif.wire import Link
+
+
+def model(*ranks, **more):
+    """Ranks of one step each: 60 bytes in one bucket at 1 byte per ns."""
+    given = {"gradient_bytes": (30, 30), "caps": Caps((100,)), "link": Link(0, 1.0), **more}
+    return StepModel(steps={rank: [step] for rank, step in enumerate(ranks)}, **given)
+
+
+def step(*passes, after=50.0):
+    return RankStep(passes, after)
+
+
+def one(ready=(10.0, 50.0), backward=60.0, forward=100.0, loader=0.0):
+    return Pass(loader, forward, backward, tuple(ready))
+
+
+def test_smaller_buckets_hide_the_first():
+    """One bucket: 100 + 50 + 60 + 50. Two: the first is over by 140, the second from 150 to 180; then 50."""
+    before = model(step(one()), step(one()))
+    assert step_ns(before) == pytest.approx(260)
+    assert step_ns(changed(before, {"ddp.bucket_cap_mb_list": "0.000001"})) == pytest.approx(230)
+    assert changed(before, {"ddp.bucket_cap_mb": None}).caps == Caps.of()
+
+
+def test_no_sync_leaves_the_exchange_to_the_last_pass():
+    """Two passes of 100 + 50 + 60, then 50; the first without its exchange takes 160."""
+    before = model(step(one(), one()), step(one(), one()))
+    assert step_ns(before) == pytest.approx(210 + 210 + 50)
+    after = changed(before, {"ddp.no_sync": True})
+    assert step_ns(after) == pytest.approx(160 + 210 + 50)
+    assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
+
+
+def test_a_hook_of_16_bits_moves_half_and_casts_twice():
+    """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50."""
+    before = model(step(one()), step(one()), copy_ns_per_byte=0.1)
+    assert step_ns(before) == pytest.approx(266)
+    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(248)
+    with pytest.raises(Missing, match="powersgd"):
+        changed(before, {"ddp.comm_hook": "powersgd"})
+
+
+LOADING = Loading(batch=8, workers=0, prepare_ns=400.0, computing=0.0, cores_per_rank=1.0)
+
+
+def test_workers_prepare_batches_side_by_side():
+    """Without: 400 + 260. With one a batch comes every 400, with two every 200: the step's own 260 are longer."""
+    before = model(step(one(loader=400)), step(one(loader=400)), loading=LOADING)
+    assert step_ns(before) == pytest.approx(660)
+    assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(400)
+    assert step_ns(changed(before, {"loader.num_workers": 2})) == pytest.approx(260)
+
+
+def test_workers_that_compute_share_the_cores():
+    """One core for a rank: its 200 of compute and as much of a worker as the step uses of it, 1 + 200 / 260 on it."""
+    computing = Loading(batch=8, workers=0, prepare_ns=200.0, computing=1.0, cores_per_rank=1.0)
+    before = model(step(one(loader=200)), step(one(loader=200)), loading=computing)
+    slower = 1 + 200 / 260
+    assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(slower * (100 + 50 + 50) + 60)
+
+
+def test_twice_the_batch_is_twice_the_compute_but_for_the_fixed_share():
+    """A quarter fixed: 1.75 times forward and the way to the last gradient; the exchange and the rest as before."""
+    before = model(step(one()), step(one()), loading=LOADING, fixed_share=0.25, samples=16)
+    after = changed(before, {"loader.batch_size": 16})
+    assert step_ns(after) == pytest.approx(1.75 * 150 + 60 + 50)
+    assert after.samples == 32
+
+
+def test_the_batch_changes_before_the_workers():
+    before = model(step(one(loader=400)), step(one(loader=400)), loading=LOADING)
+    after = changed(before, {"loader.num_workers": 1, "loader.batch_size": 16})
+    assert step_ns(after) == pytest.approx(800)  # a batch of twice the samples every 800
+
+
+def test_without_the_straggler_all_are_like_the_middle():
+    before = model(step(one()), step(one()), step(one(forward=300)))
+    assert step_ns(before) == pytest.approx(460)
+    assert step_ns(changed(before, {"straggler.removed": True})) == pytest.approx(260)
+
+
+def test_another_link():
+    """Twice the rate and 5 ns: 100 + 50 + 5 + 30 + 50."""
+    before = model(step(one()), step(one()))
+    after = changed(before, {"link.gb_per_s": 2.0, "link.alpha_us": 0.005})
+    assert step_ns(after) == pytest.approx(235)
+
+
+def test_a_ring_of_four():
+    """Of two ranks a link carries all bytes, of four 1.5 times: 90; the latency of 10 is that of 3 hops: 30."""
+    before = model(step(one()), step(one()), link=Link(10, 1.0), samples=16)
+    assert step_ns(before) == pytest.approx(270)
+    after = changed(before, {"world_size": 4})
+    assert step_ns(after) == pytest.approx(100 + 50 + 30 + 90 + 50)
+    assert after.samples == 32
+    with pytest.raises(Missing, match="2 to 16 ranks"):
+        changed(before, {"world_size": 32})
+
+
+def test_what_no_model_tells_of_is_missing():
+    before = model(step(one()), step(one()))
+    for settings in ({"cudnn.benchmark": True}, {"loader.num_workers": 2}, {"loader.batch_size": 4}):
+        with pytest.raises(Missing):
+            changed(before, settings)
+
+
+# No model tells of them yet.
+WITHOUT = {
+    "ddp.broadcast_buffers",
+    "ddp.find_unused_parameters",
+    "ddp.gradient_as_bucket_view",
+    "ddp.static_graph",
+    "loader.persistent_workers",
+    "loader.pin_memory",
+    "loader.prefetch_factor",
+    "precision.autocast",
+    "precision.float32_matmul",
+    "cudnn.allow_tf32",
+    "cudnn.benchmark",
+    "optimizer.foreach",
+    "optimizer.fused",
+}
+
+
+def test_every_knob_is_predicted_or_named_here():
+    assert set(KNOBS) - set(CHANGES) == WITHOUT
+    assert set(CHANGES) - set(KNOBS) == set(SCENARIOS)
