@@ -114,6 +114,18 @@ def test_things_without_a_hash(profile: Callable[..., Run]) -> None:
     assert run.facts().loaders[0].where == "train.py:13"
 
 
+@pytest.mark.parametrize("options", ["", ", num_workers=1"])
+def test_a_loader_that_only_the_loop_holds_is_among_the_facts(profile: Callable[..., Run], options: str) -> None:
+    body = f"""
+    for batch in torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=4{options}): train()
+    """
+    run = profile(START + body, *SHORT)
+    assert run.status == 0, run.err
+    (loader,) = run.facts().loaders
+    assert (loader.where, loader.batch_size) == ("train.py:11", 4)
+    assert loader.batches_drawn
+
+
 def test_validation_batches_are_no_samples_of_a_step(profile: Callable[..., Run]) -> None:
     body = """
     data = torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=4)

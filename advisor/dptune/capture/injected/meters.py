@@ -91,7 +91,15 @@ class Meters:
 
     def _meter_loader(self) -> None:
         iterator = dataloader._BaseDataLoaderIter
-        draw = iterator.__next__
+        begin, draw = iterator.__init__, iterator.__next__
+
+        @functools.wraps(begin)
+        def begun_by(this: Any, loader: Any) -> None:
+            begin(this, loader)
+            if not loader.persistent_workers:  # such a one holds its iterator
+                this.dptune_loader = loader  # of `for batch in DataLoader(...)` nothing else would be left to read
+
+        iterator.__init__ = begun_by  # type: ignore[method-assign, assignment]
 
         @functools.wraps(draw)
         def metered(this: Any) -> Any:
