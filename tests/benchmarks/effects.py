@@ -12,22 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from overhead import commit, machine
+from wired import SLOW, recorded, settle, shaped, verified
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))
-from tests.testbed.network import SLOW, shaped  # noqa: E402 - a script's own folder is what Python looks in
-
-RESULTS = HERE / "results" / "effects.json"
-DPTUNE = (sys.executable, "-m", "dptune")
+RESULTS = Path(__file__).parent / "results" / "effects.json"
 # name of the change: the options of the script, what is set on both sides, and what in B alone
 CHANGES: dict[str, tuple[str, str, str]] = {
     "no_sync": ("--accumulate 4", "", "ddp.no_sync=true"),
@@ -50,36 +42,9 @@ def compared(work: Path, name: str) -> dict[str, Any]:
     """One change, made or gone on with."""
     options, both, b = CHANGES[name]
     place = work / "-".join(["base", *options.split(), *both.split()]).replace("=", "-")
-    folder = place / "run"  # trials run in a copy of its folder
-    if not (folder / "run.json").exists():
-        place.mkdir(exist_ok=True)
-        for file in ("on_the_wire.py", "on_the_wire.sh"):
-            (place / file).write_bytes((HERE / file).read_bytes())
-        windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0")
-        setting = ("--set", both) if both else ()
-        script = ("sh", "on_the_wire.sh", *options.split())
-        words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *windows, *setting, *script]
-        subprocess.run(words, cwd=place, check=True)
-    words = [*DPTUNE, "verify", str(folder), "--format", "json", "--set", b]
-    done = subprocess.run(words, cwd=work, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}")
-    proof = json.loads(done.stdout)
-    kept = (
-        "outcome",
-        "ended",
-        "objective",
-        "a_step_ns",
-        "b_step_ns",
-        "ratio",
-        "low_ratio",
-        "high_ratio",
-        "fast_ratio",
-        "learning",
-    )
-    told = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "samples_per_step")
-    trials = [{field: one[field] for field in told} for one in proof["trials"]]
-    return {"name": name, "options": options, "both": both, "b": b, **{k: proof[k] for k in kept}, "trials": trials}
+    windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0")
+    found = verified(recorded(place, options, both, windows), b)
+    return {"name": name, "options": options, "both": both, "b": b, **found}
 
 
 def collect(work: Path) -> dict[str, Any]:
@@ -88,9 +53,7 @@ def collect(work: Path) -> dict[str, Any]:
     results.update(machine=machine(), command="python tests/benchmarks/effects.py")
     made = {one["name"] for one in results["changes"]}
     with shaped(SLOW) as nodes:
-        for i, node in enumerate(nodes):
-            os.environ[f"NODE_{i}"] = shlex.join(node.command())
-        os.environ.update(MASTER_ADDR=nodes[0].address, MASTER_PORT="29733", PYTHON=sys.executable)
+        settle(nodes)
         for name in CHANGES:
             if name not in made:
                 results["changes"].append({"commit": commit(), **compared(work, name)})
@@ -113,7 +76,7 @@ def table(results: dict[str, Any]) -> str:
         lines.append(
             f"{one['name']:15s} {script:15s} {one['a_step_ns'] / 1e6:5.0f} {one['b_step_ns'] / 1e6:7.0f}"
             f"   {one['objective'].split()[-1]:6s}{one['ratio']:5.3f}  {between:16s} {one['outcome']:13s}"
-            f" {one['learning']['outcome']:9s} {len(one['trials']):3d} {seconds:5.0f}"
+            f" {one['learning']:9s} {len(one['trials']):3d} {seconds:5.0f}"
         )
     return "\n".join(lines)
 

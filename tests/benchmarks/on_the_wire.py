@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
+parser.add_argument("--model", choices=("plain", "many", "large", "transformer"), default="plain")
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--load-ms", type=float, default=0.0, help="to prepare a batch, without the processor")
 args = parser.parse_args()
@@ -35,8 +36,21 @@ class Samples(Dataset):
 torch.manual_seed(0)
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-layers = [layer for _ in range(9) for layer in (nn.Linear(256, 256), nn.ReLU())]
-model = DistributedDataParallel(nn.Sequential(*layers))  # 2.4 MB of gradients
+MODELS = {
+    "plain": lambda: nn.Sequential(*[one for _ in range(9) for one in (nn.Linear(256, 256), nn.ReLU())]),  # 2.4 MB
+    "many": lambda: nn.Sequential(  # 120 small layers, 2.0 MB
+        *[one for _ in range(60) for one in (nn.Linear(256, 16), nn.Linear(16, 256), nn.LayerNorm(256))]
+    ),
+    "large": lambda: nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 256)),  # 4.2 MB in two
+    "transformer": lambda: nn.Sequential(  # tokens of 32, 1.7 MB
+        nn.Unflatten(1, (8, 32)),
+        nn.Linear(32, 128),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 3),
+        nn.Linear(128, 32),
+        nn.Flatten(1),
+    ),
+}
+model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))
 late_s = float(os.environ.get("STRAGGLE_MS", "0")) / 1e3 if dist.get_rank() == 1 else 0.0
 

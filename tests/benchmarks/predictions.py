@@ -1,0 +1,152 @@
+"""How good `dptune whatif` is: changes predicted from a recording, written down, and only then run by `dptune verify`.
+
+    python tests/benchmarks/predictions.py                predict and run what is missing, print the table
+    python tests/benchmarks/predictions.py --table        print the table of what there is
+
+Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
+as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
+bad settings. A case is recorded and predicted by itself; all predictions of a wire are written down before the first of
+its changes is run. It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine
+should be idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from overhead import commit, machine
+from wired import DPTUNE, FAST, SLOW, recorded, settle, shaped, swept, verified
+
+RESULTS = Path(__file__).parent / "results" / "predictions.json"
+WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
+WINDOWS = ("--warmup", "5", "--unprofiled", "40", "--lean", "8", "--rich", "0")
+
+
+class Case(NamedTuple):
+    """Options of the script, what is set on both sides, what in B alone, and how a prediction speaks of that."""
+
+    options: str
+    both: str
+    b: str
+    predicted: str = ""
+
+
+CASES = {
+    "bucket 0.05": Case("--model plain", "", "ddp.bucket_cap_mb=0.05"),
+    "fp16": Case("--model plain", "", "ddp.comm_hook=fp16"),
+    "no_sync of 4": Case("--model plain --accumulate 4", "", "ddp.no_sync=true"),
+    "2 workers": Case("--model plain --load-ms 60", "", "loader.num_workers=2"),
+    "no straggler": Case("--model plain", "env.STRAGGLE_MS=50", "env.STRAGGLE_MS=0", "straggler.removed=true"),
+    "many, bucket 0.1": Case("--model many", "", "ddp.bucket_cap_mb=0.1"),
+    "many, batch x2": Case("--model many", "", "loader.batch_size=128"),
+    "large, bf16": Case("--model large --batch 256", "", "ddp.comm_hook=bf16"),
+    "large, no_sync of 2": Case("--model large --accumulate 2", "", "ddp.no_sync=true"),
+    "transformer, bucket 0.1": Case("--model transformer", "", "ddp.bucket_cap_mb=0.1"),
+    "transformer, fp16": Case("--model transformer", "", "ddp.comm_hook=fp16"),
+    "from 0.05 to default": Case("--model plain", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
+    "from 100 to 0.5": Case("--model transformer --batch 256", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=0.5"),
+}
+
+
+def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
+    """What whatif says from the recording."""
+    words = [*DPTUNE, "whatif", str(folder), "--links", str(links), "--format", "json", "--no-cache"]
+    done = subprocess.run([*words, "--set", case.predicted or case.b], capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
+    told = json.loads(done.stdout)
+    kept = {name: told[name] for name in ("measured_ns", "replayed_ns", "error_share")}
+    (one,) = told["predictions"]
+    return {**kept, **{name: one[name] for name in ("step_ns", "low_ns", "high_ns", "missing")}}
+
+
+def collect(work: Path) -> dict[str, Any]:
+    """Wire by wire: predict what was not predicted, then run what was not run."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
+    results.update(machine=machine(), command="python tests/benchmarks/predictions.py")
+    cases = results["cases"]
+    for name, wire in WIRES.items():
+        with shaped(wire) if wire else contextlib.nullcontext([]) as nodes:
+            settle(nodes)
+            place = work / name.replace(" ", "-").replace("/", "-")
+            links = swept(nodes, place)
+            folders = {}
+            for number, (title, case) in enumerate(CASES.items()):
+                folders[title] = recorded(place / str(number), case.options, case.both, WINDOWS)
+                key = f"{name}: {title}"
+                if key not in cases:
+                    cases[key] = {"commit": commit(), "predicted": predicted(folders[title], links, case)}
+                    RESULTS.write_text(json.dumps(results) + "\n")
+            for title, case in CASES.items():
+                one = cases[f"{name}: {title}"]
+                if "found" not in one:
+                    one["found"] = verified(folders[title], case.b)
+                    RESULTS.write_text(json.dumps(results) + "\n")
+                    print(f"{name}: {title}: {_row(one)}", file=sys.stderr, flush=True)
+    return results
+
+
+def _error(one: dict[str, Any]) -> float | None:
+    """(predicted - measured) / measured, of the step with the change."""
+    step, measured = one["predicted"]["step_ns"], one.get("found", {}).get("b_step_ns")
+    return None if not step or not measured else (step - measured) / measured
+
+
+def _row(one: dict[str, Any]) -> str:
+    told, found, error = one["predicted"], one.get("found", {}), _error(one)
+    before, after = found.get("a_step_ns"), found.get("b_step_ns")
+    ms = [f"{value / 1e6:7.1f}" if value else "      -" for value in (before, after, told["step_ns"])]
+    between = f"{told['low_ns'] / 1e6:.1f} to {told['high_ns'] / 1e6:.1f}" if told["step_ns"] else "-"
+    off = "-" if error is None else f"{100 * error:+.1f} %"
+    replay = "-" if told["error_share"] is None else f"{100 * told['error_share']:.1f} %"
+    return f"{ms[0]} {ms[1]} {ms[2]}  {between:16s} {off:>8s} {replay:>8s}"
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text."""
+    cases = results["cases"]
+    commits = ", ".join(dict.fromkeys(one["commit"] for one in cases.values()))
+    lines = [f"machine: {results['machine']}; commits: {commits}", ""]
+    lines.append("case                                 before   after  predicted  from to             off   replay")
+    lines += [f"{name:36s}{_row(one)}" for name, one in cases.items()]
+    told = [one for one in cases.values() if _error(one) is not None]
+    if told:
+        errors = [abs(_error(one) or 0.0) for one in told]
+        nothing = [abs(one["found"]["a_step_ns"] / one["found"]["b_step_ns"] - 1) for one in told]
+        inside = [
+            one["predicted"]["low_ns"] <= one["found"]["b_step_ns"] <= one["predicted"]["high_ns"] for one in told
+        ]
+        widths = [
+            (one["predicted"]["high_ns"] - one["predicted"]["low_ns"]) / one["found"]["b_step_ns"] for one in told
+        ]
+        for name, values in (("whatif", errors), ("no change at all", nothing)):
+            average, middle, worst = (100 * of(values) for of in (mean, median, max))
+            lines.append(
+                f"{name}: {len(values)} cases, error mean {average:.1f} %, median {middle:.1f} %, worst {worst:.1f} %"
+            )
+        lines.append(
+            f"inside the interval {100 * mean(inside):.0f} %, median width {100 * median(widths):.1f} % of the step"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Collect, then print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-predictions"
+    parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    print(table(json.loads(RESULTS.read_text()) if args.table else collect(args.work)))
+
+
+if __name__ == "__main__":
+    main()

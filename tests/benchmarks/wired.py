@@ -1,0 +1,79 @@
+"""What the benchmarks on a shaped network have in common: two ranks on two nodes, recorded and verified from here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+from tests.testbed.network import FAST, SLOW, Node, shaped  # noqa: E402 - Python looks in a script's own folder
+
+__all__ = ["FAST", "SLOW", "recorded", "settle", "shaped", "swept", "verified"]
+
+DPTUNE = (sys.executable, "-m", "dptune")
+_TRIAL = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "samples_per_step")
+_PROOF = ("outcome", "decided_by", "ended", "objective", "a_step_ns", "b_step_ns", "ratio", "fast_ratio", "looks")
+
+
+def settle(nodes: Sequence[Node]) -> None:
+    """Let on_the_wire.sh start its ranks on these nodes; on none of them both run here, beside each other."""
+    for i in range(2):
+        os.environ[f"NODE_{i}"] = shlex.join(nodes[i].command()) if nodes else ""
+        os.environ[f"DEVICE_{i}"] = nodes[i].device if nodes else "lo"
+    address = nodes[0].address if nodes else "127.0.0.1"
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT="29733", PYTHON=sys.executable)
+
+
+def recorded(place: Path, options: str, both: str, windows: Sequence[str]) -> Path:
+    """The recording of on_the_wire.py in a folder of its own, which trials are made in copies of."""
+    folder = place / "run"
+    if not (folder / "run.json").exists():
+        place.mkdir(parents=True, exist_ok=True)
+        for file in ("on_the_wire.py", "on_the_wire.sh"):
+            (place / file).write_bytes((HERE / file).read_bytes())
+        setting = ("--set", both) if both else ()
+        script = ("sh", "on_the_wire.sh", *options.split())
+        words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *windows, *setting, *script]
+        subprocess.run(words, cwd=place, check=True)
+    return folder
+
+
+def swept(nodes: Sequence[Node], folder: Path) -> Path:
+    """What `dptune links` measures of all-reduces between the ranks."""
+    target = folder / "links.json"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = ("--kinds", "all_reduce", "--sizes", "1k,4k,16k,64k,256k,1m,4m", "--seconds", "60", "-o", str(target))
+    words = [*DPTUNE, "links", *sizes]
+    if not nodes:
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        subprocess.run([*words, "--nproc-per-node", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
+        return target
+    started = []
+    for i, node in enumerate(nodes):
+        meeting = ("--master-addr", nodes[0].address, "--master-port", "29731")
+        command = [*node.command(*words), "--nnodes", "2", "--node-rank", str(i), *meeting]
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": node.device, "OMP_NUM_THREADS": "1"}
+        started.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL))
+    if any([process.wait() for process in started]):  # noqa: C419 - wait for all of them
+        raise SystemExit("dptune links failed")
+    return target
+
+
+def verified(folder: Path, b: str) -> dict[str, Any]:
+    """What `dptune verify` finds of a change of a recording, made or gone on with."""
+    words = [*DPTUNE, "verify", str(folder), "--format", "json", "--set", b]
+    done = subprocess.run(words, cwd=folder.parent, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}")
+    proof = json.loads(done.stdout)
+    trials = [{field: one[field] for field in _TRIAL} for one in proof["trials"]]
+    return {**{field: proof[field] for field in _PROOF}, "learning": proof["learning"]["outcome"], "trials": trials}
