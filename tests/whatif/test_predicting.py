@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dptune.runfile import form
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load
 from dptune.whatif.buckets import Caps, assign
 
@@ -43,10 +45,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text(TRAIN)
     done = run(folder, "profile", "-q", "--run-dir", "base", "--nproc-per-node", "2", "train.py")
     assert done.returncode == 0, done.stderr
-    sizes = ("--kinds", "all_reduce", "--sizes", "4k,64k,512k,4m", "--seconds", "30")
-    done = run(folder / "base", "links", "--nproc-per-node", "2", *sizes, "-o", "links.json")
-    assert done.returncode == 0, done.stderr
+    form.write(folder / "base" / "links.json", swept())
     return folder
+
+
+def swept() -> LinkRecord:
+    """A link of 100 us and 1 GB/s, as `dptune links` would find it if nothing disturbed it."""
+    sizes = []
+    for size in (4096, 65536, 2**20, 4 * 2**20):
+        took = 100e-6 + size / 1e9
+        sizes.append(SizeTimes(size, took, 0.99 * took, 1.01 * took, samples=5, calls=50))
+    kind = KindTimes("all_reduce", [0, 1], sizes)
+    return LinkRecord(backend="gloo", world_size=2, hosts=["a", "a"], devices=["cpu", "cpu"], kinds=[kind])
 
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
