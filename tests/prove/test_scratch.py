@@ -20,8 +20,11 @@ def project(tmp_path):
     (folder / "lib").mkdir(parents=True)
     (folder / "train.py").write_text("print('train')\n")
     (folder / "lib" / "net.py").write_text("net = 1\n")
-    (folder / "dptune-runs").mkdir()
-    (folder / "dptune-runs" / "old").write_text("x")
+    (folder / "dptune-runs" / "old").mkdir(parents=True)
+    (folder / "dptune-runs" / "old" / "run.json").write_text("{}")
+    (folder / "dptune-runs" / "latest").symlink_to("old")
+    (folder / "dptune-runs" / "demo").mkdir()
+    (folder / "dptune-runs" / "demo" / "train.py").write_text("print('demo')\n")
     (folder / ".git").mkdir()
     (folder / "model.pt").write_bytes(bytes(scratch.LARGEST_COPIED_BYTES + 1))
     (folder / "env").mkdir()
@@ -49,7 +52,8 @@ def test_small_files_are_copied_and_large_ones_linked(project, tmp_path):
     assert (project / "lib" / "net.py").read_text() == "net = 1\n"
     assert not (project / "lib" / "new.txt").exists()
     assert {path.name for path in made.path.iterdir() if path.is_symlink()} == {"model.pt", ".git", "env", "data"}
-    assert not (made.path / "dptune-runs").exists()
+    assert [path.name for path in (made.path / "dptune-runs").iterdir()] == ["demo"]
+    assert (made.path / "dptune-runs" / "demo" / "train.py").is_file()
     assert (made.path / "data").resolve() == tmp_path
     assert made.written_over() == {}
     assert made.left_out == {}

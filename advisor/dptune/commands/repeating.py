@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dptune.proof import Side
     from dptune.prove.task import Task
 
-COMPARED = "compared"
 _CHECKOUT = "dptune-commit-"
 _OWNED = re.compile(rf"{_CHECKOUT}(?P<pid>\d{{1,9}})@(?P<host>.+)-\w+")
 _MOST_NAMES = 500
@@ -79,7 +78,7 @@ def repeating_arguments(parser: argparse.ArgumentParser) -> None:
 def repeated(args: argparse.Namespace) -> int:
     """Run both sides, and print what came of it."""
     from dptune.prove import engine
-    from dptune.runfile.paths import RUNS
+    from dptune.runfile.paths import COMPARED, RUNS
 
     _check_repeat(args.repeat)
     with _sources(args) as (a, b):

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dptune.capture.launch import Launch
-from dptune.runfile.paths import holds_facts
+from dptune.runfile.paths import made_by_dptune
 from dptune.runfile.redaction import redacted_environment
 
 _CODE = {".py", ".pyx", ".sh", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini"}
 _LARGEST_BYTES = 2**20
 _MOST_FILES = 5000
-_NOT_CODE = {"__pycache__", "node_modules", "dptune-runs"}
+_NOT_CODE = {"__pycache__", "node_modules"}
 
 
 def digest(folder: Path, launch: Launch, run: Path) -> str:
@@ -39,7 +39,7 @@ def _code(folder: Path, run: Path) -> Iterator[Path]:
     seen = 0
     for place, folders, files in os.walk(folder):
         here = Path(place)
-        if holds_facts(here):  # a recording
+        if made_by_dptune(here):
             folders.clear()
             continue
         folders[:] = sorted(

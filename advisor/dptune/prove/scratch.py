@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptune.errors import RunError
-from dptune.runfile.paths import RUN_JSON, holds_facts
+from dptune.runfile.paths import RUN_JSON, made_by_dptune
 
 LARGEST_COPIED_BYTES = 8 * 2**20
 MOST_COPIED_BYTES = 512 * 2**20
@@ -40,7 +40,7 @@ UNREADABLE = "it cannot be read"
 _OWN_CARE = "it is a repository or an environment"
 _SYSTEMS_OWN = "it is the system's own"
 
-_MADE_BY_DPTUNE = {"dptune-runs", "__pycache__", ".dptune-cache"}
+_MADE_BY_DPTUNE = {"__pycache__", ".dptune-cache"}
 _LINKED = {".git", ".hg", ".svn", "node_modules"}
 _SYSTEM = (Path("/proc"), Path("/sys"))  # what looks like an empty file there may block, or never end
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -170,15 +170,15 @@ class _Copying:
         return MANY_TOGETHER if self.entries + entries > MOST_COPIED_ENTRIES else ""
 
     def _entry(self, entry: os.DirEntry[str], path: Path, copy: Path) -> None:
-        if entry.name in _MADE_BY_DPTUNE or path == self.run_folder:
+        if entry.name in _MADE_BY_DPTUNE or path == self.run_folder or made_by_dptune(path):
             return
         if entry.is_symlink():
             self.links.append((path, copy))
-        elif entry.is_dir(follow_symlinks=False) and not holds_facts(path):  # another recording
+        elif entry.is_dir(follow_symlinks=False):
             self.waiting.append((path, copy))
         elif entry.is_file(follow_symlinks=False):
             self._file(path, copy)
-        elif not entry.is_dir(follow_symlinks=False):
+        else:
             self.made.left_out[path] = "it is neither a file nor a folder"
 
     def _file(self, path: Path, copy: Path) -> None:

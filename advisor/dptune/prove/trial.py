@@ -135,7 +135,7 @@ def _ending(made: Recording, output: Path) -> tuple[Status, str]:
     said = _last_said(output)
     if _OUT_OF_MEMORY.search(said) or "memory ran out" in ending.note:
         return "out of memory", _reason(said) or ending.note
-    return "failed", _reason(said) or f"exit status {ending.exit_status}"
+    return "failed", _reason(said) or f"exit status {ending.exit_status}{_last_line(said)}"
 
 
 def _last_said(output: Path) -> str:
@@ -153,6 +153,12 @@ def _reason(said: str) -> str:
         line for line in _ERROR.findall(said) if "ChildFailedError" not in line and "Connection closed" not in line
     ]
     return redacted_text(found[0][:300]) if found else ""
+
+
+def _last_line(said: str) -> str:
+    """The last line that it printed, after a colon."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f": {redacted_text(lines[-1][:300])}" if lines else ""
 
 
 def _shorten(output: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 RUNS = Path("dptune-runs")
 RUN_JSON = "run.json"
+COMPARED = "compared"
 LATEST = "latest"
 LIVE = "live"
 _RANK_FILE = re.compile(r"^rank-(\d+)\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
@@ -43,6 +44,18 @@ def is_detail(path: Path) -> bool:
 def holds_facts(folder: Path) -> bool:
     """Whether a rank of a recording wrote here."""
     return any(folder.glob("rank-*.facts.json"))
+
+
+def made_by_dptune(folder: Path) -> bool:
+    """Whether the folder is a recording, or one of those that lie beside recordings. dptune-runs itself is not: the
+    demo's script is there.
+    """
+    try:
+        if folder.parent.name == RUNS.name and (folder.name in (LATEST, COMPARED) or is_run_folder(folder)):
+            return True
+        return folder.is_dir() and not folder.is_symlink() and holds_facts(folder)
+    except OSError:  # it may not be read
+        return False
 
 
 def is_run_folder(folder: Path) -> bool:
