@@ -229,6 +229,23 @@ def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     assert "the script made no DistributedDataParallel" in " ".join(report.stdout.split())
 
 
+def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: Path) -> None:
+    """DistributedDataParallel is gone by then, and was there all the same."""
+    pytest.importorskip("torch", reason="trials need torch")
+    ending = '\nprint("over")\ndel model, optimizer\ndist.barrier()\ndist.destroy_process_group()\n'
+    (tmp_path / "train.py").write_text(TWO_BUCKETS + ending)
+    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
+    done = run("profile", "-q", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = ("--set", "ddp.bucket_cap_mb=1", "--steps", "100", "--time-limit", "0.1", "--format", "json")
+    for _ in range(2):  # one trial of each side, whichever comes first
+        done = run("verify", "base", *words, "--time-limit", "12", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)["trials"]
+    assert {trial["side"] for trial in made} == {"A", "B"}
+    assert all(trial["status"] == "ran" and not trial["without_effect"] for trial in made)
+
+
 def test_what_a_trial_leaves_behind_is_ended(project: Path) -> None:
     leaving = 'import subprocess\nsubprocess.Popen(["sleep", "300"], start_new_session=True)\n'
     (project / "train.py").write_text(leaving + TRAIN)
