@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -17,6 +18,7 @@ from dptune.errors import UsageError
 
 Value = bool | int | float | str | None
 ENVIRONMENT = "env."
+CANNOT_BE_TOLD = "cannot be told"  # said of a setting that may be in force
 
 _TRUE = ("true", "on", "yes", "1")
 _FALSE = ("false", "off", "no", "0")
@@ -280,10 +282,11 @@ def written(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
-def knob(name: str) -> Knob:
-    """The knob of that name; raises UsageError naming the nearest one."""
-    if name in KNOBS:
-        return KNOBS[name]
+def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:
+    """The knob of that name, of all and of those beside; raises UsageError naming the nearest one."""
+    named = {**KNOBS, **beside}
+    if name in named:
+        return named[name]
     variable = name.removeprefix(ENVIRONMENT)
     if variable != name and variable.startswith(_OWN):
         raise UsageError(
@@ -293,7 +296,7 @@ def knob(name: str) -> Knob:
     if variable != name and _VARIABLE.fullmatch(variable):
         summary = f"the variable {variable} of the environment"
         return Knob(name, str, "", None, "same", summary, f"export {variable}={{then}}")
-    near = difflib.get_close_matches(name, KNOBS, n=1)
+    near = difflib.get_close_matches(name, named, n=1)
     raise UsageError(
-        f"there is no knob called '{name}'", f"did you mean '{near[0]}'?" if near else f"knobs: {', '.join(KNOBS)}"
+        f"there is no knob called '{name}'", f"did you mean '{near[0]}'?" if near else f"knobs: {', '.join(named)}"
     )

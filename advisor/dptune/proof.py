@@ -11,12 +11,11 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from dptune.knobs import Value
+from dptune.knobs import CANNOT_BE_TOLD, Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
 SCHEMA_VERSION = "0.2"
 
-CANNOT_BE_TOLD = "cannot be told"  # how a setting is spoken of that may be in force
 SideName = Literal["A", "B"]
 Ended = Literal[
     "decided",

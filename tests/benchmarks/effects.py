@@ -10,12 +10,11 @@ results/effects.json. The rest of the machine should be idle.
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from command_line import main
 from overhead import commit, machine
 from wired import SLOW, recorded, settle, shaped, verified
 
@@ -81,19 +80,5 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Collect, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-effects"
-    parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    args = parser.parse_args()
-    if args.table:
-        print(table(json.loads(RESULTS.read_text())))
-    else:
-        args.work.mkdir(parents=True, exist_ok=True)
-        print(table(collect(args.work)))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, RESULTS, collect, table, "effects")

@@ -15,17 +15,16 @@ should be idle.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median, pstdev
 from typing import Any
 
+from command_line import main
 from overhead import commit, machine
 
 HERE = Path(__file__).parent
@@ -117,19 +116,5 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Collect, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-proving"
-    parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    args = parser.parse_args()
-    if args.table:
-        print(table(json.loads(RESULTS.read_text())))
-    else:
-        args.work.mkdir(parents=True, exist_ok=True)
-        print(table(collect(args.work)))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, RESULTS, collect, table, "proving")

@@ -12,16 +12,15 @@ should be idle.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
+from command_line import main
 from overhead import commit, machine
 from wired import DPTUNE, FAST, SLOW, recorded, settle, shaped, swept, verified
 
@@ -138,15 +137,5 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Collect, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-predictions"
-    parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    args = parser.parse_args()
-    print(table(json.loads(RESULTS.read_text()) if args.table else collect(args.work)))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, RESULTS, collect, table, "predictions")

@@ -14,6 +14,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 from tests.testbed.network import FAST, SLOW, Node, shaped  # noqa: E402 - Python looks in a script's own folder
+from tests.testbed.running import on_both  # noqa: E402
 
 __all__ = ["FAST", "SLOW", "recorded", "settle", "shaped", "swept", "verified"]
 
@@ -52,19 +53,13 @@ def swept(nodes: Sequence[Node], folder: Path) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     sizes = ("--kinds", "all_reduce", "--sizes", "1k,4k,16k,64k,256k,1m,4m", "--seconds", "60", "-o", str(target))
-    words = [*DPTUNE, "links", *sizes]
     if not nodes:
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        subprocess.run([*words, "--nproc-per-node", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*DPTUNE, "links", *sizes, "--nproc-per-node", "2"], check=True, env=env, stdout=subprocess.DEVNULL
+        )
         return target
-    started = []
-    for i, node in enumerate(nodes):
-        meeting = ("--master-addr", nodes[0].address, "--master-port", "29731")
-        command = [*node.command(*words), "--nnodes", "2", "--node-rank", str(i), *meeting]
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": node.device, "OMP_NUM_THREADS": "1"}
-        started.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL))
-    if any([process.wait() for process in started]):  # noqa: C419 - wait for all of them
-        raise SystemExit("dptune links failed")
+    on_both(nodes, [folder] * 2, ("links", *sizes), port=29731)
     return target
 
 

@@ -120,3 +120,9 @@ def test_a_rank_that_computes_longer_makes_all_wait():
     quick, slow = RankStep((one_pass([50], 50),), 10), RankStep((one_pass([50], 50, forward=300),), 10)
     model = StepModel({0: [quick], 1: [slow]}, (30,), Caps((100,)), Link(0, 1.0))
     assert durations(model) == {0: [pytest.approx(390)], 1: [pytest.approx(390)]}
+
+
+def test_no_rate_is_too_quick_to_end():
+    """Late in a run, where what is left takes less than a clock of 64 bits can tell."""
+    for rate in (1e18, float("inf")):
+        assert ends([1e9, 1e9, 1e9], [4, 1e9, 8], Link(0, rate, lanes=2)) == pytest.approx([1e9] * 3)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError
+from dptune.knobs import CANNOT_BE_TOLD
 from dptune.runfile import paths
 
 _COUNTS = (
@@ -33,7 +34,10 @@ def lines(made: Recording) -> list[str]:
     if len(traced) < count:
         which = f"steps of {len(traced)} were traced" if traced else "no step was traced"
         counted = f"{count} {'rank' if count == 1 else 'ranks'} began, {which}: {made.folder}"
-    vain = [f"{name} did not take effect: {why}" for name, why in made.without_effect.items()]
+    vain = [
+        f"{name}: {why}" if CANNOT_BE_TOLD in why else f"{name} did not take effect: {why}"
+        for name, why in made.without_effect.items()
+    ]
     return [*told, *vain, counted, f"next: dptune report {made.folder}"]
 
 

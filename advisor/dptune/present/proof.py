@@ -37,7 +37,7 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     for side, own in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{own.name}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     for name, why in _vain(proof).items():
-        yield from labelled("No effect", f"{name}: {why}", width, role="warning")
+        yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
         words = f"{path}, while trial {trial.number} ({trial.side}) ran, which had no copy of it: {why}"
         yield from labelled("Changed", words, width, role="warning")

@@ -63,10 +63,10 @@ def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
     if not same or before.ended not in _ENDED_WELL:
         other = "could not be run" if same else "were of other code, other steps or another machine"
         aside = folders.set_aside(folder)
-        return [], f"begun anew: the {len(before.trials)} trials before {other}; they are kept in {aside}"
+        return [], f"begun anew: trials made before ({len(before.trials)}) {other}; they are kept in {aside}"
     if not before.trials:
         return [], ""
-    return before.trials, f"{len(before.trials)} trials are taken over, the last of {before.trials[-1].began}"
+    return before.trials, f"trials taken over: {len(before.trials)}, the last of {before.trials[-1].began}"
 
 
 def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -> Trial:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dptune.capture import processes
 from dptune.errors import RunError
 from dptune.proof import Proof
-from dptune.runfile import form
+from dptune.runfile import form, locking
 
 PROOF = "proof.json"
 EARLIER = "earlier"  # beside the folders of proofs: those that were begun anew
@@ -55,7 +55,7 @@ def alone(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(f"cannot write into {folder.parent}: {error.strerror}", "record the run anew") from None
     try:
-        if not _locked(lock):
+        if sys.platform != "win32" and not locking.lock(lock):
             whose = os.read(lock, 20).decode(errors="replace") or "unknown"
             raise RunError(
                 f"another dptune runs trials in {folder.parent} (process {whose})", "wait until it has ended"
@@ -66,15 +66,3 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _locked(descriptor: int) -> bool:
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

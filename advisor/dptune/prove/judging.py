@@ -65,8 +65,8 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         "b_ns": median(b) if b else None,
         "a_step_ns": median(step["A"]) if step["A"] else None,
         "b_step_ns": median(step["B"]) if step["B"] else None,
-        "ratio": sequential.between(a, b) if comparable else None,
-        "fast_ratio": sequential.between(fast_a, fast_b) if comparable else None,
+        "ratio": sequential.times_as_long(a, b) if comparable else None,
+        "fast_ratio": sequential.times_as_long(fast_a, fast_b) if comparable else None,
     }
     why = ONE_BATCH if by is None else "too few trials ran"
     decided_by = sequential.decides(last) if last and ended == "decided" else ""

@@ -57,9 +57,9 @@ def _provable(advice: Advice, shown: str) -> Advice:
 
 
 def _in_vain(proof: Proof) -> list[str]:
-    """Settings that were not in force in some trial."""
+    """Settings that were not in force in some trial, or of which it cannot be told."""
     told = {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
-    return [f"{name} did not take effect: {why}" for name, why in told.items()]
+    return [f"{name}: {why}" for name, why in told.items()]
 
 
 def _verified(proof: Proof) -> Verified:

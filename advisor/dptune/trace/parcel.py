@@ -6,7 +6,6 @@ import contextlib
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dptune.runfile.locking import lock
 
 MEMORY = Path("/dev/shm")
 LEAST_ROOM_BYTES = 2**30
@@ -90,17 +91,11 @@ def _remove_stale(left: Path) -> None:
 
 def _lock(made: str | Path) -> int | None:
     """Lock a folder for as long as the descriptor is open, at most until this process ends; None if that fails."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
     try:
         descriptor = os.open(made, os.O_RDONLY)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not lock(descriptor):
         os.close(descriptor)
         return None
     return descriptor

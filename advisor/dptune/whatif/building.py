@@ -17,12 +17,12 @@ from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.facts import DdpFacts, Facts, Window
 from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps
-from dptune.whatif.model import Loading, Pass, RankStep, StepModel
+from dptune.whatif.model import Loading, RankStep, StepModel
 from dptune.whatif.timeline import Timeline, timeline
 from dptune.whatif.wire import Link
 
-LANES = {"gloo": 2, "nccl": 1}  # of a process group: gloo's threads, NCCL's stream
-_OPERATOR_NS = 1500.0  # of an operator is its call, however much it computes: some 1 to 3 us in torch's eager mode
+_GLOO_LANES = 2  # threads of a process group of gloo
+_OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
 
 
@@ -142,17 +142,8 @@ def _unprofiled(own: Timeline, stretch: float, facts: Facts) -> list[RankStep]:
     waits = _loader_waits(facts)
     steps = []
     for step in own.steps:
-        share = waits / len(step.passes)
-        passes = tuple(
-            Pass(
-                share,
-                one.forward_ns / stretch,
-                one.backward_ns / stretch,
-                tuple(ready / stretch for ready in one.ready_ns),
-            )
-            for one in step.passes
-        )
-        steps.append(replace(step, passes=passes, after_ns=step.after_ns / stretch))
+        passes = (replace(one.scaled(1 / stretch), loader_ns=waits / len(step.passes)) for one in step.passes)
+        steps.append(RankStep(tuple(passes), step.after_ns / stretch))
     return steps
 
 
@@ -162,7 +153,7 @@ def _loader_waits(facts: Facts) -> float:
 
 
 def _link(figures: LinkFigures, backend: str) -> Link:
-    return Link(figures.alpha_us * 1e3, figures.algbw_gb_per_s, LANES.get(backend, 1))
+    return Link(figures.alpha_us * 1e3, figures.algbw_gb_per_s, _GLOO_LANES if backend == "gloo" else 1)
 
 
 def link_figures(measured: Measured) -> LinkFigures:

@@ -91,19 +91,10 @@ def _batch(model: StepModel, value: Value) -> StepModel:
     if not times:
         raise Missing("a batch holds a sample at least")
     grown = model.fixed_share + (1 - model.fixed_share) * times
-
-    def of(one: Pass) -> Pass:
-        return Pass(
-            one.loader_ns * times,
-            one.forward_ns * grown,
-            one.backward_ns * grown,
-            tuple(ready * grown for ready in one.ready_ns),
-        )
-
     prepare = None if loading.prepare_ns is None else loading.prepare_ns * times
     return replace(
         model,
-        steps=_each_pass(model, of),
+        steps=_each_pass(model, lambda one: one.scaled(grown, times)),
         loading=replace(loading, batch=int(value or 0), prepare_ns=prepare),
         supply_ns={rank: every * times for rank, every in model.supply_ns.items()},
         samples=None if model.samples is None else model.samples * times,
@@ -187,18 +178,9 @@ def _loading(model: StepModel) -> Loading:
 
 def _computing(model: StepModel, times: float) -> StepModel:
     """Everything that the ranks' own threads compute takes so many times as long."""
-
-    def of(one: Pass) -> Pass:
-        return Pass(
-            one.loader_ns,
-            one.forward_ns * times,
-            one.backward_ns * times,
-            tuple(ready * times for ready in one.ready_ns),
-        )
-
     steps = {
         rank: [replace(step, after_ns=step.after_ns * times) for step in own]
-        for rank, own in _each_pass(model, of).items()
+        for rank, own in _each_pass(model, lambda one: one.scaled(times)).items()
     }
     return replace(model, steps=steps)
 

@@ -23,6 +23,15 @@ class Pass:
     backward_ns: float
     ready_ns: tuple[float, ...] = ()
 
+    def scaled(self, compute: float, loader: float = 1.0) -> Pass:
+        """The pass whose compute, and whose wait for its batch, takes so many times as long."""
+        return Pass(
+            self.loader_ns * loader,
+            self.forward_ns * compute,
+            self.backward_ns * compute,
+            tuple(ready * compute for ready in self.ready_ns),
+        )
+
 
 @dataclass(frozen=True)
 class RankStep:

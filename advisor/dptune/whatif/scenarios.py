@@ -5,11 +5,9 @@ They are parsed as knobs are, but nothing sets them.
 
 from __future__ import annotations
 
-import difflib
 from types import MappingProxyType
 
-from dptune.errors import UsageError
-from dptune.knobs import KNOBS, Knob, knob
+from dptune.knobs import Knob, knob
 
 _ALL = (
     Knob("link.alpha_us", float, "us", None, "same", "latency of an all-reduce of no bytes", "", least=0.0),
@@ -22,10 +20,4 @@ SCENARIOS = MappingProxyType({one.name: one for one in _ALL})
 
 def named(name: str) -> Knob:
     """The knob or scenario of that name; raises UsageError naming the nearest one."""
-    if name in SCENARIOS:
-        return SCENARIOS[name]
-    if name.startswith("env.") or name in KNOBS:
-        return knob(name)
-    near = difflib.get_close_matches(name, [*KNOBS, *SCENARIOS], n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"beside knobs: {', '.join(SCENARIOS)}"
-    raise UsageError(f"there is no knob called '{name}'", hint)
+    return knob(name, SCENARIOS)

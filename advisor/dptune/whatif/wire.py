@@ -1,7 +1,7 @@
 """When collectives end that share one link, from when each could begin.
 
 A collective takes alpha, then its bytes at the link's rate, which those in flight share evenly. As many run at once as
-the backend has lanes (gloo two threads, NCCL one stream), in the order in which they were asked for.
+the backend has lanes (gloo two threads), in the order in which they were asked for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ class Link:
 
 def ends(ready_ns: Sequence[float], sizes: Sequence[float], link: Link) -> list[float]:
     """When each collective ends. `ready_ns` says from when on every rank could begin it, in the order of asking."""
-    if link.bytes_per_ns == float("inf"):
-        return [time + link.alpha_ns for time in ready_ns]
     ended = [0.0] * len(sizes)
     left = [float(size) for size in sizes]
     flying: list[int] = []  # in flight, past or before their latency
@@ -39,15 +37,16 @@ def ends(ready_ns: Sequence[float], sizes: Sequence[float], link: Link) -> list[
             following += 1
         moving = [one for one in flying if moves_at[one] <= now]
         rate = link.bytes_per_ns / max(1, len(moving))
-        moments = [now + left[one] / rate for one in moving]
-        moments += [moves_at[one] for one in flying if moves_at[one] > now]
+        over_at = {one: now + left[one] / rate for one in moving}
+        moments = [*over_at.values(), *(moves_at[one] for one in flying if moves_at[one] > now)]
         if following < len(sizes) and len(flying) < link.lanes:
             moments.append(ready_ns[following])
-        then = max(now, min(moments))
+        then = min(moments)
         for one in moving:
-            left[one] -= (then - now) * rate
-        for one in [one for one in moving if left[one] <= 1e-6 * sizes[one] + 1e-9]:
-            ended[one] = then
-            flying.remove(one)
+            if over_at[one] <= then:
+                ended[one] = then
+                flying.remove(one)
+            else:
+                left[one] -= (then - now) * rate
         now = then
     return ended

@@ -1,0 +1,28 @@
+"""The command line that benchmarks of proving and predicting have in common."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Results = dict[str, Any]
+
+
+def main(
+    doc: str | None, results: Path, collect: Callable[[Path], Results], table: Callable[[Results], str], name: str
+) -> None:
+    """Collect what is missing, and print the table; with --table only that."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kept = Path(tempfile.gettempdir()) / f"dptune-benchmark-{name}"
+    parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    if args.table:
+        print(table(json.loads(results.read_text())))
+    else:
+        args.work.mkdir(parents=True, exist_ok=True)
+        print(table(collect(args.work)))
