@@ -84,7 +84,7 @@ def test_an_interrupt_to_dptune_alone_reaches_the_script(start: Callable[..., St
     run.process.send_signal(signal.SIGINT)
     status, err = run.end()
     assert status == 130, err
-    assert "the script goes on: passing the interrupt on to it" in err, print(err)
+    assert "the script goes on: passing the interrupt on to it" in err, f"{err}"
     assert "the script was interrupted" in err or "recorded in run" in err
     assert record_in(run.folder).ending.how == "interrupted"
     assert len(facts_in(run.folder)) == ranks
