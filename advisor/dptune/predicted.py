@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dptune.knobs import Value
-from dptune.measured import ABSENT, Figure, Figures
+from dptune.measured import ABSENT, Figure, Figures, Model
 
 SCHEMA_VERSION = "0.1"
 
@@ -21,6 +21,14 @@ class Prediction(Figures):
     ns_per_sample: Figure[float] = Field(ABSENT, description="that step / its samples")
 
 
+class BucketSize(Model):
+    """The step with one size asked for all buckets."""
+
+    cap_mb: float | None = Field(description="MiB; none for torch's default")
+    buckets: int = Field(description="how many come of it")
+    step_ns: int = Field(description="the step as replayed, other settings as they are")
+
+
 class WhatIf(Figures):
     """Predictions for a run, and what they rest on."""
 
@@ -29,7 +37,11 @@ class WhatIf(Figures):
     measured_ns: Figure[int] = Field(ABSENT, description="a step without the profiler, as it was measured")
     replayed_ns: Figure[int] = Field(ABSENT, description="the same as the unchanged model has it")
     error_share: Figure[float] = Field(ABSENT, description="|replayed - measured| / measured: what all this rests on")
+    held_out_share: Figure[float] = Field(
+        ABSENT, description="the same of each half of the steps, replayed from the other half alone: the mean"
+    )
     floor_ns: Figure[int] = Field(ABSENT, description="a step whose exchange takes no time: no change of it saves more")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")
     link: Figure[str] = Field(ABSENT, description="what the link was taken from, in words")
-    predictions: list[Prediction] = Field(default_factory=list, description="in the order of asking")
+    predictions: list[Prediction] = Field(default_factory=list, description="in the order of asking, or the best found")
+    curve: list[BucketSize] = Field(default_factory=list, description="the bucket sizes that a search went through")

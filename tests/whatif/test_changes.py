@@ -43,6 +43,15 @@ def test_no_sync_leaves_the_exchange_to_the_last_pass():
     assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
 
 
+def test_a_pass_without_its_exchange_is_without_its_hooks():
+    """20 of the 60 are hooks: the first takes 140 then. And one that gets an exchange gets them too."""
+    hooked = Pass(0.0, 100.0, 60.0, (10.0, 50.0), 20.0)
+    before = model(step(hooked, hooked), step(hooked, hooked))
+    after = changed(before, {"ddp.no_sync": True})
+    assert step_ns(after) == pytest.approx(140 + 210 + 50)
+    assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(210 + 210 + 50)
+
+
 def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50."""
     before = model(step(one()), step(one()), copy_ns_per_byte=0.1)

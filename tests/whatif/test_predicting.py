@@ -90,12 +90,28 @@ def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(record
     assert found["link"] == "dptune links (base/links.json)"
     same, *others = found["predictions"]
     assert [one["changes"]["ddp.bucket_cap_mb"] for one in found["predictions"]] == [0.5, 0.1, 100]
-    if found["error_share"] > 0.10:
+    if max(found["error_share"], found["held_out_share"]) > 0.10:
         assert {one["step_ns"] for one in found["predictions"]} == {None}
         assert "misses the measured step" in same["missing"]["step_ns"]
     else:
         assert same["step_ns"] == found["measured_ns"]
         assert all(one["low_ns"] <= one["step_ns"] <= one["high_ns"] for one in [same, *others])
+
+
+def test_the_best_is_looked_for(recorded: Path) -> None:
+    found = told(recorded)
+    default, *others = found["curve"]
+    assert default["cap_mb"] is None
+    assert default["buckets"] == 2
+    assert [one["buckets"] for one in others] == sorted((one["buckets"] for one in others), reverse=True)
+    assert others[-1]["buckets"] == 1
+    quickest = min(one["step_ns"] for one in found["curve"])
+    for one in found["predictions"]:
+        if one["step_ns"] is not None:
+            assert one["step_ns"] - found["measured_ns"] <= quickest - found["replayed_ns"] + 1
+    done = run(recorded, "whatif", "base")
+    assert done.returncode == 0, done.stderr
+    assert "The step by bucket size" in done.stdout
 
 
 def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
@@ -110,7 +126,6 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "there is nothing to predict"),
         (("--set", "ddp.bucket"), "--set takes a knob and its value"),
         (("--sweep", "ddp.bucket_cap"), "there is no knob called 'ddp.bucket_cap'"),
         (("--sweep", "loader.num_workers"), "--sweep loader.num_workers needs values"),
@@ -127,6 +142,5 @@ def test_a_trace_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_
     trace = next(path for path in sorted(real_traces.rglob("*.json*")) if "nanogpt" in str(path))
     done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
     assert done.returncode == 1, done.stderr
-    assert "only a run that `dptune profile` recorded says how long unprofiled steps are" in " ".join(
-        done.stdout.split()
-    )
+    said = " ".join(done.stdout.split())
+    assert "only dptune records unprofiled steps: this run was not recorded by `dptune profile`" in said

@@ -1,5 +1,6 @@
 """Buckets, a shared link, and steps that are small enough to replay by hand."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from dptune.whatif.buckets import MIB, Caps, assign
 from dptune.whatif.model import Pass, RankStep, StepModel
 from dptune.whatif.replay import durations, step_ns
-from dptune.whatif.wire import Link, ends
+from dptune.whatif.wire import Link, Wire
 
 SIZES = st.lists(st.integers(1, 10 * MIB), min_size=1, max_size=40)
 
@@ -34,6 +35,19 @@ def test_buckets_hold_every_gradient_once_in_order(sizes, caps):
     for number, bucket in enumerate(buckets[:-1]):
         cap = caps[min(number, len(caps) - 1)]
         assert sum(sizes[place] for place in bucket) >= cap > sum(sizes[place] for place in bucket[:-1])
+
+
+def ends(ready, sizes, link):
+    """When each collective ends that every rank is ready for at these moments."""
+    wire, ended, asked = Wire(link, 0.0), [0.0] * len(sizes), 0
+    while asked < len(sizes) or wire.busy:
+        now = min(wire.upcoming(), ready[asked] if asked < len(sizes) else float("inf"))
+        for number in wire.move(now):
+            ended[number] = now
+        while asked < len(sizes) and ready[asked] <= now:
+            wire.ask(asked, sizes[asked])
+            asked += 1
+    return ended
 
 
 def test_one_after_the_other_on_one_lane():
@@ -120,6 +134,50 @@ def test_a_rank_that_computes_longer_makes_all_wait():
     quick, slow = RankStep((one_pass([50], 50),), 10), RankStep((one_pass([50], 50, forward=300),), 10)
     model = StepModel({0: [quick], 1: [slow]}, (30,), Caps((100,)), Link(0, 1.0))
     assert durations(model) == {0: [pytest.approx(390)], 1: [pytest.approx(390)]}
+
+
+def test_compute_beside_an_exchange_is_slowed():
+    """Twice as slow beside it. Ready at 110; the exchange lasts till 140, in which 15 are computed of the 40 that are
+    left: the other 25 till 165. The second bucket is ready then, and lasts till 195; the last 10 of compute take 20.
+    """
+    a = RankStep((one_pass([10, 50], 60),), 50)
+    model = StepModel({0: [a], 1: [a]}, (30, 30), Caps((1,)), Link(0, 1.0), slowdown=2.0)
+    assert step_ns(model) == pytest.approx(195 + 50)
+    long = RankStep((one_pass([10, 50], 90),), 50)  # 40 after the second: 15 beside it, then 25
+    model = StepModel({0: [long], 1: [long]}, (30, 30), Caps((1,)), Link(0, 1.0), slowdown=2.0)
+    assert step_ns(model) == pytest.approx(195 + 25 + 50)
+
+
+def test_only_ranks_that_compute_are_slowed():
+    """Rank 1 begins at 300, after rank 0 is through with its own compute; neither computes beside the exchange."""
+    quick, slow = RankStep((one_pass([50], 50),), 10), RankStep((one_pass([50], 50, forward=300),), 10)
+    model = StepModel({0: [quick], 1: [slow]}, (30,), Caps((100,)), Link(0, 1.0), slowdown=4.0)
+    assert durations(model) == {0: [pytest.approx(390)], 1: [pytest.approx(390)]}
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1e6), st.integers(1, 10**6)), min_size=1, max_size=8),
+    st.floats(1, 8),
+    st.floats(0, 1e3),
+    st.sampled_from([1e-3, 1.0, 1e18, float("inf")]),
+    st.integers(1, 3),
+)
+def test_a_slowdown_costs_at_most_what_is_computed_beside_the_exchange(parts, slowdown, alpha, rate, lanes):
+    ready = [sum(took for took, _ in parts[: at + 1]) for at in range(len(parts))]
+    ranks = [
+        RankStep((one_pass([time * share for time in ready], ready[-1] * 1.1, forward=7),), 5) for share in (1, 0.9)
+    ]
+    sizes = tuple(size for _, size in parts)
+    plain = StepModel(
+        {0: [ranks[0]], 1: [ranks[1]]},
+        sizes,
+        Caps((10**5,)),
+        Link(alpha, rate, lanes),
+        start_ns=3,
+        copy_ns_per_byte=1e-3,
+    )
+    free, slowed = step_ns(plain), step_ns(replace(plain, slowdown=slowdown))
+    assert free * (1 - 1e-9) <= slowed <= (free + (slowdown - 1) * (ready[-1] * 1.1 + 3 * len(parts))) * (1 + 1e-9)
 
 
 def test_no_rate_is_too_quick_to_end():

@@ -5,14 +5,16 @@ computes, when each gradient is ready, and what the exchange takes, and put toge
 same without any change is from the measured step is printed first: everything below it rests on that. Where it is too
 far off, nothing is predicted.
 
---set gives changes, predicted together. --sweep tries values of one knob beside them; without values it tries usual
-ones. `dptune verify` runs a change, and tells what it is really worth. Beside knobs, a prediction can change what no
-script sets: link.alpha_us and link.gb_per_s (another link), world_size (up to 8 times the ranks recorded, each with the
-batch it has), straggler.removed.
+Without further options the best bucket sizes are looked for, and the best of the changes that leave what is learned as
+it is, together. --set gives changes, predicted together. --sweep tries values of one knob beside them; without values
+it tries usual ones. `dptune verify` runs a change, and tells what it is really worth. Beside knobs, a prediction can
+change what no script sets: link.alpha_us and link.gb_per_s (another link), world_size (up to 8 times the ranks
+recorded, each with the batch it has), straggler.removed.
 
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 
 examples:
+  dptune whatif
   dptune whatif --set ddp.no_sync=true
   dptune whatif dptune-runs/latest --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
   dptune whatif --sweep ddp.bucket_cap_mb=0.5,1,5,25 --format json
@@ -58,27 +60,25 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.ink import paint
     from dptune.present.whatif import page
     from dptune.runfile.paths import RUNS
-    from dptune.whatif.predicting import predict
+    from dptune.whatif.predicting import predict, search
 
     wanted = _wanted(args)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
-    told = predict(found, measured, wanted)
+    told = predict(found, measured, wanted) if wanted else search(found, measured)
     if args.format == "json":
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(told, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
-    return 0 if any(one.known("step_ns") for one in told.predictions) else 1
+    return 0 if told.curve or any(one.known("step_ns") for one in told.predictions) else 1
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
-    """The sets of changes: what is set, and with it each value of the sweep."""
+    """The sets of changes: what is set, and with it each value of the sweep; none where the best is looked for."""
     from dptune.whatif.scenarios import named
 
     together = parsed(args.settings, named)
     if args.sweep is None:
-        if not together:
-            raise UsageError("there is nothing to predict", "--set KNOB=VALUE, or --sweep KNOB")
-        return [together]
+        return [together] if together else []
     return [{**together, **one} for one in _swept(args.sweep)]
 
 

@@ -19,6 +19,8 @@ _COLUMNS = (
     Column("samples"),
     Column("time per sample", right=False),
 )
+_CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
+_BAR = 30
 
 
 def page(told: WhatIf, width: int) -> Iterator[Line]:
@@ -30,15 +32,26 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
         )
         return
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step without the profiler.", width, role="strong")
-    words = f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off."
+    words = (
+        f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off, and"
+        f" {percent(told.held_out_share)} of steps it was not made from."
+    )
     yield from labelled("Replayed", words, width)
     yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
     yield from labelled("Link", f"From {told.link}.", width)
     yield BLANK
+    if told.curve:
+        yield from _searched(told, width)
+        return
     if not any(one.known("step_ns") for one in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
             yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
         return
+    yield from _predicted(told, width)
+
+
+def _predicted(told: WhatIf, width: int) -> Iterator[Line]:
+    """The sets of changes, and how to prove the best of them."""
     yield from table(_COLUMNS, [_row(one, told) for one in told.predictions], width)
     best = min(
         (one for one in told.predictions if one.known("step_ns")), key=lambda one: _times(one, told), default=None
@@ -47,6 +60,28 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
         yield from wrapped(f"Prove it: dptune verify {settings}", width)
+
+
+def _searched(told: WhatIf, width: int) -> Iterator[Line]:
+    """The step by bucket size, and the best that was found."""
+    longest = max(one.step_ns for one in told.curve)
+    rows = [
+        [
+            "default" if one.cap_mb is None else f"{one.cap_mb:g}",
+            str(one.buckets),
+            ns_as_ms(one.step_ns),
+            "#" * max(1, round(_BAR * one.step_ns / longest)),
+        ]
+        for one in told.curve
+    ]
+    yield from labelled("Buckets", "The step by bucket size, as replayed with all else as it is.", width)
+    yield from table(_CURVE, rows, width)
+    yield BLANK
+    if not told.predictions:
+        yield from labelled("Best", "As it is: nothing that was tried saves a hundredth of the step.", width)
+        return
+    yield from labelled("Best", "Of what leaves what is learned as it is, together:", width)
+    yield from _predicted(told, width)
 
 
 def _times(one: Prediction, told: WhatIf) -> float:

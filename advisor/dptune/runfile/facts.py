@@ -19,7 +19,8 @@ class Window:
     `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
     part of it in which that thread computed, `gc_ns` the time that thread collected garbage, `collections_ns` its full
     collections (not by step: start and end of each, since the epoch), `loader_samples` the batch
-    size of the loaders times the batches drawn, `backwards` the calls of backward, `backward_ns` host time in them, and
+    size of the loaders times the batches drawn, `backwards` the calls of backward, `backward_ns` host time in them,
+    `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU it is the one that does), and
     `unsynced_backwards` those of them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None
     where the optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the trace before compression,
     `saving_ns` how long writing it took, after the window. `complete`: the window was not broken off; `cut_short`: its
@@ -38,6 +39,7 @@ class Window:
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
     backward_ns: list[int] = field(default_factory=list)
+    backward_cpu_ns: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None

@@ -10,11 +10,12 @@ from dptune.runfile.facts import Facts, Window
 from dptune.trace.clock import LIMIT_NS
 from dptune.trace.run import MOST_RANKS
 
-_PER_STEP = (
+PER_STEP = (
     "device_durations_ns",
     "loader_wait_ns",
     "loader_cpu_ns",
     "backward_ns",
+    "backward_cpu_ns",
     "gc_ns",
     "loader_batches",
     "loader_samples",
@@ -56,7 +57,7 @@ def _impossible(window: Window) -> Iterator[str]:
         for duration in durations:
             if not 0 < duration <= LIMIT_NS:
                 yield f"a {name} took {_shown(duration)} ns"
-    for name in _PER_STEP:
+    for name in PER_STEP:
         values: list[int] = getattr(window, name) or []
         if values and window.durations_ns and len(values) != window.steps:
             yield f"{name} holds {len(values):,} steps and durations_ns {window.steps:,}"

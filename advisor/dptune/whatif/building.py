@@ -1,20 +1,22 @@
 """A recorded run -> its step model, in unprofiled time.
 
-The profiler slows what the script's thread does. By how much is told by the parts of a step in which nothing is
-exchanged: all but the wait for batches and the backward pass, whose host times are recorded in the unprofiled window
-and in the traced one alike. That factor is applied to what a rank computes, the backward pass included; never to the
-exchange, which is by the link.
+The profiler slows what the script's thread does. By how much is told by what is recorded in the unprofiled window and
+in the traced one alike: of backward passes the time that the thread computed, of the rest of a step but the wait for
+batches its host time, for nothing is exchanged in it. The exchange itself is never scaled: it is by the link.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from statistics import median
+from typing import NamedTuple
 
 from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.views import view
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.facts import DdpFacts, Facts, Window
+from dptune.trace.plausible import PER_STEP
 from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps
 from dptune.whatif.model import Loading, RankStep, StepModel
@@ -23,50 +25,84 @@ from dptune.whatif.wire import Link
 
 _GLOO_LANES = 2  # threads of a process group of gloo
 _OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
+ALL = slice(None)
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
 
 
-def build(run: Run, measured: Measured) -> StepModel:
-    """The model. Raises Missing with the reason where the run does not tell enough."""
+@dataclass(frozen=True)
+class Recorded:
+    """What a run tells of its steps: the parts of the traced ones, and the facts, by rank."""
+
+    facts: Mapping[int, Facts]
+    timelines: Mapping[int, Timeline]
+    ddp: DdpFacts
+    link: Link
+    samples: float | None
+
+    def model(self, part: slice = ALL) -> StepModel:
+        """The step model, from all steps or from a part of them."""
+        facts = {rank: _part(own, part) for rank, own in self.facts.items()}
+        stretch = {rank: stretched(own) for rank, own in facts.items()}
+        sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
+        copy_ns = median(own.copy_ns / stretch[rank].backward for rank, own in self.timelines.items())
+        return StepModel(
+            steps={rank: _unprofiled(own, part, stretch[rank], facts[rank]) for rank, own in self.timelines.items()},
+            gradient_bytes=sizes,
+            caps=_caps(self.ddp),
+            link=self.link,
+            start_ns=median(own.start_ns / stretch[rank].backward for rank, own in self.timelines.items()),
+            copy_ns_per_byte=copy_ns / max(1, sum(sizes)),
+            slowdown=median(own.slowdown for own in self.timelines.values()),
+            fixed_share=_fixed_share(self.timelines, stretch),
+            loading=_loading(facts),
+            samples=self.samples,
+        )
+
+
+def read(run: Run, measured: Measured) -> Recorded:
+    """What the run tells. Raises Missing with the reason where that is not enough for a model."""
     if not run.facts:
         raise Missing("only a run that `dptune profile` recorded says how long unprofiled steps are")
     if measured.device_kind != "cpu":
         raise Missing("the step model is of steps that a CPU computes")
     if {rank.rank for rank in run.ranks} != set(range(measured.world_size)):
         raise Missing(f"{len(run.ranks)} of {measured.world_size} ranks were read")
-    ddp = _ddp(run.facts[min(run.facts)])
-    timelines = {
-        rank.rank: timeline(view(rank.rank, rank.lean, run.facts[rank.rank].window("lean"))) for rank in run.ranks
-    }
-    stretch = {rank: stretched(run.facts[rank]) for rank in timelines}
-    gradients = tuple(ddp.gradient_sizes[index] for index in ddp.grad_ready_order)
-    for rank, own in timelines.items():
-        _check(own, len(gradients), rank)
-    copy_ns = median(own.copy_ns for own in timelines.values())
+    facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
+    for own in facts.values():
+        unprofiled(own)
+    ddp = _ddp(facts[0])
+    timelines = {}
+    for rank in run.ranks:
+        window = facts[rank.rank].window("lean")
+        timelines[rank.rank] = timeline(view(rank.rank, rank.lean, window), _computed_ns(window))
+        _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
-    return StepModel(
-        steps={rank: _unprofiled(own, stretch[rank], run.facts[rank]) for rank, own in timelines.items()},
-        gradient_bytes=gradients,
-        caps=_caps(ddp),
-        link=_link(link_figures(measured), ddp.backend or "gloo"),
-        start_ns=median(own.start_ns / stretch[rank] for rank, own in timelines.items()),
-        copy_ns_per_byte=copy_ns / max(1, sum(gradients)),
-        fixed_share=_fixed_share(timelines, stretch),
-        loading=_loading(run.facts),
-        samples=samples,
-    )
+    link = _link(link_figures(measured), ddp.backend or "gloo")
+    return Recorded(facts=facts, timelines=timelines, ddp=ddp, link=link, samples=samples)
 
 
-def _fixed_share(timelines: dict[int, Timeline], stretch: dict[int, float]) -> float:
+def _part(facts: Facts, part: slice) -> Facts:
+    """The facts with only a part of the steps of their unprofiled window."""
+    return replace(facts, windows=[_cut(one, part) if one.name == "unprofiled" else one for one in facts.windows])
+
+
+def _cut(window: Window, part: slice) -> Window:
+    """The window with a part of its steps: every list of them is cut alike."""
+    lists = {field.name: getattr(window, field.name) for field in fields(window)}
+    cut = {name: own[part] for name, own in lists.items() if name in PER_STEP and own}
+    return replace(window, durations_ns=window.durations_ns[part], **cut)
+
+
+def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretch]) -> float:
     """The part of forward and backward that calls of operators take: the median over ranks."""
     shares = []
     for rank, own in timelines.items():
         computed = median(sum(one.forward_ns + one.backward_ns for one in step.passes) for step in own.steps)
-        shares.append(min(1.0, own.operators * _OPERATOR_NS * stretch[rank] / max(1.0, computed)))
+        shares.append(min(1.0, own.operators * _OPERATOR_NS * stretch[rank].rest / max(1.0, computed)))
     return median(shares)
 
 
-def _loading(facts: dict[int, Facts]) -> Loading | None:
+def _loading(facts: Mapping[int, Facts]) -> Loading | None:
     """How batches come, of the first rank; None where it drew from no loader or from several."""
     first = facts[min(facts)]
     loaders = [one for one in first.loaders if one.batches_drawn]
@@ -87,20 +123,41 @@ def _loading(facts: dict[int, Facts]) -> Loading | None:
     )
 
 
-def stretched(facts: Facts) -> float:
-    """How many times as long as without the profiler a rank's own thread takes in the traced window."""
-    plain, traced = (_alone_ns(facts.window(name)) for name in ("unprofiled", "lean"))
-    if plain is None or traced is None:
+class Stretch(NamedTuple):
+    """How many times as long as without the profiler: what a thread computes in backward passes, and the rest."""
+
+    backward: float
+    rest: float
+
+
+def stretched(facts: Facts) -> Stretch:
+    """That of a rank's own thread in the traced window."""
+    plain, traced = (facts.window(name) for name in ("unprofiled", "lean"))
+    backward, rest = _computed_ns(plain), _alone_ns(plain)
+    if backward <= 0 or rest <= 0:
+        raise Missing("an unprofiled step holds nothing beside its backward passes, or no such pass")
+    return Stretch(_computed_ns(traced) / backward, _alone_ns(traced) / rest)
+
+
+def unprofiled(facts: Facts) -> Window:
+    """The window without the profiler, of several steps."""
+    window = facts.window("unprofiled")
+    if window is None or window.steps < 2:
+        raise Missing("fewer than 2 steps were recorded without the profiler")
+    return window
+
+
+def _computed_ns(window: Window | None) -> float:
+    """What the thread computes in the backward passes of a step: the median over steps."""
+    if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
         raise Missing(f"time in backward passes is not known: {_OLD}")
-    if plain <= 0:
-        raise Missing("an unprofiled step holds nothing beside its backward passes")
-    return traced / plain
+    return median(window.backward_cpu_ns)
 
 
-def _alone_ns(window: Window | None) -> float | None:
+def _alone_ns(window: Window | None) -> float:
     """What a step takes beside its waits for batches and its backward passes: the median over steps."""
     if window is None or not window.steps or len(window.backward_ns) != window.steps:
-        return None
+        raise Missing(f"time in backward passes is not known: {_OLD}")
     parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
     return median(whole - loader - backward for whole, loader, backward in parts)
 
@@ -137,13 +194,17 @@ def _check(own: Timeline, gradients: int, rank: int) -> None:
                 )
 
 
-def _unprofiled(own: Timeline, stretch: float, facts: Facts) -> list[RankStep]:
-    """The steps of a rank as they would be without the profiler."""
+def _unprofiled(own: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
+    """The steps of a rank as they would be without the profiler: a part of them, or all if they are too few for one."""
     waits = _loader_waits(facts)
     steps = []
-    for step in own.steps:
-        passes = (replace(one.scaled(1 / stretch), loader_ns=waits / len(step.passes)) for one in step.passes)
-        steps.append(RankStep(tuple(passes), step.after_ns / stretch))
+    for step in own.steps[part] or own.steps:
+        passes = []
+        for one in step.passes:
+            plain = one.scaled(1 / stretch.backward)
+            forward_ns = one.forward_ns / stretch.rest
+            passes.append(replace(plain, loader_ns=waits / len(step.passes), forward_ns=forward_ns))
+        steps.append(RankStep(tuple(passes), step.after_ns / stretch.rest))
     return steps
 
 

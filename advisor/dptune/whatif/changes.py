@@ -44,8 +44,8 @@ def _no_sync(model: StepModel, value: Value) -> StepModel:
         *before, last = step.passes
         if not last.ready_ns:
             raise Missing("the last backward pass of a step exchanges nothing")
-        ready = () if value else last.ready_ns
-        return replace(step, passes=(*(replace(one, ready_ns=ready) for one in before), last))
+        others = (one.silent() if value else one.exchanging_as(last) for one in before)
+        return replace(step, passes=(*others, last))
 
     return replace(model, steps={rank: [of(step) for step in steps] for rank, steps in model.steps.items()})
 
@@ -123,6 +123,7 @@ def _middle(steps: Sequence[RankStep]) -> RankStep:
                 median(one.forward_ns for one in same),
                 median(one.backward_ns for one in same),
                 tuple(median(times) for times in ready),
+                median(one.hooks_ns for one in same),
             )
         )
     return RankStep(tuple(passes), median(step.after_ns for step in steps))

@@ -14,14 +14,16 @@ class Pass:
     """One forward and backward pass of one rank, ns.
 
     `loader_ns` is the wait for its batch, `forward_ns` what else comes before the backward pass, `backward_ns` the
-    compute of that. `ready_ns` counts from its start: when each gradient is ready, in the order in which they are;
-    empty where the pass does not exchange them.
+    compute of that, as long as nothing slows it. `ready_ns` counts from its start: when each gradient is ready, in the
+    order in which they are; empty where the pass does not exchange them. `hooks_ns` is the part of `backward_ns` that
+    it takes only because they are exchanged.
     """
 
     loader_ns: float
     forward_ns: float
     backward_ns: float
     ready_ns: tuple[float, ...] = ()
+    hooks_ns: float = 0.0
 
     def scaled(self, compute: float, loader: float = 1.0) -> Pass:
         """The pass whose compute, and whose wait for its batch, takes so many times as long."""
@@ -30,7 +32,17 @@ class Pass:
             self.forward_ns * compute,
             self.backward_ns * compute,
             tuple(ready * compute for ready in self.ready_ns),
+            self.hooks_ns * compute,
         )
+
+    def silent(self) -> Pass:
+        """The pass without its exchange."""
+        return Pass(self.loader_ns, self.forward_ns, self.backward_ns - self.hooks_ns)
+
+    def exchanging_as(self, other: Pass) -> Pass:
+        """The pass with an exchange like another's: its gradients are ready when that one's are."""
+        own = self.silent()
+        return Pass(own.loader_ns, own.forward_ns, own.backward_ns + other.hooks_ns, other.ready_ns, other.hooks_ns)
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class StepModel:
     `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting an exchange
     takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
+    `slowdown`: how many times as long backward passes compute while an exchange is in flight.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `fixed_share` is the part of forward and backward that does not grow with the batch.
     """
@@ -75,6 +88,7 @@ class StepModel:
     copy_ns_per_byte: float = 0.0
     prepare_ns_per_byte: float = 0.0
     wire_share: float = 1.0
+    slowdown: float = 1.0
     supply_ns: Mapping[int, float] = field(default_factory=dict)
     fixed_share: float = 0.0
     loading: Loading | None = None

@@ -4,15 +4,20 @@ There the script's own thread computes all of a step, so what it does is a seque
 pass, the backward pass with the moment each gradient is ready, the wait for the exchange, copies of buckets back into
 gradients, the optimizer. Calls that start an exchange stand in the backward pass; they are taken out of it, and their
 time is kept beside it, because other buckets make others.
+
+As long as an exchange is in flight the backend's threads want the cores too, and a backward pass computes more slowly.
+How much so tells the time that its thread computed (facts, `backward_cpu_ns`): what the pass lasts beyond that, it lost
+while exchanges were in flight. So much shorter those parts are taken to be without them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.intervals import Ints
+from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
 from dptune.measured import Missing
@@ -21,11 +26,13 @@ from dptune.trace.kernels import RANGE_CATEGORIES
 from dptune.whatif.model import Pass, RankStep
 
 _EVALUATE = "autograd::engine::evaluate_function: "
-_READY = f"{_EVALUATE}torch::autograd::AccumulateGrad"
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
 _START = "c10d::allreduce_"
 _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 _LOADER = "enumerate(DataLoader)#"
 _FORWARD = "DistributedDataParallel.forward"
+_IN_FLIGHT = "gloo:"
+_MOST_SLOWDOWN = 8.0  # of a thread that hardly gets a core
 
 
 @dataclass(frozen=True)
@@ -33,87 +40,184 @@ class Timeline:
     """The steps of one rank as recorded, and the median time, ns, that starting one exchange takes on its thread.
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
-    `operators` is how many a step runs, the median.
+    `operators` is how many a step runs, the median. `slowdown`: how many times as long backward passes compute while an
+    exchange is in flight; the steps are without it.
     """
 
     steps: tuple[RankStep, ...]
     start_ns: float
     copy_ns: float
     operators: float
+    slowdown: float
 
 
-def timeline(view: RankView) -> Timeline:
-    """The parts of a rank's steps. Raises Missing where the trace does not tell them."""
+@dataclass(frozen=True)
+class _Backward:
+    """One backward pass, in times of the trace: where it begins and ends, and when its gradients are ready.
+
+    `resumed_ns` is where the step goes on after it, `follows_ns` where it went on before it; `inner_ns` are starts and
+    ends of what accumulates gradients, `hooked_ns` the same with the hooks on them.
+    """
+
+    began_ns: int
+    ended_ns: int
+    follows_ns: int
+    resumed_ns: int
+    loader_ns: int
+    copied_ns: int
+    exchanges: bool
+    hooked_ns: tuple[Ints, Ints]
+    inner_ns: tuple[Ints, Ints]
+
+
+@dataclass(frozen=True, eq=False)
+class _Rank:
+    """The rows of a rank's trace that the parts are told by, and when exchanges were started and in flight."""
+
+    columns: Columns
+    evaluated: Ints
+    hooked: Ints
+    accumulated: Ints
+    starts: Ints
+    copies: Ints
+    loader: Ints
+    forward: Ints
+    starting: Intervals
+    flying: Intervals
+
+    @classmethod
+    def of(cls, columns: Columns) -> _Rank:
+        def rows(named: str, categories: frozenset[str] | None = None) -> Ints:
+            return columns.rows(categories, lambda name: name == named)
+
+        starts = rows(_START)
+        flights = columns.rows(None, lambda name: name.startswith(_IN_FLIGHT))
+        starting = Intervals.union(columns.ts_ns[starts], columns.ends(starts))
+        return cls(
+            columns,
+            evaluated=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_EVALUATE)),
+            hooked=rows(_EVALUATE + _ACCUMULATE, RANGE_CATEGORIES),
+            accumulated=rows(_ACCUMULATE, RANGE_CATEGORIES),
+            starts=starts,
+            copies=rows(_COPY),
+            loader=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER)),
+            forward=rows(_FORWARD, RANGE_CATEGORIES),
+            starting=starting,
+            flying=Intervals.union(columns.ts_ns[flights], columns.ends(flights)) - starting,
+        )
+
+    def backwards(self, step: Step) -> list[_Backward]:
+        """The backward passes of a step, in order."""
+        ts, end = self.columns.ts_ns, self.columns.end_ns
+        evaluated = self._within(self.evaluated, step.start_ns, step.end_ns)
+        forward = self._within(self.forward, step.start_ns, step.end_ns)
+        borders = _borders(ts[evaluated], ts[forward])
+        passes = []
+        follows = step.start_ns
+        for first, last in zip(borders, [*borders[1:], len(evaluated)], strict=True):
+            own = evaluated[first:last]
+            began, ended = int(ts[own[0]]), int(end[own].max())
+            following = int(ts[evaluated[last]]) if last < len(evaluated) else step.end_ns
+            copied = self._within(self.copies, began, following)
+            hooked, inner = (self._within(rows, began, ended) for rows in (self.hooked, self.accumulated))
+            resumed = max(ended, int(end[copied].max())) if len(copied) else ended
+            passes.append(
+                _Backward(
+                    began_ns=began,
+                    ended_ns=ended,
+                    follows_ns=follows,
+                    resumed_ns=resumed,
+                    loader_ns=int(self.columns.dur_ns[self._within(self.loader, follows, began)].sum()),
+                    copied_ns=int(self.columns.dur_ns[copied].sum()),
+                    exchanges=len(self._within(self.starts, began, following)) > 0,
+                    hooked_ns=(ts[hooked], end[hooked]),
+                    inner_ns=(ts[inner], end[inner]),
+                )
+            )
+            follows = resumed
+        return passes
+
+    def parted(self, one: _Backward, slowdown: float) -> Pass:
+        """The parts of a pass, as if nothing had been in flight."""
+
+        def computed(times_ns: Ints) -> list[float]:
+            since = np.concatenate(([one.began_ns], times_ns))
+            starting, flying = (spans.before(since) - spans.before(since[:1]) for spans in (self.starting, self.flying))
+            lost = (1 - 1 / slowdown) * flying
+            found: list[float] = ((since - one.began_ns) - starting - lost)[1:].tolist()
+            return found
+
+        def lasting(spans: tuple[Ints, Ints]) -> float:
+            return sum(computed(spans[1])) - sum(computed(spans[0]))
+
+        (backward_ns,) = computed(np.array([one.ended_ns]))
+        return Pass(
+            loader_ns=one.loader_ns,
+            forward_ns=one.began_ns - one.follows_ns - one.loader_ns,
+            backward_ns=backward_ns,
+            ready_ns=tuple(computed(one.hooked_ns[1])) if one.exchanges else (),
+            hooks_ns=max(0.0, lasting(one.hooked_ns) - lasting(one.inner_ns)) if one.exchanges else 0.0,
+        )
+
+    def slowdown(self, steps: Sequence[Sequence[_Backward]], computed_ns: float) -> float:
+        """From the median time of a step that the thread computed in its backward passes."""
+        lasted, beside = [], []
+        for step in steps:
+            began, ended = (np.array([getattr(one, name) for one in step]) for name in ("began_ns", "ended_ns"))
+            lasted.append(int((ended - began).sum()) + sum(one.copied_ns for one in step))
+            beside.append(int(self.flying.lengths(began, ended).sum()))
+        flew = float(np.median(beside))
+        lost = max(0.0, float(np.median(lasted)) - computed_ns)
+        return flew / max(flew - lost, flew / _MOST_SLOWDOWN) if flew else 1.0
+
+    def _within(self, rows: Ints, start_ns: int, end_ns: int) -> Ints:
+        """Rows that begin in [start, end), in order of time."""
+        ts = self.columns.ts_ns[rows]
+        rows = rows[(ts >= start_ns) & (ts < end_ns)]
+        return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
+
+    def operators(self, steps: Sequence[Step]) -> float:
+        """How many operators a step runs, the median."""
+        ts = np.sort(self.columns.ts_ns[self.columns.rows({"cpu_op"})])
+        return float(np.median([np.searchsorted(ts, one.end_ns) - np.searchsorted(ts, one.start_ns) for one in steps]))
+
+
+def timeline(view: RankView, computed_ns: float) -> Timeline:
+    """The parts of a rank's steps, from the median time of a step that its thread computed in backward passes.
+
+    Raises Missing where the trace does not tell them.
+    """
     if view.no_steps:
         raise Missing(view.no_steps)
-    columns = view.columns
-    evaluated = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_EVALUATE))
-    ready = columns.rows(RANGE_CATEGORIES, lambda name: name == _READY)
-    if not len(ready):
+    rank = _Rank.of(view.columns)
+    if not len(rank.hooked):
         raise Missing("the trace does not say when gradients are ready: it has no AccumulateGrad of a backward pass")
-    starts = columns.rows(None, lambda name: name == _START)
-    copies = columns.rows(None, lambda name: name == _COPY)
-    loader = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER))
-    forward = columns.rows(RANGE_CATEGORIES, lambda name: name == _FORWARD)
-    operators = columns.rows({"cpu_op"})
-    found, copied, counts = [], [], []
-    for step in view.steps:
-        inside = [_within(columns, rows, step) for rows in (evaluated, ready, starts, copies, loader, forward)]
-        if len(inside[0]):
-            found.append(_step(columns, step, *inside))
-            copied.append(float(columns.dur_ns[inside[3]].sum()))
-            counts.append(len(_within(columns, operators, step)))
-    if not found:
+    found = {step.number: rank.backwards(step) for step in view.steps}
+    steps = [step for step in view.steps if found[step.number]]
+    if not steps:
         raise Missing("no recorded step holds a backward pass")
-    synchronised = max(sum(bool(one.ready_ns) for one in step.passes) for step in found)
-    start_ns = float(np.median(columns.dur_ns[starts])) if len(starts) else 0.0
-    return Timeline(tuple(found), start_ns, float(np.median(copied)) / max(1, synchronised), float(np.median(counts)))
-
-
-def _within(columns: Columns, rows: Ints, step: Step) -> Ints:
-    """Rows that begin in the step, in order of time."""
-    ts = columns.ts_ns[rows]
-    rows = rows[(ts >= step.start_ns) & (ts < step.end_ns)]
-    return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
-
-
-def _step(
-    columns: Columns, step: Step, evaluated: Ints, ready: Ints, starts: Ints, copies: Ints, loader: Ints, forward: Ints
-) -> RankStep:
-    ts, end = columns.ts_ns, columns.end_ns
-    borders = _borders(ts[evaluated], ts[forward])
-    passes = []
-    before = step.start_ns
-    for first, last in zip(borders, [*borders[1:], len(evaluated)], strict=True):
-        own = evaluated[first:last]
-        began, ended = int(ts[own[0]]), int(end[own].max())
-        following = int(ts[evaluated[last]]) if last < len(evaluated) else step.end_ns
-        started = starts[(ts[starts] >= began) & (ts[starts] < following)]
-        accumulated = ready[(ts[ready] >= began) & (ts[ready] <= ended)]
-        waited = loader[(ts[loader] >= before) & (ts[loader] < began)]
-        loader_ns = int(columns.dur_ns[waited].sum())
-        passes.append(
-            Pass(
-                loader_ns=loader_ns,
-                forward_ns=began - before - loader_ns,
-                backward_ns=ended - began - int(columns.dur_ns[started].sum()),
-                ready_ns=_ready(end[accumulated] - began, end[started] - began, columns.dur_ns[started]),
-            )
+    slowdown = rank.slowdown([found[step.number] for step in steps], computed_ns)
+    parts = [
+        RankStep(
+            tuple(rank.parted(one, slowdown) for one in found[step.number]),
+            step.end_ns - found[step.number][-1].resumed_ns,
         )
-        copied = copies[(ts[copies] >= began) & (ts[copies] < following)]
-        before = max(ended, int(end[copied].max())) if len(copied) else ended
-    return RankStep(tuple(passes), step.end_ns - before)
+        for step in steps
+    ]
+    copied = [sum(one.copied_ns for one in found[step.number]) for step in steps]
+    synchronised = max(sum(one.exchanges for one in found[step.number]) for step in steps)
+    return Timeline(
+        steps=tuple(parts),
+        start_ns=float(np.median(view.columns.dur_ns[rank.starts])) if len(rank.starts) else 0.0,
+        copy_ns=float(np.median(copied)) / max(1, synchronised),
+        operators=rank.operators(steps),
+        slowdown=slowdown,
+    )
 
 
 def _borders(evaluated_ns: Ints, forward_ns: Ints) -> list[int]:
     """Where each backward pass begins among the evaluated functions: the first, those after another forward pass."""
+    if not len(evaluated_ns):
+        return []
     after = np.searchsorted(evaluated_ns, forward_ns)
     return sorted({0, *(int(at) for at in after if 0 < at < len(evaluated_ns))})
-
-
-def _ready(ready_ns: Ints, started_ns: Ints, took_ns: Ints) -> tuple[float, ...]:
-    """When gradients would be ready if starting exchanges took no time; nothing where none was started."""
-    if not len(started_ns):
-        return ()
-    before = np.concatenate(([0], np.cumsum(took_ns)))
-    return tuple((ready_ns - before[np.searchsorted(started_ns, ready_ns, side="right")]).astype(float).tolist())

@@ -1,4 +1,4 @@
-"""When collectives end that share one link, from when each could begin.
+"""Collectives that share one link, as time goes on.
 
 A collective takes alpha, then its bytes at the link's rate, which those in flight share evenly. As many run at once as
 the backend has lanes (gloo two threads), in the order in which they were asked for.
@@ -6,7 +6,7 @@ the backend has lanes (gloo two threads), in the order in which they were asked 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
 
 
@@ -23,30 +23,59 @@ class Link:
         return self.alpha_ns + size / self.bytes_per_ns
 
 
-def ends(ready_ns: Sequence[float], sizes: Sequence[float], link: Link) -> list[float]:
-    """When each collective ends. `ready_ns` says from when on every rank could begin it, in the order of asking."""
-    ended = [0.0] * len(sizes)
-    left = [float(size) for size in sizes]
-    flying: list[int] = []  # in flight, past or before their latency
-    moves_at: dict[int, float] = {}  # when the bytes of one begin to move
-    now, following = 0.0, 0
-    while flying or following < len(sizes):
-        while following < len(sizes) and len(flying) < link.lanes and ready_ns[following] <= now:
-            flying.append(following)
-            moves_at[following] = now + link.alpha_ns
-            following += 1
-        moving = [one for one in flying if moves_at[one] <= now]
-        rate = link.bytes_per_ns / max(1, len(moving))
-        over_at = {one: now + left[one] / rate for one in moving}
-        moments = [*over_at.values(), *(moves_at[one] for one in flying if moves_at[one] > now)]
-        if following < len(sizes) and len(flying) < link.lanes:
-            moments.append(ready_ns[following])
-        then = min(moments)
-        for one in moving:
-            if over_at[one] <= then:
-                ended[one] = then
-                flying.remove(one)
+@dataclass
+class _Flight:
+    """A collective under way: its bytes begin to move at a moment, and so many are left of them."""
+
+    moves_at: float
+    left: float
+
+
+class Wire:
+    """A link from a moment on, ns. Collectives are told apart by numbers."""
+
+    def __init__(self, link: Link, now: float) -> None:
+        self._link, self._now = link, now
+        self._asked: deque[tuple[int, float]] = deque()
+        self._flying: dict[int, _Flight] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether any collective is in flight."""
+        return bool(self._flying)
+
+    def ask(self, number: int, size: float) -> None:
+        """Every rank has come to a collective of so many bytes: it begins now, or when a lane is free."""
+        self._asked.append((number, size))
+        self._begin()
+
+    def upcoming(self) -> float:
+        """The next moment at which the link has something else to do; infinity where it has nothing."""
+        moments = [self._over_at(one) if one.moves_at <= self._now else one.moves_at for one in self._flying.values()]
+        return min(moments, default=float("inf"))
+
+    def move(self, to: float) -> list[int]:
+        """Go on to a moment, at most the upcoming one. Returns the collectives that end there."""
+        moving = {number: one for number, one in self._flying.items() if one.moves_at <= self._now}
+        ended = [number for number, one in moving.items() if self._over_at(one) <= to]
+        moved = (to - self._now) * self._rate()
+        for number, one in moving.items():
+            if number in ended:
+                del self._flying[number]
             else:
-                left[one] -= (then - now) * rate
-        now = then
-    return ended
+                one.left -= moved
+        self._now = to
+        self._begin()
+        return ended
+
+    def _begin(self) -> None:
+        while self._asked and len(self._flying) < self._link.lanes:
+            number, size = self._asked.popleft()
+            self._flying[number] = _Flight(self._now + self._link.alpha_ns, size)
+
+    def _rate(self) -> float:
+        moving = sum(one.moves_at <= self._now for one in self._flying.values())
+        return self._link.bytes_per_ns / max(1, moving)
+
+    def _over_at(self, one: _Flight) -> float:
+        return self._now + one.left / self._rate()

@@ -34,6 +34,7 @@ class Tally:
     loader_samples: int = 0
     backwards: int = 0
     backward_ns: int = 0
+    backward_cpu_ns: int = 0
     unsynced_backwards: int = 0
 
 
@@ -127,9 +128,11 @@ class Meters:
         def metered(*args: Any, **kwargs: Any) -> None:
             self._keep_loss(args[0] if args else kwargs.get("tensors"))
             self._count_pass()
-            begun = time.perf_counter_ns()
+            begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             backward(*args, **kwargs)
-            self._tallies[threading.get_ident()].backward_ns += time.perf_counter_ns() - begun
+            tally = self._tallies[threading.get_ident()]
+            tally.backward_ns += time.perf_counter_ns() - begun
+            tally.backward_cpu_ns += time.thread_time_ns() - computed
             self.after_pass()
 
         torch.autograd.backward = metered

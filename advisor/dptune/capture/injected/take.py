@@ -116,6 +116,7 @@ class Take:
         window.loader_samples.append(tally.loader_samples)
         window.backwards.append(tally.backwards)
         window.backward_ns.append(tally.backward_ns)
+        window.backward_cpu_ns.append(tally.backward_cpu_ns)
         window.unsynced_backwards.append(tally.unsynced_backwards)
         window.skipped_steps = (
             None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped

@@ -1,0 +1,150 @@
+"""The best bucket sizes, and the best set of changes that leave what is learned as it is.
+
+Sizes that are one for all buckets are tried in steps of 1, 2, 5; those that make the same buckets are one. From the
+best of them gradients are moved between neighbouring buckets, buckets merged and split, as long as that shortens the
+step: the sizes of a list. What else is tried is tried together with the sizes, because what is best for them depends on
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise, product
+
+from dptune.knobs import KNOBS, Value
+from dptune.measured import Missing
+from dptune.predicted import BucketSize
+from dptune.whatif.buckets import MIB, Caps, assign
+from dptune.whatif.changes import changed
+from dptune.whatif.model import StepModel
+from dptune.whatif.replay import step_ns
+
+LEAST_GAIN = 0.01  # of a step: what a list has to save over one size for all, and any change over none
+_ALIKE = 0.002  # of the step: what is so near to the best is as good
+_MOST_TRIED = 400
+_MOST_WORKERS = 8
+_ROUND = (1, 2, 5)
+_CAP = "ddp.bucket_cap_mb"
+
+
+def curve(model: StepModel) -> list[BucketSize]:
+    """The step by the size that is asked for, in MiB, ascending; torch's default first."""
+    tried = [BucketSize(cap_mb=None, buckets=len(_buckets(model, Caps.of())), step_ns=_with(model, Caps.of()))]
+    seen = set()
+    for cap in _sizes(model.gradient_bytes):
+        buckets = _buckets(model, Caps.of(cap))
+        if tuple(buckets) not in seen:
+            seen.add(tuple(buckets))
+            tried.append(BucketSize(cap_mb=cap, buckets=len(buckets), step_ns=_with(model, Caps.of(cap))))
+    return tried
+
+
+def plan(model: StepModel, start: Caps) -> tuple[int, ...]:
+    """How many gradients go into each bucket, in the order of becoming ready: the best that is found from `start` on.
+
+    Each turn takes the best of all moves of one gradient to a neighbouring bucket, merges of two and splits of one.
+    """
+    best = tuple(_buckets(model, start))
+    took = _planned(model, best)
+    tried = {best}
+    while len(tried) < _MOST_TRIED:
+        moves = [one for one in _moves(best) if one not in tried]
+        tried.update(moves)
+        quickest = min(((_planned(model, one), one) for one in moves), default=None)
+        if quickest is None or quickest[0] >= took:
+            break
+        took, best = quickest
+    return best
+
+
+def caps_text(gradient_bytes: Sequence[int], counts: Sequence[int]) -> str:
+    """The sizes in MiB to ask for, so that buckets of so many gradients come of it, as short as they can be written."""
+    borders = [0, *accumulate(counts)]
+    sizes = [gradient_bytes[first:last] for first, last in pairwise(borders)]
+    return ",".join(_shortest(sum(own) - own[-1], sum(own)) for own in sizes)
+
+
+def best_sets(model: StepModel) -> Iterator[dict[str, Value]]:
+    """Changes that leave what is learned as it is, the quickest set first: with one size for all buckets, and a list.
+
+    Nothing where no set saves a hundredth of the step.
+    """
+    found: list[tuple[float, dict[str, Value]]] = []
+    for settings in _others(model):
+        try:
+            other = changed(model, settings)
+        except Missing:
+            continue
+        found.append((step_ns(other), settings))
+        found += [(one.step_ns, {**settings, _CAP: one.cap_mb}) for one in curve(other)]
+    least = min(took for took, _ in found)
+    took, settings = next(one for one in found if one[0] <= (1 + _ALIKE) * least)  # the simplest come first
+    if took <= (1 - LEAST_GAIN) * step_ns(model):
+        yield settings
+    other = changed(model, settings)
+    counts = plan(other, other.caps)
+    if _planned(other, counts) <= (1 - LEAST_GAIN) * took:
+        rest = {name: value for name, value in settings.items() if name != _CAP}
+        yield {**rest, "ddp.bucket_cap_mb_list": caps_text(model.gradient_bytes, counts)}
+
+
+def _others(model: StepModel) -> Iterator[dict[str, Value]]:
+    """Sets of the other safe changes that the run has room for."""
+    passes = max(len(step.passes) for steps in model.steps.values() for step in steps)
+    loading = model.loading
+    cores = 0 if loading is None or loading.prepare_ns is None else int(max(1, loading.cores_per_rank))
+    choices: Mapping[str, list[Value]] = {
+        "ddp.no_sync": [None, *([True] if passes > 1 else [])],
+        "loader.num_workers": [None, *range(1, min(_MOST_WORKERS, 2 * cores) + 1)],
+    }
+    assert all(KNOBS[name].numerics == "same" for name in choices)
+    for values in product(*choices.values()):
+        yield {name: value for name, value in zip(choices, values, strict=True) if value is not None}
+
+
+def _sizes(gradient_bytes: Sequence[int]) -> Iterator[float]:
+    """1, 2, 5 times powers of ten, from what each gradient reaches to what only all together do."""
+    total, power = sum(gradient_bytes) / MIB, -3
+    while True:
+        for figure in _ROUND:
+            size = round(figure * 10.0**power, -power if power < 0 else 0)
+            yield size
+            if size >= total:
+                return
+        power += 1
+
+
+def _buckets(model: StepModel, caps: Caps) -> list[int]:
+    return [len(bucket) for bucket in assign(model.gradient_bytes, caps)]
+
+
+def _with(model: StepModel, caps: Caps) -> int:
+    return round(step_ns(replace(model, caps=caps)))
+
+
+def _planned(model: StepModel, counts: Sequence[int]) -> float:
+    borders = [0, *accumulate(counts)]
+    return step_ns(replace(model, caps=Caps(tuple(sum(model.gradient_bytes[a:b]) for a, b in pairwise(borders)))))
+
+
+def _moves(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for at in range(len(counts) - 1):
+        before, one, other, after = counts[:at], counts[at], counts[at + 1], counts[at + 2 :]
+        yield (*before, one + other, *after)
+        if one > 1:
+            yield (*before, one - 1, other + 1, *after)
+        if other > 1:
+            yield (*before, one + 1, other - 1, *after)
+    for at, count in enumerate(counts):
+        for first in range(1, count):
+            yield (*counts[:at], first, count - first, *counts[at + 1 :])
+
+
+def _shortest(above: int, most: int) -> str:
+    """The shortest number of MiB whose bytes are more than the one and at most the other."""
+    for digits in range(10):
+        size = int(most / MIB * 10**digits) / 10**digits
+        if above < int(size * MIB) <= most:
+            return f"{size:.{digits}f}"
+    return repr(most / MIB)

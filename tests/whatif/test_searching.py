@@ -1,0 +1,96 @@
+"""The best bucket plan, where it can be computed by hand or by trying everything."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptune.whatif.buckets import Caps, assign
+from dptune.whatif.changes import changed
+from dptune.whatif.model import Loading, Pass, RankStep, StepModel
+from dptune.whatif.replay import step_ns
+from dptune.whatif.searching import best_sets, caps_text, curve, plan
+from dptune.whatif.wire import Link
+
+MB = 2**20
+
+
+def model(ready, sizes, link, after=50.0, passes=1, **more):
+    """Two like ranks; the last gradient is the end of the compute."""
+    one = Pass(0.0, 100.0, ready[-1], tuple(ready))
+    step = RankStep((one,) * passes, after)
+    return StepModel({0: [step], 1: [step]}, tuple(sizes), Caps((sum(sizes),)), link, **more)
+
+
+def test_the_best_plan_by_hand():
+    """Gradients of 100 bytes ready at 100, 200, 300, 400; an exchange takes 60 and 1 for each byte: of k gradients
+    60 + 100 k. What is ready last, at 400, takes 160 at least: 560 is the least. Of each by itself the link is busy
+    for 640 from 100 on: 740. With 2, 1, 1: from 200 till 460, then 160, 160: 780. With 1, 2, 1: 100 to 260, 300 to
+    560, 560 to 720. With 1, 3: 100 to 260, 400 to 760. With 3, 1: 300 to 660, to 820. With 2, 2: 200 to 460, 460 to
+    720. With 4: 400 to 860. With 1, 1, 2: to 260, to 420, 420 to 680: the best.
+    """
+    four = model([100, 200, 300, 400], [100] * 4, Link(60, 1.0))
+    assert plan(four, four.caps) == (1, 1, 2)
+    best = changed(four, {"ddp.bucket_cap_mb_list": caps_text(four.gradient_bytes, (1, 1, 2))})
+    assert step_ns(best) == pytest.approx(100 + 680 + 50)
+
+
+GRADIENTS = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 300)), min_size=1, max_size=7)
+
+
+def partitions(count):
+    """All ways to cut so many in a row into runs."""
+    for cuts in range(2 ** (count - 1)):
+        borders = [0, *(at + 1 for at in range(count - 1) if cuts >> at & 1), count]
+        yield tuple(b - a for a, b in pairwise(borders))
+
+
+@settings(max_examples=60, deadline=None)
+@given(GRADIENTS, st.integers(0, 100))
+def test_no_move_from_the_plan_is_better_and_no_plan_beats_trying_all(parts, alpha):
+    ready = [sum(took for took, _ in parts[: at + 1]) for at in range(len(parts))]
+    made = model(ready, [size for _, size in parts], Link(alpha, 1.0))
+
+    def took(counts):
+        return step_ns(changed(made, {"ddp.bucket_cap_mb_list": caps_text(made.gradient_bytes, counts)}))
+
+    found = took(plan(made, made.caps))
+    best = min(took(counts) for counts in partitions(len(parts)))
+    assert best * (1 - 1e-9) <= found <= step_ns(made) * (1 + 1e-9)
+    assert found <= 1.1 * best  # it goes downhill only, so it may end beside the best
+
+
+@given(st.lists(st.integers(4, 40 * MB).map(lambda size: size // 4 * 4), min_size=1, max_size=12), st.data())
+def test_the_sizes_to_ask_for_make_the_plan(sizes, data):
+    counts = data.draw(st.sampled_from(list(partitions(min(len(sizes), 6)))))
+    sizes = sizes[: sum(counts)]
+    caps = Caps.of(each_mb=[float(one) for one in caps_text(sizes, counts).split(",")])
+    assert [len(bucket) for bucket in assign(sizes, caps)] == list(counts)
+
+
+def test_the_curve_has_each_way_to_make_buckets_once():
+    tried = curve(model([1e6, 2e6, 3e6], [MB, MB, MB], Link(0, 1.0)))
+    assert [(one.cap_mb, one.buckets) for one in tried] == [(None, 2), (0.001, 3), (2, 2), (5, 1)]
+
+
+def test_the_best_set_is_of_all_together():
+    """Two passes, each with an exchange of 3 MB at 1 byte per ns, which takes as long as the compute of both."""
+    two = model([1e6, 2e6, 3e6], [MB, MB, MB], Link(0, 1.0), passes=2)
+    first, *more = best_sets(two)
+    assert first["ddp.no_sync"] is True
+    assert step_ns(changed(two, first)) == pytest.approx(
+        min(one.step_ns for one in curve(changed(two, {"ddp.no_sync": True})))
+    )
+    assert not more  # a list of sizes saves nothing over one size
+
+
+def test_workers_are_tried_where_the_loader_has_none():
+    loading = Loading(batch=8, workers=0, prepare_ns=4e6, computing=0.0, cores_per_rank=2.0)
+    one = Pass(4e6, 100.0, 3e6, (1e6, 2e6, 3e6))
+    waiting = StepModel({0: [RankStep((one,), 50.0)]}, (4, 4, 4), Caps.of(), Link(0, 1.0), loading=loading)
+    assert next(best_sets(waiting)) == {"loader.num_workers": 2}
+
+
+def test_nothing_is_best_where_nothing_saves():
+    assert list(best_sets(model([1e6, 2e6, 3e6], [4, 4, 4], Link(0, 1.0)))) == []
