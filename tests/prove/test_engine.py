@@ -237,7 +237,7 @@ def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: P
     windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
     done = run("profile", "-q", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    words = ("--set", "ddp.bucket_cap_mb=1", "--steps", "100", "--time-limit", "20", "--format", "json")
+    words = ("--set", "ddp.bucket_cap_mb=1", "--steps", "100", "--time-limit", "40", "--format", "json")
     done = run("verify", "base", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)["trials"]

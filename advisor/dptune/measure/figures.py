@@ -5,13 +5,13 @@ from __future__ import annotations
 from dptune.errors import TraceError
 from dptune.measure import platform
 from dptune.measure.across import Across, across, host_of
-from dptune.measure.device import accounts, copies, gaps, kernels, matmul, memory, phases
+from dptune.measure.device import accounts, copies, critical, gaps, kernels, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap
 from dptune.measure.host import attribution, launching
 from dptune.measure.steps import accumulation, feeding, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
-from dptune.measured import Measured, RankFigures
+from dptune.measured import CriticalPath, Measured, RankFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -54,6 +54,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
+        "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
             launching.launching((own, device) for own, device, _ in together.spent),
             "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
@@ -89,6 +90,17 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         accumulation=accumulation.accumulation(facts),
         matmul=matmul.matmul(views, next((own.device for own in facts if own.device), None)),
     )
+
+
+def _path(views: list[RankView], ranks: list[RankFigures]) -> CriticalPath | None:
+    """The path of the rank that waits least for the others."""
+    waiting = {
+        rank.rank: min(device.total.share("exposed_communication_ns") for device in rank.devices if device.steps)
+        for rank in ranks
+        if any(device.steps for device in rank.devices)
+    }
+    least = min((own for own in views if own.rank in waiting), key=lambda own: waiting[own.rank], default=None)
+    return None if least is None else critical.critical(least)
 
 
 def _ranks(run: Run) -> list[int]:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from dptune.measured.account import CLASSES, IDLE, IDLE_CAUSES, Account, DeviceFigures, StepAccount
 from dptune.measured.device import (
+    PATH,
     CopyFigures,
     CopySite,
+    CriticalPath,
     GapFigures,
     KernelFigures,
     KernelTime,
     MatmulFigures,
     MemoryFigures,
+    OnPath,
     Phase,
     PhaseFigures,
 )
@@ -46,6 +49,7 @@ __all__ = [
     "CLASSES",
     "IDLE",
     "IDLE_CAUSES",
+    "PATH",
     "Account",
     "AccumulationFigures",
     "ArrivalFigures",
@@ -54,6 +58,7 @@ __all__ = [
     "CommunicationFigures",
     "CopyFigures",
     "CopySite",
+    "CriticalPath",
     "DeviceFigures",
     "Figure",
     "Figures",
@@ -71,6 +76,7 @@ __all__ = [
     "MemoryFigures",
     "Missing",
     "Model",
+    "OnPath",
     "OverlapFigures",
     "Phase",
     "PhaseFigures",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dptune.measured.figure import ABSENT, Figure, Figures
+from dptune.measured.figure import ABSENT, Figure, Figures, Model
 
 
 class CopySite(Figures):
@@ -74,6 +74,49 @@ class GapFigures(Figures):
     meanwhile: Figure[str] = Field(
         ABSENT, description="the innermost range or call of the launching thread that covers half of the gap or more"
     )
+
+
+class OnPath(Model):
+    """Operations of one name on the critical path."""
+
+    name: str = Field(description="as the trace has it")
+    kind: str = Field(description="the class of the path that their time is counted in")
+    total_ns: int = Field(description="their time on the path, all its steps")
+    count: int = Field(description="how many stretches of it")
+
+
+class CriticalPath(Figures):
+    """The chain of work that the end of each step waited for, on one device, in exclusive classes that sum to it."""
+
+    rank: int = Field(description="the rank that waits least for others: they wait for it")
+    device: str = Field(description="'cuda:3', ...")
+    steps: int = Field(description="how many steps it goes through")
+    path_ns: int = Field(description="its length, that of those steps")
+    compute_ns: int = Field(0, description="kernels that calculate")
+    communication_ns: int = Field(0, description="collectives, and waiting in them for other ranks")
+    copy_ns: int = Field(0, description="copies and memsets")
+    queued_ns: int = Field(0, description="between the end of an operation and the begin of one that waited for it")
+    latency_ns: int = Field(0, description="from the call that launched an operation that was waited for to its begin")
+    sync_ns: int = Field(0, description="calls that wait for the device, after it is through or without need")
+    input_ns: int = Field(0, description="the script waits for its data loader")
+    gc_ns: int = Field(0, description="Python collects garbage")
+    launching_ns: int = Field(0, description="operators and calls of the host, before the launch that was waited for")
+    host_ns: int = Field(0, description="the script runs no operator: Python, files, sleep")
+    unexplained_ns: int = Field(0, description="what was waited for was not recorded")
+    idle_share: float = Field(
+        description="of the path: parts of the host in which the device ran nothing; a quicker host saves no more"
+    )
+    longest: list[OnPath] = Field(description="the operations that take most of it, by name")
+
+    @model_validator(mode="after")
+    def _sums(self) -> CriticalPath:
+        parts = sum(getattr(self, name) for name in PATH)
+        if parts != self.path_ns:
+            raise ValueError(f"critical path does not sum up: parts {parts} ns, path {self.path_ns} ns")
+        return self
+
+
+PATH = tuple(name for name in CriticalPath.model_fields if name.endswith("_ns") and name != "path_ns")
 
 
 class MatmulFigures(Figures):

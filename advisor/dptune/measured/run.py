@@ -5,7 +5,15 @@ from __future__ import annotations
 from pydantic import Field
 
 from dptune.measured.account import Account, DeviceFigures
-from dptune.measured.device import CopyFigures, GapFigures, KernelFigures, MatmulFigures, MemoryFigures, PhaseFigures
+from dptune.measured.device import (
+    CopyFigures,
+    CriticalPath,
+    GapFigures,
+    KernelFigures,
+    MatmulFigures,
+    MemoryFigures,
+    PhaseFigures,
+)
 from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing
 from dptune.measured.host import AttributionFigures, LaunchFigures
@@ -46,6 +54,7 @@ class Measured(Figures):
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")

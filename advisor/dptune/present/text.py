@@ -16,6 +16,7 @@ from dptune.present.kernels import kernels
 from dptune.present.lines import Line
 from dptune.present.links import links
 from dptune.present.memory import memory
+from dptune.present.path import path
 from dptune.present.phases import phases
 from dptune.present.ranks import ranks
 from dptune.present.skipped import next_command, skipped
@@ -29,6 +30,7 @@ _PAGE = (
     advice,
     account,
     phases,
+    path,
     gaps,
     steps,
     ranks,

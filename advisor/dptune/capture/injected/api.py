@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -15,6 +16,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from dptune.capture.injected import identity
+from dptune.capture.injected.exits import let_gloo_rest
 from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.recorder import Recorder
@@ -99,6 +101,8 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto writes a line to stderr for each window otherwise
             observers().places.adopt()
+            atexit.unregister(let_gloo_rest)
+            atexit.register(let_gloo_rest)
 
     def step(self) -> None:
         """An optimizer step has ended."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from dptune.capture.injected.exits import let_gloo_rest
 from dptune.capture.injected.watchdog import Watchdog
 
 
@@ -50,6 +51,7 @@ class Endings:
         # Python sets it where an uncaught exception is reported, whatever became of sys.excepthook.
         uncaught = getattr(sys, "last_type", None)
         self._finish("script-ended" if uncaught is None else f"raised {uncaught.__name__}")
+        let_gloo_rest()
 
     def _watch_hard_exit(self) -> None:
         """os._exit skips atexit; it is also how a forked process of multiprocessing ends."""

@@ -1,0 +1,206 @@
+"""The critical path of GPU steps: from the end of a step back to its beginning, always by what was waited for last.
+
+An operation of the device could begin when the last of these was over: its launch, the operation before it on its
+stream, one of another stream that it had to wait for. The thread that launches goes on after a call that waits for the
+device when the device is through with what is waited for. So the path changes between device and host, and covers the
+step without a gap. While the host is on it the device may be busy as well: a quicker host saves at most the time in
+which it is not.
+
+Traces seldom tell which other stream an operation waited for. Where the one before it on its own stream ended more than
+`_FOLLOWS_NS` earlier, it is taken to have waited for the one that ended last on any stream of the device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
+
+import numpy as np
+
+from dptune.measure.device.operations import Operations
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.threads import Host
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.steps.windows import Step
+from dptune.measure.views import RankView
+from dptune.measured import CriticalPath, OnPath
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import Work
+
+MOST = 8  # names that are told
+NO_PATH = "only GPU steps have one: on a CPU the script's own thread is it, and the account says what that does"
+_FOLLOWS_NS = 10_000  # an operation begins so soon after the one it waited for
+_CLASSES = {Work.COMPUTE: "compute_ns", Work.COMMUNICATION: "communication_ns"}
+_OF_THE_HOST = ("host_ns", "latency_ns", "sync_ns")
+_NONE = -1
+
+
+class Part(NamedTuple):
+    """A stretch of the path, and what it is of: a field of `CriticalPath`, and the row of an event, -1 for none."""
+
+    start_ns: int
+    end_ns: int
+    kind: str
+    row: int
+
+
+def critical(view: RankView) -> CriticalPath | None:
+    """The path through the steps of one rank, on the device that it has most steps of; None where there are none."""
+    device = max(view.devices, key=lambda one: len(one.windows), default=None)
+    if device is None or not device.windows or device.operations.on_cpu:
+        return None
+    walk = _Walk.of(view.columns, device.operations, view.host)
+    spent: dict[str, int] = defaultdict(int)
+    named: dict[tuple[str, str], list[int]] = defaultdict(list)
+    host: list[Part] = []
+    for window in device.windows:
+        for part in walk.back(window):
+            if part.kind in _OF_THE_HOST:
+                host.append(part)
+            if part.row != _NONE:
+                named[part.kind, view.columns.name(part.row)].append(part.end_ns - part.start_ns)
+            for kind, took in _told(part, view.host):
+                spent[kind] += took
+    longest = sorted(named.items(), key=lambda one: -sum(one[1]))[:MOST]
+    path_ns = sum(window.end_ns - window.start_ns for window in device.windows)
+    return CriticalPath(
+        rank=view.rank,
+        device=device.operations.device,
+        steps=len(device.windows),
+        path_ns=path_ns,
+        **spent,
+        idle_share=_idle_ns(host, device.operations) / max(1, path_ns),
+        longest=[
+            OnPath(name=name, kind=kind.removesuffix("_ns"), total_ns=sum(took), count=len(took))
+            for (kind, name), took in longest
+        ],
+    )
+
+
+def _idle_ns(parts: Sequence[Part], own: Operations) -> int:
+    """How much of these parts the device ran nothing in."""
+    start, end = (np.array([getattr(part, name) for part in parts], dtype=np.int64) for name in ("start_ns", "end_ns"))
+    busy = reduce(or_, own.time.values())
+    return int((end - start).sum() - busy.lengths(start, end).sum())
+
+
+def _told(part: Part, host: Host) -> list[tuple[str, int]]:
+    """What a part is of. What the host did is told apart as the account tells idle time apart."""
+    if part.kind != "host_ns":
+        return [(part.kind, part.end_ns - part.start_ns)]
+    rest = Intervals.union(np.array([part.start_ns]), np.array([part.end_ns]))
+    found = []
+    for kind, doing in (("input_ns", host.loading), ("gc_ns", host.collecting), ("launching_ns", host.working)):
+        found.append((kind, (rest & doing).total_ns))
+        rest -= doing
+    return [*found, ("host_ns", rest.total_ns)]
+
+
+class _Path:
+    """Parts from a moment back, down to the least."""
+
+    def __init__(self, at: int, least: int) -> None:
+        self.at, self.least = at, least
+        self.parts: list[Part] = []
+
+    def back_to(self, start_ns: int, kind: str, row: int = _NONE) -> None:
+        """What lies between the moment and an earlier one is of a kind. A later moment is where it is already."""
+        start_ns = max(start_ns, self.least)
+        if start_ns < self.at:
+            self.parts.append(Part(start_ns, self.at, kind, row))
+            self.at = start_ns
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """The operations of a device in order of their begin. `before` is the one before each on its stream, -1 for none.
+
+    `by_end` are their places in order of their ends, `ends` those ends.
+    """
+
+    columns: Columns
+    held: Intervals
+    rows: Ints
+    launch: Ints
+    kinds: list[str]
+    begin: Ints
+    end: Ints
+    before: Ints
+    by_end: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, columns: Columns, own: Operations, host: Host) -> _Walk:
+        lasting = columns.dur_ns[own.rows] > 0
+        rows, launch, work = own.rows[lasting], own.launch[lasting], own.work[lasting]
+        order = np.argsort(columns.ts_ns[rows], kind="stable")
+        rows, launch, work = rows[order], launch[order], work[order]
+        begin, end = columns.ts_ns[rows], columns.ends(rows)
+        before = np.full(len(rows), _NONE, dtype=np.int64)
+        streams = columns.stream[rows]
+        for stream in np.unique(streams):
+            (mine,) = np.nonzero(streams == stream)
+            before[mine[1:]] = mine[:-1]
+        by_end = np.argsort(end, kind="stable")
+        kinds = [_CLASSES.get(Work(one), "copy_ns") for one in work.tolist()]
+        return cls(columns, host.held, rows, launch, kinds, begin, end, before, by_end, end[by_end])
+
+    def back(self, window: Step) -> list[Part]:
+        """The path through a window, from its end to its beginning, without a gap."""
+        path = _Path(window.end_ns, window.start_ns)
+        beginning = self._beginning(window.end_ns)  # an operation of which it is asked why it did not begin earlier
+        over = self._last(window.end_ns) if beginning == _NONE else _NONE  # or one that was waited for
+        while path.at > window.start_ns:
+            if over != _NONE:
+                path.back_to(int(self.end[over]), "queued_ns")
+                path.back_to(int(self.begin[over]), self.kinds[over], int(self.rows[over]))
+                beginning, over = over, _NONE
+            elif beginning != _NONE:
+                over, called = self._waited_for(beginning)
+                if called != UNLAUNCHED:
+                    path.back_to(int(self.columns.ts_ns[called]), "latency_ns")
+                elif over == _NONE:
+                    path.back_to(window.start_ns, "unexplained_ns")
+                beginning = _NONE
+            else:
+                over = self._on_host(path)
+        return path.parts
+
+    def _on_host(self, path: _Path) -> int:
+        """From where the host goes on, back to the call that held it, and to what that waited for; -1 for nothing."""
+        call = int(np.searchsorted(self.held.end_ns, path.at, side="right")) - 1
+        if call < 0:
+            path.back_to(path.least, "host_ns")
+            return _NONE
+        begun, ended = int(self.held.start_ns[call]), int(self.held.end_ns[call])
+        path.back_to(ended, "host_ns")
+        over = self._last(ended)
+        waited = over != _NONE and int(self.end[over]) > begun
+        path.back_to(int(self.end[over]) if waited else begun, "sync_ns")
+        return over if waited else _NONE
+
+    def _beginning(self, at: int) -> int:
+        """The operation that begins at a moment; -1 for none."""
+        first = int(np.searchsorted(self.begin, at))
+        return first if first < len(self.begin) and int(self.begin[first]) == at else _NONE
+
+    def _last(self, at: int) -> int:
+        """The operation that ended last, up to a moment; -1 for none."""
+        place = int(np.searchsorted(self.ends, at, side="right")) - 1
+        return int(self.by_end[place]) if place >= 0 else _NONE
+
+    def _waited_for(self, operation: int) -> tuple[int, int]:
+        """The operation that this one waited for last, else -1 and the row of the call that launched it."""
+        begin, called = int(self.begin[operation]), int(self.launch[operation])
+        over = int(self.before[operation])
+        if over == _NONE or begin - int(self.end[over]) > _FOLLOWS_NS or int(self.end[over]) > begin:
+            over = self._last(begin)
+        if called != UNLAUNCHED and (
+            over == _NONE or int(self.columns.ts_ns[called] + self.columns.dur_ns[called]) > int(self.end[over])
+        ):
+            return _NONE, called
+        return over, UNLAUNCHED

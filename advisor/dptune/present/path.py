@@ -1,0 +1,57 @@
+"""The critical path: what a step waits for, by kind, and the operations that take most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import PATH, OnPath
+from dptune.present.amounts import number, percent, step_milliseconds
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.table import Cell, Column, table
+
+_AT_MOST = 5
+_LONGEST_NAME = 60
+_LEAST_SHARE = 0.0005
+_WORDS = {
+    "compute_ns": "the device calculates",
+    "communication_ns": "collectives, and other ranks in them",
+    "copy_ns": "copies and memsets",
+    "queued_ns": "the device, from one operation to the next",
+    "latency_ns": "from a launch to the begin of what it launched",
+    "sync_ns": "a call that waits for the device returns",
+    "input_ns": "the script waits for its data loader",
+    "gc_ns": "Python collects garbage",
+    "launching_ns": "the host runs operators before a launch",
+    "host_ns": "the host runs no operator: Python, files, sleep",
+    "unexplained_ns": "not recorded",
+}
+_COLUMNS = (Column("ms"), Column("share"), Column("what the step waits for", right=False))
+_NAMED = (Column("ms"), Column("times"), Column("longest on it", right=False, least=20))
+
+
+def path(report: Report, width: int) -> Iterator[Line]:
+    """Nothing where there is none: a CPU has no device beside it."""
+    measured = report.measured
+    found = measured.known("path")
+    if found is None or not found.path_ns:
+        return
+    title = f"Critical path: what a step of rank {found.rank} waits for"
+    yield from heading(title, width)
+    shares = {name: getattr(found, name) / found.path_ns for name in PATH}
+    rows = [
+        [step_milliseconds(measured, share), percent(share), f"{name.removesuffix('_ns')}: {_WORDS[name]}"]
+        for name, share in sorted(shares.items(), key=lambda one: -one[1])
+        if share >= _LEAST_SHARE
+    ]
+    yield from table(_COLUMNS, rows, width)
+    idle = step_milliseconds(measured, found.idle_share)
+    words = f"While the host is on it the device is idle for {idle}: a quicker host saves no more."
+    yield from wrapped(words if isinstance(idle, str) else str(idle), width, "  ")
+    named = [_named(one, found.path_ns, found.steps, report) for one in found.longest[:_AT_MOST]]
+    yield from table(_NAMED, named, width)
+
+
+def _named(one: OnPath, path_ns: int, steps: int, report: Report) -> list[Cell]:
+    name = one.name if len(one.name) <= _LONGEST_NAME else f"{one.name[: _LONGEST_NAME - 3]}..."
+    return [step_milliseconds(report.measured, one.total_ns / path_ns), number(one.count / steps), name]

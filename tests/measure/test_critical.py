@@ -1,0 +1,112 @@
+"""The critical path: by hand, and what holds of any."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptune.measure.device.critical import _Walk
+from dptune.measure.views import view
+from dptune.measured import PATH
+
+from . import test_idle
+from .handmade import US, call, kernel, launch, load_events, measure_events, operator, step
+
+
+def test_by_hand(tmp_path):
+    """The step of test_idle, from its end at 2100 back; then the last window, of k9 alone.
+
+    k9 begins at 2100, launched at 2010: latency 90. The host since the synchronise ended at 350: 1660, of which garbage
+    70, operators and calls 40 + 5 + 5 + 5 + 105. The synchronise waited for k2, over at 300: 50. k2 from 200 on: 100.
+    It was launched at 190: latency 10. The host since 20: 170, of which the loader 90. The device is idle in these:
+    from 350, 500, 700, 900, 1100, 1300 and 1500 on 50 + 5 * 100 + 600, from 300 on 50, from 100 on 100.
+    """
+    path = measure_events(tmp_path, test_idle.EVENTS).path
+    found = {name.removesuffix("_ns"): getattr(path, name) / US for name in PATH if getattr(path, name)}
+    assert found == {
+        "latency": 90 + 10,
+        "gc": 70,
+        "launching": 160,
+        "host": 1660 - 70 - 160 + 80,
+        "sync": 50,
+        "compute": 100 + 50,
+        "input": 90,
+    }
+    assert path.path_ns == (2080 + 50) * US
+    assert path.steps == 2
+    assert path.idle_share == pytest.approx((50 + 500 + 600 + 50 + 100) / 2130)
+    assert {(one.name, one.total_ns / US, one.count) for one in path.longest if one.kind == "compute"} == {
+        ("k2", 100, 1),
+        ("k9", 50, 1),
+    }
+
+
+def test_a_stream_that_waits_for_another(tmp_path):
+    """Everything is launched by 5. a on stream 7 until 100, b on stream 20 from 102 to 180, c on stream 7 from 183.
+
+    c waited for b, because a was over long before; b for a, which is the last that ended: queued 3 and 2.
+    """
+    events = [
+        step(0, 0, 300),
+        step(1, 300, 400),
+        *(launch(number, number, number + 1) for number in range(1, 4)),
+        kernel("a", 10, 100, 1),
+        kernel("b", 102, 180, 2, stream=20),
+        kernel("c", 183, 290, 3),
+        launch(4, 295, 296),
+        kernel("d", 310, 320, 4),
+    ]
+    path = measure_events(tmp_path, events).path
+    found = {name.removesuffix("_ns"): getattr(path, name) / US for name in PATH if getattr(path, name)}
+    # From d, which begins at 310: latency since 295, and the host before, who never waited, since the step began at 10.
+    assert found == {"compute": 10, "latency": 15, "host": 285}
+    waiting = [one for one in events if one["name"] not in ("cudaLaunchKernel",) or one["ts"] < 290]
+    waiting += [call("cudaStreamSynchronize", 250, 294), launch(4, 295, 296)]
+    path = measure_events(tmp_path, waiting).path
+    found = {name.removesuffix("_ns"): getattr(path, name) / US for name in PATH if getattr(path, name)}
+    assert found["compute"] == 10 + 90 + 78 + 107
+    assert found["queued"] == 3 + 2
+    assert found["sync"] == 4
+    assert found["latency"] == 15
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(1, 80), st.integers(0, 2), st.booleans()),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS)
+def test_the_path_covers_each_step_once(tmp_path_factory, parts):
+    """Kernels on three streams, launched in order; now and then the host waits for all of them."""
+    events, host, free = [], 0, [0, 0, 0]
+    for number, (pause, latency, took, stream, waits) in enumerate(parts, 1):
+        host += pause
+        events += [operator("aten::mm", host, host + 3), launch(number, host + 1, host + 2)]
+        begin = max(host + 2 + latency, free[stream])
+        free[stream] = begin + took
+        events.append(kernel(f"k{stream}", begin, free[stream], number, stream=7 + stream))
+        host += 3
+        if waits:
+            events.append(call("cudaDeviceSynchronize", host, max(host + 1, *free)))
+            host = max(host + 1, *free)
+    half = host // 2 + 1
+    events += [step(0, 0, half), step(1, half, max(host, *free) + 1)]
+    run = load_events(tmp_path_factory.mktemp("path"), events)
+    own = view(0, run.ranks[0].lean)
+    for device in own.devices:
+        walk = _Walk.of(own.columns, device.operations, own.host)
+        for window in device.windows:
+            found = walk.back(window)
+            assert found[0].end_ns == window.end_ns
+            assert found[-1].start_ns == window.start_ns
+            assert all(later.start_ns == earlier.end_ns for later, earlier in pairwise(found))
+            assert all(part.start_ns < part.end_ns for part in found)
+
+
+def test_a_cpu_has_none(tmp_path):
+    events = [step(0, 0, 100), operator("aten::mm", 10, 90), step(1, 100, 200), operator("aten::mm", 110, 190)]
+    assert "GPU" in measure_events(tmp_path, events).missing["path"]
