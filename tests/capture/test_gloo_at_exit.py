@@ -6,6 +6,7 @@ import ctypes
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,32 +16,42 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux a
 _SET_NAME = 15  # of prctl
 
 
-def busy(seconds: float, begun: threading.Event) -> None:
-    """Compute for so long, under the name that torch gives to gloo's threads; then rest."""
-    ctypes.CDLL(None).prctl(_SET_NAME, b"pt_gloo_runloop", 0, 0, 0)
-    begun.set()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(1000))
-    time.sleep(2)
+class Busy:
+    """A thread with the name that torch gives to gloo's, or another: computes for so long, then rests until told."""
+
+    def __init__(self, name: bytes, seconds: float) -> None:
+        self.begun, self.rests, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._work, args=(name, seconds), daemon=True)
+        self.thread.start()
+        self.begun.wait()
+
+    def _work(self, name: bytes, seconds: float) -> None:
+        ctypes.CDLL(None).prctl(_SET_NAME, name, 0, 0, 0)
+        self.begun.set()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.over.is_set():
+            sum(range(1000))
+        self.rests.set()
+        self.over.wait()
 
 
-@pytest.mark.parametrize(("seconds", "at_least", "at_most"), [(0.2, 0.1, 0.45), (1.5, 0.5, 1.0)])
-def test_it_waits_for_what_runs_half_a_second_at_most(seconds: float, at_least: float, at_most: float) -> None:
-    begun = threading.Event()
-    thread = threading.Thread(target=busy, args=(seconds, begun), daemon=True)
-    thread.start()
-    begun.wait()
-    started = time.monotonic()
+@pytest.fixture
+def started() -> Iterator[list[Busy]]:
+    threads: list[Busy] = []
+    yield threads
+    for one in threads:
+        one.over.set()
+        one.thread.join()
+
+
+def test_it_waits_for_what_runs(started: list[Busy]) -> None:
+    started.append(Busy(b"pt_gloo_runloop", 0.2))
     let_gloo_rest()
-    assert at_least < time.monotonic() - started < at_most
-    thread.join()
+    assert started[0].rests.is_set()
 
 
-def test_it_does_not_wait_for_threads_of_other_names() -> None:
-    thread = threading.Thread(target=time.sleep, args=(1,), daemon=True)
-    thread.start()
-    started = time.monotonic()
+@pytest.mark.parametrize("name", [b"pt_gloo_runloop", b"python"])
+def test_it_waits_for_half_a_second_at_most_and_for_no_other_threads(started: list[Busy], name: bytes) -> None:
+    started.append(Busy(name, 60))
     let_gloo_rest()
-    assert time.monotonic() - started < 0.2
-    thread.join()
+    assert not started[0].rests.is_set()
