@@ -77,6 +77,7 @@ class Saving(Model):
     low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
     high_us_per_sample: float | None = None
     global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
+    predicted_share: float | None = Field(None, description="the share that is predicted; null for a bound")
     basis: Basis
     how: str = Field(description="one sentence: how the figures were come by")
 

@@ -14,8 +14,10 @@ class Prediction(Figures):
     """The step with some changes together."""
 
     changes: dict[str, Value] = Field(description="by the names of knobs")
-    step_ns: Figure[int] = Field(ABSENT, description="a step without the profiler, with the changes")
-    low_ns: Figure[int] = Field(ABSENT, description="its interval, nominally of 90 %, from")
+    step_ns: Figure[int] = Field(
+        ABSENT, description="a step without the profiler, with the changes; missing where only a bound is known"
+    )
+    low_ns: Figure[int] = Field(ABSENT, description="its interval, nominally of 90 %, from; or the bound")
     high_ns: Figure[int] = Field(ABSENT, description="to")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step with the changes, all ranks")
     ns_per_sample: Figure[float] = Field(ABSENT, description="that step / its samples")
@@ -34,7 +36,8 @@ class WhatIf(Figures):
 
     schema_version: str = SCHEMA_VERSION
     dptune: str = Field(description="version of dptune that made it")
-    measured_ns: Figure[int] = Field(ABSENT, description="a step without the profiler, as it was measured")
+    measured_ns: Figure[int] = Field(ABSENT, description="a step as it was measured")
+    traced: bool = Field(False, description="whether that was with the profiler only, which slows the host")
     replayed_ns: Figure[int] = Field(ABSENT, description="the same as the unchanged model has it")
     error_share: Figure[float] = Field(ABSENT, description="|replayed - measured| / measured: what all this rests on")
     held_out_share: Figure[float] = Field(

@@ -6,13 +6,17 @@ modules are rules, registered under the entry point `dptune.rules`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dptune.advice import Advice, Change, Kind, Saving
+from dptune.advice import Advice, Basis, Change, Kind, Saving
+from dptune.knobs import Value
 from dptune.measured import Measured, Missing
+from dptune.predicted import Prediction
 from dptune.runfile.facts import Facts
+
+Predictor = Callable[[Mapping[str, Value]], Prediction]
 
 __all__ = ["Missing", "Rule", "RuleModule", "RunView", "Threshold"]
 
@@ -53,6 +57,7 @@ class RunView:
     measured: Measured
     facts: Sequence[Facts]
     limits: Mapping[str, float] = field(default_factory=dict)
+    predictor: Predictor | None = None
 
     def limit(self, threshold: Threshold) -> float:
         """The threshold's value: the user's, else its default."""
@@ -66,6 +71,11 @@ class RunView:
 
     def bound(self, low_share: float, high_share: float, how: str) -> Saving:
         """A saving between two shares of the step that is a bound: more cannot be saved."""
+        return self._saving(low_share, high_share, "bound", how)
+
+    def _saving(
+        self, low_share: float, high_share: float, basis: Basis, how: str, predicted_share: float | None = None
+    ) -> Saving:
         step_ns = self.measured.step.median_ns
         batch = self.measured.known("samples_per_step")
         per_sample_us = step_ns / batch / 1e3 if batch else None
@@ -77,7 +87,8 @@ class RunView:
             low_us_per_sample=None if per_sample_us is None else low_share * per_sample_us,
             high_us_per_sample=None if per_sample_us is None else high_share * per_sample_us,
             global_batch=batch,
-            basis="bound",
+            predicted_share=predicted_share,
+            basis=basis,
             how=how,
         )
 
@@ -90,8 +101,29 @@ class RunView:
         return min(1.0, max(0.0, share) * max(1.0, stretch))
 
     def predict(self, changes: Sequence[Change]) -> Saving:
-        """What the changes together would save; raises Missing until the run has a step model."""
-        raise Missing(f"no step model to predict {', '.join(change.knob for change in changes)} with")
+        """What the changes together would save, by replaying the recorded steps with them.
+
+        Where they change the batch, of the time that the samples of a step take. Raises Missing where the run has no
+        step model, or that tells nothing of a change.
+        """
+        if self.predictor is None:
+            raise Missing(f"no step model to predict {', '.join(change.knob for change in changes)} with")
+        told = self.predictor({change.knob: change.then for change in changes})
+        step_ns = self.measured.step.median_ns
+        before, after = self.measured.known("samples_per_step"), told.known("global_batch")
+        grown = after / before if before and after else 1.0
+        times = (told.high_ns, told.step_ns, told.low_ns)
+        low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
+        how = f"replayed with the change, a step takes {told.step_ns / 1e6:.3g} ms instead of {step_ns / 1e6:.3g}"
+        how += f", with {grown:.3g} times the samples" if grown != 1 else ""
+        return self._saving(low, high, "replayed", how, likely)
+
+    def saving(self, changes: Sequence[Change], bound: Saving) -> Saving:
+        """What the changes would save: as replayed, or the bound where the run has no model that tells."""
+        try:
+            return self.predict(changes)
+        except Missing:
+            return bound
 
 
 class RuleModule(Protocol):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure.device.critical import _Walk
+from dptune.measure.device.critical import Walk
 from dptune.measure.views import view
 from dptune.measured import PATH
 
@@ -98,7 +98,7 @@ def test_the_path_covers_each_step_once(tmp_path_factory, parts):
     run = load_events(tmp_path_factory.mktemp("path"), events)
     own = view(0, run.ranks[0].lean)
     for device in own.devices:
-        walk = _Walk.of(own.columns, device.operations, own.host)
+        walk = Walk.of(own.columns, device.operations, own.host)
         for window in device.windows:
             found = walk.back(window)
             assert found[0].end_ns == window.end_ns

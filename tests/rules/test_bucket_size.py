@@ -196,3 +196,25 @@ class TestBound:
             (pays,) = [e.value for e in advice.evidence if e.label == "start-ups that go"]
             starts = (calls - 1) * passes * shortest / hand_made.STEP_NS
             assert 0.02 <= pays <= min(exposed, starts) + 1e-9
+
+
+SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
+
+
+def test_with_a_step_model_the_size_with_the_shortest_step_is_proposed(ask, tiny, predict):
+    steps = dict(zip(SIZES, (0.9, 0.8, 0.7, 0.7, 0.65, 0.75, 0.75, 0.75, 0.75), strict=True))
+    measured, facts = tiny()
+    (advice,) = ask("DP101", measured, facts, predictor=predict("ddp.bucket_cap_mb", steps))
+    assert advice.changes[0].then == 2
+    assert advice.saves.basis == "replayed"
+    assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.30), pytest.approx(0.40))
+    assert "2 MiB buckets need about 1, which saves about 35 % of a step" in advice.title
+    told = {one.label: one.value for one in advice.evidence if one.label.startswith("saved with")}
+    assert told == {f"saved with {size:g} MiB buckets": share for size, share in (
+        (0.1, 0.1), (0.2, 0.2), (0.5, 0.3), (2, 0.35), (5, 0.25)
+    )}  # fmt: skip
+
+
+def test_quiet_where_no_size_is_predicted_to_save(ask, tiny, predict):
+    measured, facts = tiny()
+    assert ask("DP101", measured, facts, predictor=predict("ddp.bucket_cap_mb", dict.fromkeys(SIZES, 1.0))) == []

@@ -83,3 +83,25 @@ def test_the_ceiling_is_not_shrunk_by_a_profiler_that_slowed_the_rest(ask, make_
     (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])])
     assert advice.saves.high_share == pytest.approx(0.4)
     assert advice.saves.high_ms == pytest.approx(2.0)
+
+
+def test_what_a_step_model_says_stands_before_the_ceiling(ask, make_measured, make_facts, predict):
+    """It leaves 60 % of the step of 10 ms, 5 % more or less: so 35 to 45 % go, of 64 samples."""
+    measured, facts = make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])]
+    (advice,) = ask("DP102", measured, facts, predictor=predict("ddp.no_sync", {True: 0.6}))
+    assert advice.saves.basis == "replayed"
+    assert (advice.saves.low_ms, advice.saves.high_ms) == (pytest.approx(3.5), pytest.approx(4.5))
+    assert advice.saves.high_us_per_sample == pytest.approx(4500 / 64)
+    assert advice.saves.how == "replayed with the change, a step takes 6 ms instead of 10"
+    assert "take about 40 % of a step" in advice.title
+
+
+def test_quiet_where_a_step_model_says_that_nothing_goes(ask, make_measured, make_facts, predict):
+    measured, facts = make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])]
+    assert ask("DP102", measured, facts, predictor=predict("ddp.no_sync", {True: 0.99})) == []
+
+
+def test_the_ceiling_where_the_model_does_not_tell(ask, make_measured, make_facts, predict):
+    measured, facts = make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])]
+    (advice,) = ask("DP102", measured, facts, predictor=predict("ddp.comm_hook", {}))
+    assert advice.saves.basis == "bound"

@@ -5,7 +5,8 @@ import pytest
 from dptune.knobs import KNOBS
 from dptune.measured import Missing
 from dptune.whatif.buckets import Caps
-from dptune.whatif.changes import CHANGES, changed
+from dptune.whatif.changes import BOUNDS, CHANGES, bounded, changed
+from dptune.whatif.gpu.changes import CHANGES as ON_A_GPU
 from dptune.whatif.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.scenarios import SCENARIOS
@@ -57,8 +58,6 @@ def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     before = model(step(one()), step(one()), copy_ns_per_byte=0.1)
     assert step_ns(before) == pytest.approx(266)
     assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(248)
-    with pytest.raises(Missing, match="powersgd"):
-        changed(before, {"ddp.comm_hook": "powersgd"})
 
 
 LOADING = Loading(batch=8, workers=0, prepare_ns=400.0, computing=0.0, cores_per_rank=1.0)
@@ -107,6 +106,11 @@ def test_another_link():
     assert step_ns(after) == pytest.approx(235)
 
 
+def test_compute_twice_as_quick():
+    """50 + 25 + 60 + 50: the exchange and what comes after stay."""
+    assert step_ns(changed(model(step(one()), step(one())), {"compute.times": 0.5})) == pytest.approx(185)
+
+
 def test_a_ring_of_four():
     """Of two ranks a link carries all bytes, of four 1.5 times: 90; the latency of 10 is that of 3 hops: 30."""
     before = model(step(one()), step(one()), link=Link(10, 1.0), samples=16)
@@ -120,29 +124,43 @@ def test_a_ring_of_four():
 
 def test_what_no_model_tells_of_is_missing():
     before = model(step(one()), step(one()))
-    for settings in ({"cudnn.benchmark": True}, {"loader.num_workers": 2}, {"loader.batch_size": 4}):
+    unknown = {"cudnn.benchmark": True}, {"loader.num_workers": 2}, {"loader.batch_size": 4}, {"optimizer.fused": False}
+    for settings in unknown:
         with pytest.raises(Missing):
             changed(before, settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "step_ns_at_best"),
+    [
+        ({"optimizer.fused": True}, 400 + 100 + 50 + 60 + 6),  # of 666: without the 50 after it
+        ({"loader.pin_memory": True}, 100 + 50 + 60 + 6 + 50),
+        ({"ddp.gradient_as_bucket_view": True}, 400 + 100 + 50 * 0.75 + 60 + 50),  # a quarter of the pass is hooks
+        ({"ddp.comm_hook": "powersgd"}, 400 + 100 + 50 + 10 + 6 + 50),  # the compute's end is what is left
+        ({"ddp.comm_hook": "powersgd", "optimizer.fused": True}, 400 + 100 + 50 + 10 + 6),
+    ],
+)
+def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
+    """400 for a batch, 100, ready at 50 of 60, 60 bytes at 1 byte per ns, 60 * 0.1 copied back, 50: 666."""
+    hooked = Pass(400.0, 100.0, 60.0, (10.0, 50.0), 15.0)
+    before = model(step(hooked), step(hooked), copy_ns_per_byte=0.1)
+    assert step_ns(before) == pytest.approx(666)
+    assert bounded(settings) == list(settings)
+    assert step_ns(changed(before, settings)) == pytest.approx(step_ns_at_best)
 
 
 # No model tells of them yet.
 WITHOUT = {
     "ddp.broadcast_buffers",
     "ddp.find_unused_parameters",
-    "ddp.gradient_as_bucket_view",
     "ddp.static_graph",
-    "loader.persistent_workers",
-    "loader.pin_memory",
-    "loader.prefetch_factor",
     "precision.autocast",
     "precision.float32_matmul",
     "cudnn.allow_tf32",
     "cudnn.benchmark",
-    "optimizer.foreach",
-    "optimizer.fused",
 }
 
 
-def test_every_knob_is_predicted_or_named_here():
-    assert set(KNOBS) - set(CHANGES) == WITHOUT
-    assert set(CHANGES) - set(KNOBS) == set(SCENARIOS)
+def test_every_knob_is_predicted_bounded_or_named_here():
+    assert set(KNOBS) - set(CHANGES) - set(BOUNDS) == WITHOUT
+    assert (set(CHANGES) | set(ON_A_GPU)) - set(KNOBS) == set(SCENARIOS)

@@ -114,6 +114,14 @@ def test_the_best_is_looked_for(recorded: Path) -> None:
     assert "The step by bucket size" in done.stdout
 
 
+def test_a_bound_is_no_prediction(recorded: Path) -> None:
+    (one,) = told(recorded, "--set", "optimizer.fused=true")["predictions"]
+    assert one["low_ns"] > 0
+    assert one["step_ns"] is None
+    too_far = "misses the measured step" in one["missing"]["high_ns"]
+    assert too_far or one["missing"]["high_ns"].startswith("of optimizer.fused the model tells only")
+
+
 def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     done = run(recorded, "whatif", "base", "--set", "cudnn.benchmark=true")
     assert done.returncode == 1
@@ -138,9 +146,23 @@ def test_what_is_no_change_is_refused(recorded: Path, words: tuple[str, ...], sa
     assert said in done.stderr
 
 
-def test_a_trace_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:
-    trace = next(path for path in sorted(real_traces.rglob("*.json*")) if "nanogpt" in str(path))
-    done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
+def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path: Path) -> None:
+    words = ("whatif", str(real_traces / "torchrec_resnet18_2xv100"), "--no-cache")
+    done = run(tmp_path, *words, "--set", "ddp.bucket_cap_mb=1")
     assert done.returncode == 1, done.stderr
     said = " ".join(done.stdout.split())
-    assert "only dptune records unprofiled steps: this run was not recorded by `dptune profile`" in said
+    assert "a step, with the profiler, which slows the host." in said
+    assert "Nothing is predicted: the trace of a GPU alone does not tell what ddp.bucket_cap_mb does." in said
+    done = run(tmp_path, *words, "--sweep", "host.times=0,0.5,1", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    steps = [one["step_ns"] for one in found["predictions"]]
+    assert steps == sorted(steps)
+    assert steps[-1] == found["measured_ns"]
+
+
+def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:
+    trace = real_traces / "cpu_only" / "84dcf76_local_test_forward_hf_gpt2.json.gz"
+    done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
+    assert done.returncode == 1, done.stderr
+    assert "Nothing can be predicted" in " ".join(done.stdout.split())

@@ -174,7 +174,6 @@ def test_a_slowdown_costs_at_most_what_is_computed_beside_the_exchange(parts, sl
         Caps((10**5,)),
         Link(alpha, rate, lanes),
         start_ns=3,
-        copy_ns_per_byte=1e-3,
     )
     free, slowed = step_ns(plain), step_ns(replace(plain, slowdown=slowdown))
     assert free * (1 - 1e-9) <= slowed <= (free + (slowdown - 1) * (ready[-1] * 1.1 + 3 * len(parts))) * (1 + 1e-9)

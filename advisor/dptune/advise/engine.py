@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dptune import __version__
+from dptune import __version__, rule
 from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
 from dptune.advise import packs
 from dptune.advise.headline import headline
@@ -23,6 +23,7 @@ from dptune.finding import Finding
 from dptune.measured import Measured, Missing
 from dptune.rule import RunView
 from dptune.runfile.facts import Facts
+from dptune.whatif.predicting import Predictor
 
 if TYPE_CHECKING:
     from dptune.trace import Run
@@ -42,7 +43,13 @@ def build_report(run: Run, measured: Measured, settings: Settings) -> Report:
     """The report of a run. Raises UsageError where the settings name a rule or threshold that is not installed."""
     facts = [run.facts[rank] for rank in sorted(run.facts)]
     findings = [*recording(run.record, facts), *run.findings]
-    return assemble(summary(run), facts, findings, measured, settings, packs.survey())
+    predictor = Predictor(run, measured)
+    report = assemble(summary(run), facts, findings, measured, settings, packs.survey(), predictor)
+    if not predictor.failure:
+        return report
+    failed = Finding(code="model-failed", level="info", text=f"the step model failed: {predictor.failure}")
+    trust = report.trust.model_copy(update={"findings": [*report.trust.findings, failed]})
+    return report.model_copy(update={"trust": trust})
 
 
 def assemble(
@@ -52,8 +59,9 @@ def assemble(
     measured: Measured,
     settings: Settings,
     installed: packs.Survey,
+    predictor: rule.Predictor | None = None,
 ) -> Report:
-    """The report, from what was read, what was measured, and the rules there are."""
+    """The report, from what was read, what was measured, the rules there are, and what predicts for them."""
     try:
         settings.check_against(loaded.rule for loaded in installed.rules)
     except UsageError as error:
@@ -66,7 +74,7 @@ def assemble(
     if trust.level == "unjudgeable":
         outcome = _nothing_asked(chosen, trust)
     else:
-        outcome = run_rules(chosen, measured, facts, settings)
+        outcome = run_rules(chosen, measured, facts, settings, predictor)
         trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
     advice, contradicted = settled(merged(outcome.advice))
     if trust.level == "partial":
@@ -85,26 +93,30 @@ def assemble(
 
 
 def run_rules(
-    rules: Iterable[packs.LoadedRule], measured: Measured, facts: Sequence[Facts], settings: Settings
+    rules: Iterable[packs.LoadedRule],
+    measured: Measured,
+    facts: Sequence[Facts],
+    settings: Settings,
+    predictor: rule.Predictor | None = None,
 ) -> Outcome:
     """Ask every rule given."""
     outcome = Outcome()
     for loaded in rules:
-        rule = loaded.rule
+        code = loaded.rule.code
         try:
-            said = list(loaded.check(RunView(measured, facts, settings.limits(rule))))
-            _check_advice(said, rule.code)
+            said = list(loaded.check(RunView(measured, facts, settings.limits(loaded.rule), predictor)))
+            _check_advice(said, code)
         except Missing as missing:
-            outcome.skipped.append(Skipped(rule=rule.code, reason=missing.reason))
+            outcome.skipped.append(Skipped(rule=code, reason=missing.reason))
         except Exception as error:
             reason = f"the rule failed: {type(error).__name__}: {error}"
-            outcome.skipped.append(Skipped(rule=rule.code, reason=reason))
-            text = f"{rule.code} ({loaded.pack}) could not be asked; {reason}"
+            outcome.skipped.append(Skipped(rule=code, reason=reason))
+            text = f"{code} ({loaded.pack}) could not be asked; {reason}"
             outcome.failures.append(Finding(code="rule-failed", level="info", text=text))
         else:
             outcome.advice.extend(said)
             if not said:
-                outcome.quiet.append(rule.code)
+                outcome.quiet.append(code)
     return outcome
 
 

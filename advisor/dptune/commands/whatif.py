@@ -3,7 +3,7 @@
 RUN is a run folder of `dptune profile` (without it the latest recording). Its steps are taken apart into what each rank
 computes, when each gradient is ready, and what the exchange takes, and put together again with the changes. How far the
 same without any change is from the measured step is printed first: everything below it rests on that. Where it is too
-far off, nothing is predicted.
+far off, only a bound is told.
 
 Without further options the best bucket sizes are looked for, and the best of the changes that leave what is learned as
 it is, together. --set gives changes, predicted together. --sweep tries values of one knob beside them; without values
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(told, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
-    return 0 if told.curve or any(one.known("step_ns") for one in told.predictions) else 1
+    return 0 if told.curve or any(one.known("low_ns") for one in told.predictions) else 1
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:

@@ -31,19 +31,23 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
             "No model", f"Nothing can be predicted: {told.missing['measured_ns']}.", width, role="warning"
         )
         return
-    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step without the profiler.", width, role="strong")
+    how = "with the profiler, which slows the host" if told.traced else "without the profiler"
+    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}.", width, role="strong")
     words = (
         f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off, and"
         f" {percent(told.held_out_share)} of steps it was not made from."
     )
     yield from labelled("Replayed", words, width)
-    yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
-    yield from labelled("Link", f"From {told.link}.", width)
+    if told.known("link") is None:
+        yield from labelled("Link", f"Not known: {told.missing['link']}.", width)
+    else:
+        yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
+        yield from labelled("Link", f"From {told.link}.", width)
     yield BLANK
     if told.curve:
         yield from _searched(told, width)
         return
-    if not any(one.known("step_ns") for one in told.predictions):
+    if not any(one.known("low_ns") for one in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
             yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
         return
@@ -94,8 +98,8 @@ def _times(one: Prediction, told: WhatIf) -> float:
 def _row(one: Prediction, told: WhatIf) -> list[Cell]:
     name = ", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items())
     if one.known("step_ns") is None:
-        why = Hole(one.missing["step_ns"])
-        return [name, why, why, why, "", ""]
+        why, least = Hole(one.missing["step_ns"]), one.known("low_ns")
+        return [name, why, why if least is None else ns_as_ms(least), why, "", ""]
     batch = one.known("global_batch")
     samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)
     times = [ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns)]

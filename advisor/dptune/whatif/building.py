@@ -12,13 +12,17 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import NamedTuple
 
+from dptune.measure.across import across
 from dptune.measure.steps.accumulation import samples_per_step
+from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.facts import DdpFacts, Facts, Window
 from dptune.trace.plausible import PER_STEP
 from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps
+from dptune.whatif.gpu.building import build
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import Loading, RankStep, StepModel
 from dptune.whatif.timeline import Timeline, timeline
 from dptune.whatif.wire import Link
@@ -79,6 +83,21 @@ def read(run: Run, measured: Measured) -> Recorded:
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     link = _link(link_figures(measured), ddp.backend or "gloo")
     return Recorded(facts=facts, timelines=timelines, ddp=ddp, link=link, samples=samples)
+
+
+def built(run: Run, measured: Measured) -> Program:
+    """The program of the traced steps of GPUs. Raises Missing with the reason where the traces do not tell it."""
+    windows = {rank: facts.window("lean") for rank, facts in run.facts.items()}
+    views, _ = steady([view(rank.rank, rank.lean, windows.get(rank.rank)) for rank in run.ranks])
+    lacking = next((own.no_steps for own in views if own.no_steps), "")
+    if lacking:
+        raise Missing(lacking)
+    try:
+        figures: LinkFigures | None = link_figures(measured)
+    except Missing:
+        figures = None
+    link = None if figures is None else _link(figures, "nccl")
+    return build(views, across(run, views), link, measured.known("samples_per_step"))
 
 
 def _part(facts: Facts, part: slice) -> Facts:

@@ -1,4 +1,8 @@
-"""Changes of knobs, as changes of a step model. What a model cannot tell raises Missing."""
+"""Changes of knobs, as changes of a step model. What a model cannot tell raises Missing.
+
+Of some knobs a model tells only what they could save at most: the part of the step that they are about takes no time
+then. They stand in BOUNDS.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,24 @@ Changing = Callable[[StepModel, Value], StepModel]
 
 
 def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
-    """The model after all changes together; raises Missing for a knob that no model tells of."""
+    """The model after all changes together, at its best where one is bounded. Raises Missing for any other knob."""
     for name, value in sorted(settings.items(), key=lambda one: one[0] not in _FIRST):
-        if name not in CHANGES:
+        if bounded({name: value}):
+            model = BOUNDS[name](model)
+        elif name in CHANGES:
+            model = CHANGES[name](model, value)
+        else:
             raise Missing(f"no step model tells what {name} does")
-        model = CHANGES[name](model, value)
     return model
+
+
+def bounded(settings: Mapping[str, Value]) -> list[str]:
+    """Those of the changes of which a model tells only what they could save at most."""
+    return [
+        name
+        for name, value in settings.items()
+        if name in BOUNDS and (value == _POWERSGD if name in CHANGES else value is not False)
+    ]
 
 
 def _bucket_cap(model: StepModel, value: Value) -> StepModel:
@@ -54,8 +70,6 @@ def _comm_hook(model: StepModel, value: Value) -> StepModel:
     """Half of the bytes, and a cast each way, which reads and writes as a copy back does."""
     if value == "none":
         return model
-    if value not in ("fp16", "bf16"):
-        raise Missing(f"no step model tells what the hook {value} does")
     cast = model.copy_ns_per_byte
     return replace(
         model,
@@ -129,6 +143,11 @@ def _middle(steps: Sequence[RankStep]) -> RankStep:
     return RankStep(tuple(passes), median(step.after_ns for step in steps))
 
 
+def _compute(model: StepModel, value: Value) -> StepModel:
+    """Forward and backward passes take so many times as long."""
+    return replace(model, steps=_each_pass(model, lambda one: one.scaled(float(value or 0))))
+
+
 def _alpha(model: StepModel, value: Value) -> StepModel:
     return replace(model, link=replace(model.link, alpha_ns=float(value or 0) * 1e3))
 
@@ -171,6 +190,29 @@ def _turned(steps: Sequence[RankStep], by: int) -> list[RankStep]:
     return [*steps[at:], *steps[:at]]
 
 
+def _no_updates(model: StepModel) -> StepModel:
+    return replace(
+        model, steps={rank: [replace(step, after_ns=0.0) for step in steps] for rank, steps in model.steps.items()}
+    )
+
+
+def _no_loader(model: StepModel) -> StepModel:
+    return replace(model, steps=_each_pass(model, lambda one: replace(one, loader_ns=0.0)), supply_ns={})
+
+
+def _no_hooks(model: StepModel) -> StepModel:
+    def of(one: Pass) -> Pass:
+        times = (one.backward_ns - one.hooks_ns) / one.backward_ns if one.backward_ns else 1.0
+        ready = tuple(time * times for time in one.ready_ns)
+        return replace(one, backward_ns=one.backward_ns * times, ready_ns=ready, hooks_ns=0.0)
+
+    return replace(model, steps=_each_pass(model, of), copy_ns_per_byte=0.0)
+
+
+def _no_bytes(model: StepModel) -> StepModel:
+    return replace(model, wire_share=0.0)
+
+
 def _loading(model: StepModel) -> Loading:
     if model.loading is None:
         raise Missing("the script draws from no DataLoader that was recorded, or from several")
@@ -202,9 +244,20 @@ CHANGES: dict[str, Changing] = {
     "loader.num_workers": _workers,
     "loader.batch_size": _batch,
     "straggler.removed": _straggler,
+    "compute.times": _compute,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "world_size": _world_size,
+}
+_POWERSGD = "powersgd"
+BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
+    "optimizer.fused": _no_updates,
+    "optimizer.foreach": _no_updates,
+    "loader.prefetch_factor": _no_loader,
+    "loader.persistent_workers": _no_loader,
+    "loader.pin_memory": _no_loader,
+    "ddp.gradient_as_bucket_view": _no_hooks,
+    "ddp.comm_hook": _no_bytes,  # of PowerSGD
 }
 # World size and batch first: what else is asked for is of the ranks and the batch that there are then.
 _FIRST = ("world_size", "loader.batch_size")

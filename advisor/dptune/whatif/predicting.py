@@ -19,14 +19,25 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf
 from dptune.runfile.facts import Window
 from dptune.trace.run import Run
-from dptune.whatif.building import Recorded, link_figures, read, unprofiled
-from dptune.whatif.changes import changed
+from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
+from dptune.whatif.changes import bounded, changed
+from dptune.whatif.gpu.changes import changed as gpu_changed
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.searching import best_sets, curve
 from dptune.whatif.wire import Link
 
-WORST_ERROR = 0.10  # of the unchanged replay: beyond it nothing is predicted
+Model = StepModel | Program
+# What is asked of steps that GPUs compute, where nothing else is.
+_OF_GPUS: tuple[tuple[str, Value], ...] = (
+    ("host.times", 0.0),
+    ("syncs.removed", True),
+    ("compute.times", 0.5),
+    ("link.gb_per_s", float("inf")),
+    ("ddp.comm_hook", "bf16"),
+)
+WORST_ERROR = 0.10  # of the unchanged replay: beyond it only a bound is told
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
 
@@ -35,12 +46,14 @@ _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-side
 class Ground:
     """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
 
-    `slack_ns` is how far the measured step may be off, and the replay is.
+    `step_ns` is the measured step, `replayed_ns` the same as the unchanged model has it, in the model's time: of a GPU
+    that of the traced steps. `slack_ns` is how far the measured step may be off, and the replay is.
     """
 
-    model: StepModel
-    variants: tuple[StepModel, ...]
+    model: Model
+    variants: tuple[Model, ...]
     step_ns: int
+    replayed_ns: float
     error_share: float
     held_out_share: float
     slack_ns: float
@@ -49,32 +62,54 @@ class Ground:
     @classmethod
     def of(cls, run: Run, measured: Measured) -> Ground:
         """Raises Missing where the run does not tell enough."""
+        return cls._of_cpus(run, measured) if measured.device_kind == "cpu" else cls._of_gpus(run, measured)
+
+    @classmethod
+    def _of_cpus(cls, run: Run, measured: Measured) -> Ground:
         step = measured.step.unprofiled_median_ns
         recorded = read(run, measured)
         model = recorded.model()
-        error_ns = abs(step_ns(model) - step)
+        replayed = step_ns(model)
         return cls(
             model=model,
             variants=tuple(_variants(model, measured)),
             step_ns=step,
-            error_share=error_ns / step,
+            replayed_ns=replayed,
+            error_share=abs(replayed - step) / step,
             held_out_share=mean(_missed(recorded, half) for half in (0, 1)),
-            slack_ns=error_ns + unsure_ns([unprofiled(facts) for facts in run.facts.values()]),
+            slack_ns=abs(replayed - step) + unsure_ns([unprofiled(facts) for facts in run.facts.values()]),
+            measured=measured,
+        )
+
+    @classmethod
+    def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
+        program = built(run, measured)
+        traced, step = measured.step.lean_median_ns, measured.step.median_ns
+        replayed = program.step_ns()
+        halves = [program.step_ns(slice(half, None, 2)) for half in (0, 1)]
+        error, apart = abs(replayed - traced) / traced, abs(halves[0] - halves[1]) / mean(halves)
+        return cls(
+            model=program,
+            variants=tuple(_relinked(program, measured)),
+            step_ns=step,
+            replayed_ns=replayed * step / traced,
+            error_share=error,
+            held_out_share=apart,
+            slack_ns=step * (error + apart / 2),
             measured=measured,
         )
 
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together. A figure that cannot be told says why under `missing`."""
-        error = max(self.error_share, self.held_out_share)
-        if error > WORST_ERROR:
-            why = f"the unchanged replay misses the measured step by {error:.0%}: that is too much to predict from"
-            return Prediction.only(why, changes=dict(changes))
         try:
-            other = changed(self.model, changes)
-            difference = step_ns(other) - step_ns(self.model)
-            others = [step_ns(changed(one, changes)) - step_ns(one) for one in self.variants]
+            other, difference = self._difference(self.model, changes)
+            others = [self._difference(one, changes)[1] for one in self.variants]
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
+        low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
+        why = self._why_only_a_bound(changes)
+        if why:
+            return Prediction.only(why, changes=dict(changes), low_ns=low_ns)
         figures = {
             "global_batch": None if other.samples is None else round(other.samples),
             "ns_per_sample": None if other.samples is None else (self.step_ns + difference) / other.samples,
@@ -85,27 +120,94 @@ class Ground:
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
             step_ns=round(self.step_ns + difference),
-            low_ns=round(max(0.0, self.step_ns + min(difference, *others) - self.slack_ns)),
-            high_ns=round(self.step_ns + max(difference, *others) + self.slack_ns),
+            low_ns=low_ns,
+            high_ns=round(self.step_ns + max([difference, *others]) + self.slack_ns),
         )
+
+    def _why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
+        """Empty where more is known."""
+        error = max(self.error_share, self.held_out_share)
+        if error > WORST_ERROR:
+            return f"the unchanged replay misses the measured step by {error:.0%}: only a bound can be told"
+        only = bounded(changes)
+        return f"of {', '.join(only)} the model tells only what could be saved at most" if only else ""
+
+    def _difference(self, model: Model, changes: Mapping[str, Value]) -> tuple[Model, float]:
+        """The model with the changes, and what they add to the measured step."""
+        if isinstance(model, Program):
+            program, before = gpu_changed(model, changes), model.step_ns()
+            return program, (program.step_ns() / before - 1) * self.step_ns
+        other = changed(model, changes)
+        return other, step_ns(other) - step_ns(model)
+
+    def _at_best_ns(self) -> float | None:
+        """The step if exchanging took no time; None where no link is known."""
+        if isinstance(self.model, StepModel):
+            return step_ns(replace(self.model, link=Link(0.0, float("inf"), self.model.link.lanes)))
+        if self.model.link is None:
+            return None
+        return self.step_ns + self._difference(self.model, {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")})[1]
 
     def told(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
         """Predictions, with what they rest on."""
-        basis = link_figures(self.measured)
-        batch = self.measured.known("samples_per_step")
+        batch, floor_ns = self.measured.known("samples_per_step"), self._at_best_ns()
+        try:
+            basis = link_figures(self.measured)
+            link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
+            missing = {}
+        except Missing as lack:
+            link, missing = None, {"link": lack.reason, "floor_ns": lack.reason}
+        if batch is None:
+            missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(
             dptune=__version__,
             measured_ns=self.step_ns,
-            replayed_ns=round(step_ns(self.model)),
+            traced=self.measured.step.basis != "unprofiled",
+            replayed_ns=round(self.replayed_ns),
             error_share=self.error_share,
             held_out_share=self.held_out_share,
-            floor_ns=round(step_ns(replace(self.model, link=Link(0.0, float("inf"), self.model.link.lanes)))),
+            floor_ns=None if floor_ns is None else round(floor_ns),
             global_batch=batch,
-            link=f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces",
+            link=link,
             predictions=list(predictions),
             curve=list(curve),
-            missing={} if batch else {"global_batch": self.measured.missing["samples_per_step"]},
+            missing=missing,
         )
+
+
+class Predictor:
+    """Predictions for the rules: the ground is laid when the first is asked for. Raises Missing where there is none.
+
+    A model that fails is missing, too: no rule is to fall with it. `failure` says of what.
+    """
+
+    def __init__(self, run: Run, measured: Measured) -> None:
+        self._run, self._measured = run, measured
+        self._ground: Ground | None = None
+        self._lack: Missing | None = None
+        self.failure = ""
+
+    def __call__(self, changes: Mapping[str, Value]) -> Prediction:
+        """The step with these changes together."""
+        try:
+            return self._laid().predict(changes)
+        except Missing:
+            raise
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            self._lack = Missing(f"the step model failed: {self.failure}")
+            raise self._lack from error
+
+    def _laid(self) -> Ground:
+        if self._lack is not None:
+            raise self._lack
+        if self._ground is None:
+            try:
+                self._ground = Ground.of(self._run, self._measured)
+            except Missing as lack:
+                self._lack = lack
+                raise
+        return self._ground
 
 
 def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]]) -> WhatIf:
@@ -119,11 +221,16 @@ def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]])
 
 
 def search(run: Run, measured: Measured) -> WhatIf:
-    """The best bucket sizes, and the best sets of changes that leave what is learned as it is."""
+    """The best bucket sizes, and the best sets of changes that leave what is learned as it is.
+
+    Of steps that GPUs compute: what each of their parts is worth, for the model of those has no buckets.
+    """
     try:
         ground = Ground.of(run, measured)
     except Missing as lack:
         return WhatIf.only(lack.reason, dptune=__version__)
+    if not isinstance(ground.model, StepModel):
+        return ground.told([ground.predict({name: value}) for name, value in _OF_GPUS])
     return ground.told([ground.predict(changes) for changes in best_sets(ground.model)], curve(ground.model))
 
 
@@ -134,15 +241,16 @@ def _missed(recorded: Recorded, half: int) -> float:
     return abs(step_ns(recorded.model(slice(half, None, 2))) - scored) / scored
 
 
+def _relinked(program: Program, measured: Measured) -> Iterator[Program]:
+    """The program with other links that the data allow."""
+    for link in _links(measured) if program.link is not None else ():
+        yield replace(program, link=link)
+
+
 def _variants(model: StepModel, measured: Measured) -> Iterator[StepModel]:
     """The model with other links that the data allow, and with either half of the steps."""
-    link = link_figures(measured)
-    factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
-    if link.known("alpha_low_us") is not None and link.known("busbw_low_gb_per_s"):
-        quick = (link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor)
-        slow = (link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor)
-        for alpha, rate in (quick, slow):
-            yield replace(model, link=Link(alpha, rate, model.link.lanes))
+    for link in _links(measured, model.link.lanes):
+        yield replace(model, link=link)
     for share in (0.5, 2.0):
         yield replace(model, fixed_share=min(1.0, share * model.fixed_share))
     if model.slowdown > 1:
@@ -151,6 +259,18 @@ def _variants(model: StepModel, measured: Measured) -> Iterator[StepModel]:
     if count > 1:
         for half in (slice(0, count // 2), slice(count // 2, count)):
             yield replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()})
+
+
+def _links(measured: Measured, lanes: int = 1) -> list[Link]:
+    """The quickest and the slowest link that the fit allows."""
+    link = link_figures(measured)
+    if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
+        return []
+    factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
+    return [
+        Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
+        Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
+    ]
 
 
 def unsure_ns(windows: Sequence[Window]) -> float:

@@ -31,6 +31,10 @@ A single bucket is complete only when backward is over, so it cannot travel besi
 `bucket_cap_mb` of DistributedDataParallel. Proposed is a quarter of the gradients, between 1 MiB and 25 MiB: few
 start-ups, while three quarters can still travel before backward ends. The limits are the sizes DDP itself starts from.
 
+Where the run has a step model, the steps are replayed with each size of 0.1, 0.2, 0.5 and so on up to 50 MiB, and the
+one with the shortest step is proposed, with what is predicted for the others beside it. Where the best of them saves
+less than a note is worth, nothing is.
+
 Left out, DDP's first bucket is 1 MiB and the others 25 MiB, so that the first one leaves early. Passing 25 is not the
 same: the first bucket is then 25 MiB too, and a model with less than that has one bucket that nothing hides.
 
@@ -56,8 +60,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
 from dptune.measured import CollectiveFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -65,6 +70,7 @@ MIB = 2**20
 SCALAR_BYTES = 64  # a loss or a counter that ranks average, not a bucket of gradients
 TARGET_BUCKETS = 4
 LEAST_CAP_MIB, MOST_CAP_MIB = 1, 25
+TRIED_MIB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
 SMALL_MIB = Threshold("small_mib", 1.0, "DDP's own first bucket, the smallest it makes by default, is 1 MiB")
 FEWER_TIMES = Threshold("fewer_times", 2.0, "below half as many messages the change is lost in the noise of a step")
@@ -149,12 +155,20 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     removed = buckets.calls - buckets.fewest_calls
     if buckets.calls < run.limit(FEWER_TIMES) * buckets.fewest_calls:
         return
-    then = math.ceil(buckets.gradient_bytes / buckets.cap_mib / MIB)
     shortest = buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns
     exposed = run.measured.share("exposed_communication_ns")
     share = min(removed * shortest, exposed)
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - buckets.fewest_calls * shortest))
     changes = _changes(run, buckets, larger=True)
+    most = (
+        "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
+        f"per backward pass {buckets.fewest_calls} x {buckets.shortest_ns / 1e6:.3g} ms, the shortest duration seen"
+    )
+    found = _found(run, changes, run.bound(0.0, ceiling, most))
+    start_ups, predicted = share, found.saves.predicted_share is not None
+    share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
+    gains = "which saves" if predicted else "the others' start-ups take"
+    then = math.ceil(buckets.gradient_bytes / found.cap_mib / MIB)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None or not changes:
         return
@@ -164,19 +178,17 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         kind=RULE.kind,
         severity=severity,
         title=f"Gradients travel in {buckets.calls:.0f} all-reduces of {_size(buckets.mean_bytes)} on average: "
-        f"{_size(buckets.cap_mib * MIB)} buckets need about {then}; the others' start-ups take about "
+        f"{_size(found.cap_mib * MIB)} buckets need about {then}{',' if predicted else ';'} {gains} about "
         f"{100 * share:.0f} % of a step",
         why="Every all-reduce pays a start-up time, whatever its size. Larger buckets pay it less often.",
-        changes=changes,
-        saves=run.bound(
-            0.0,
-            ceiling,
-            "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
-            "per backward pass "
-            f"{buckets.fewest_calls} x {buckets.shortest_ns / 1e6:.3g} ms, the shortest duration seen",
-        ),
+        changes=found.changes,
+        saves=found.saves,
         confidence="medium" if run.facts else "low",
-        evidence=[*_evidence(buckets, exposed), Evidence(label="start-ups that go", value=share, unit="of a step")],
+        evidence=[
+            *_evidence(buckets, exposed),
+            Evidence(label="start-ups that go", value=start_ups, unit="of a step"),
+            *found.curve,
+        ],
         numerics="same",
         fingerprint=f"{RULE.code}:ddp.bucket_cap_mb:raise",
     )
@@ -190,6 +202,10 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if transfer < run.limit(TAIL_SHARE) or severity is None:
         return
     changes = _changes(run, buckets, larger=False)
+    bound = run.bound(0.0, exposed, "no more than the exposed communication; the last bucket stays exposed")
+    found = _found(run, changes, bound)
+    if found.saves.predicted_share is not None and found.saves.predicted_share < run.limit(WORTH_SHARE):
+        return
     hidden = run.measured.account.overlap_share
     if hidden > run.limit(HIDDEN_SHARE) or not changes:
         return
@@ -202,13 +218,44 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         f"a step waits {100 * transfer:.0f} % of its time for the transfer",
         why="A bucket leaves when its last gradient is ready; a single one leaves when backward is over. "
         "Smaller buckets start while backward still runs.",
-        changes=changes,
-        saves=run.bound(0.0, exposed, "no more than the exposed communication; the last bucket stays exposed"),
-        confidence="low",
-        evidence=[*_evidence(buckets, exposed), Evidence(label="hidden", value=hidden, unit="of the communication")],
+        changes=found.changes,
+        saves=found.saves,
+        confidence="low" if found.saves.basis == "bound" else "medium",
+        evidence=[
+            *_evidence(buckets, exposed),
+            Evidence(label="hidden", value=hidden, unit="of the communication"),
+            *found.curve,
+        ],
         numerics="same",
         fingerprint=f"{RULE.code}:ddp.bucket_cap_mb:lower",
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The size to propose, what it saves, and what is predicted for the sizes tried."""
+
+    cap_mib: float
+    changes: list[Change]
+    saves: Saving
+    curve: list[Evidence]
+
+
+def _found(run: RunView, changes: list[Change], bound: Saving) -> _Found:
+    """The size that is predicted to save most; without a step model that of the rule of thumb, and the bound."""
+    tried = []
+    for cap in TRIED_MIB:
+        then = [change.model_copy(update={"then": cap}) for change in changes]
+        try:
+            tried.append((run.predict(then), cap, then))
+        except Missing:
+            thumb = changes[0].then if changes else LEAST_CAP_MIB
+            return _Found(float(thumb or LEAST_CAP_MIB), changes, bound, [])
+    saves, cap, then = max(tried, key=lambda one: one[0].predicted_share or 0.0)
+    shares = [(size, round(one.predicted_share or 0.0, 4)) for one, size, _ in tried]
+    told = [shares[0], *(after for before, after in pairwise(shares) if after[1] != before[1])]
+    curve = [Evidence(label=f"saved with {size:g} MiB buckets", value=share, unit="of a step") for size, share in told]
+    return _Found(cap, then, saves, curve)
 
 
 def _changes(run: RunView, buckets: _Buckets, larger: bool) -> list[Change]:

@@ -11,9 +11,9 @@ DDP all-reduces gradients in every backward pass. While they are accumulated onl
 micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step
 pays about (k - 1) / k of its exposed communication for them; the severity goes by that.
 
-How much of it will go is not known: messages also slow the compute beside them, and ranks that wait for the slowest one
-after every micro-batch then do so once. The ceiling is all communication of the step, hidden or not, less one
-all-reduce of the gradients at the shortest duration that was seen.
+Where the run has a step model, what goes is what the model says. Without one it is not known: messages also slow the
+compute beside them, and ranks that wait for the slowest one after every micro-batch then do so once. The ceiling is
+then all communication of the step, hidden or not, less one all-reduce of the gradients at the shortest duration seen.
 
 ## What to change
 
@@ -70,10 +70,14 @@ def check(run: RunView) -> Iterator[Advice]:
     exposed = run.measured.share("exposed_communication_ns")
     share = exposed * (synchronised - 1) / synchronised
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - _one_reduction(run)))
+    place = run.any_facts().backward_where or wrapped[0].where
+    changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place))]
+    most = "all communication of a traced step, hidden or not, less one all-reduce at the shortest seen"
+    saves = run.saving(changes, run.bound(0.0, ceiling, most))
+    share = share if saves.predicted_share is None else saves.predicted_share
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
-    place = run.any_facts().backward_where or wrapped[0].where
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -82,12 +86,8 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
         f"the others take about {100 * share:.0f} % of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
-        changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place))],
-        saves=run.bound(
-            0.0,
-            ceiling,
-            "all communication of a traced step, hidden or not, less one all-reduce at the shortest seen",
-        ),
+        changes=changes,
+        saves=saves,
         confidence="high",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),

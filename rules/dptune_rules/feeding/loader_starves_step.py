@@ -102,6 +102,8 @@ def check(run: RunView) -> Iterator[Advice]:
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
     high = longest if then is None else min(longest, 1 - (now or longest) / then)
+    changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
+    bound = run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it")
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -109,8 +111,8 @@ def check(run: RunView) -> Iterator[Advice]:
         severity="error" if wait >= run.limit(ERROR_SHARE) and not cheap else "warning",
         title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
         why=_why(now, run.measured.known("device_kind")),
-        changes=[] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)],
-        saves=run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it"),
+        changes=changes,
+        saves=run.saving(changes, bound) if changes else bound,
         confidence=_confidence(run, now),
         evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
         numerics="same",

@@ -53,7 +53,7 @@ def critical(view: RankView) -> CriticalPath | None:
     device = max(view.devices, key=lambda one: len(one.windows), default=None)
     if device is None or not device.windows or device.operations.on_cpu:
         return None
-    walk = _Walk.of(view.columns, device.operations, view.host)
+    walk = Walk.of(view.columns, device.operations, view.host)
     spent: dict[str, int] = defaultdict(int)
     named: dict[tuple[str, str], list[int]] = defaultdict(list)
     host: list[Part] = []
@@ -116,7 +116,7 @@ class _Path:
 
 
 @dataclass(frozen=True, eq=False)
-class _Walk:
+class Walk:
     """The operations of a device in order of their begin. `before` is the one before each on its stream, -1 for none.
 
     `by_end` are their places in order of their ends, `ends` those ends.
@@ -134,7 +134,8 @@ class _Walk:
     ends: Ints
 
     @classmethod
-    def of(cls, columns: Columns, own: Operations, host: Host) -> _Walk:
+    def of(cls, columns: Columns, own: Operations, host: Host) -> Walk:
+        """Of the operations that last, and of when the script's threads are held."""
         lasting = columns.dur_ns[own.rows] > 0
         rows, launch, work = own.rows[lasting], own.launch[lasting], own.work[lasting]
         order = np.argsort(columns.ts_ns[rows], kind="stable")
@@ -153,14 +154,14 @@ class _Walk:
         """The path through a window, from its end to its beginning, without a gap."""
         path = _Path(window.end_ns, window.start_ns)
         beginning = self._beginning(window.end_ns)  # an operation of which it is asked why it did not begin earlier
-        over = self._last(window.end_ns) if beginning == _NONE else _NONE  # or one that was waited for
+        over = self.last(window.end_ns) if beginning == _NONE else _NONE  # or one that was waited for
         while path.at > window.start_ns:
             if over != _NONE:
                 path.back_to(int(self.end[over]), "queued_ns")
                 path.back_to(int(self.begin[over]), self.kinds[over], int(self.rows[over]))
                 beginning, over = over, _NONE
             elif beginning != _NONE:
-                over, called = self._waited_for(beginning)
+                over, called = self.waited_for(beginning)
                 if called != UNLAUNCHED:
                     path.back_to(int(self.columns.ts_ns[called]), "latency_ns")
                 elif over == _NONE:
@@ -178,7 +179,7 @@ class _Walk:
             return _NONE
         begun, ended = int(self.held.start_ns[call]), int(self.held.end_ns[call])
         path.back_to(ended, "host_ns")
-        over = self._last(ended)
+        over = self.last(ended)
         waited = over != _NONE and int(self.end[over]) > begun
         path.back_to(int(self.end[over]) if waited else begun, "sync_ns")
         return over if waited else _NONE
@@ -188,17 +189,17 @@ class _Walk:
         first = int(np.searchsorted(self.begin, at))
         return first if first < len(self.begin) and int(self.begin[first]) == at else _NONE
 
-    def _last(self, at: int) -> int:
+    def last(self, at: int) -> int:
         """The operation that ended last, up to a moment; -1 for none."""
         place = int(np.searchsorted(self.ends, at, side="right")) - 1
         return int(self.by_end[place]) if place >= 0 else _NONE
 
-    def _waited_for(self, operation: int) -> tuple[int, int]:
+    def waited_for(self, operation: int) -> tuple[int, int]:
         """The operation that this one waited for last, else -1 and the row of the call that launched it."""
         begin, called = int(self.begin[operation]), int(self.launch[operation])
         over = int(self.before[operation])
         if over == _NONE or begin - int(self.end[over]) > _FOLLOWS_NS or int(self.end[over]) > begin:
-            over = self._last(begin)
+            over = self.last(begin)
         if called != UNLAUNCHED and (
             over == _NONE or int(self.columns.ts_ns[called] + self.columns.dur_ns[called]) > int(self.end[over])
         ):

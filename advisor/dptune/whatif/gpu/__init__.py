@@ -1,0 +1,1 @@
+"""Steps that GPUs compute: what they did as a program, run again with other times."""

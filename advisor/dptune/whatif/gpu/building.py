@@ -1,0 +1,183 @@
+"""The traces of a run -> its program.
+
+What an operation waited for last is told as for the critical path; that it has to wait for the operation before it on
+its stream, and for its launch, it is given too, as early as that could have been. The threads of the script are taken
+for one, which does one thing after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dptune.measure.across import Across
+from dptune.measure.device.critical import Walk
+from dptune.measure.exchange.matching import Exchange
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.views import DeviceView, RankView
+from dptune.measured import Missing
+from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.wire import Link
+
+MOST = 2_000_000  # operations: beyond, a replay takes minutes
+_NOTHING = -1
+_END, _HOST, _BEGIN = range(3)  # of items of one moment, in this order
+
+
+@dataclass
+class _Item:
+    """One item before all are in order: when, of what sort, and the keys of what it waits for."""
+
+    at: int
+    sort: int
+    key: tuple[int, str, int]
+    waits: list[tuple[tuple[int, str, int], float, Kind, int]] = field(default_factory=list)
+
+
+def build(views: Sequence[RankView], across: Across, link: Link | None, samples: float | None) -> Program:
+    """The program of all steps of all ranks. Raises Missing where the traces do not tell enough."""
+    devices = {own.rank: max(own.devices, key=lambda one: len(one.windows)) for own in views if own.devices}
+    if sum(len(device.operations.rows) for device in devices.values()) > MOST:
+        raise Missing(f"the traces hold more than {MOST:,} operations: give fewer ranks or steps")
+    messages: list[Message] = []
+    exchanged = _exchanged(across.exchanges, messages)
+    items: list[_Item] = []
+    for own in views:
+        if own.rank not in devices:
+            continue
+        if own.rank not in across.clocks:
+            raise Missing(f"the clock of rank {own.rank} cannot be read by that of the first rank")
+        shift = own.base_ns - across.clocks[own.rank].ahead_ns
+        items += _of_rank(own, devices[own.rank], shift, exchanged)
+    items.sort(key=lambda one: (one.at, one.sort))
+    places = {one.key: place for place, one in enumerate(items)}
+    recorded = [one.at - items[0].at for one in items]
+    steps = [step for own in views if own.rank in devices for step in _steps(own, devices[own.rank], places)]
+    if not steps:
+        raise Missing("no step begins and ends with an operation of a device")
+    begun = {rank: min(recorded[one.first] for one in steps if one.rank == rank) for rank in {s.rank for s in steps}}
+    edges = [
+        # What comes before the first step is as it was, so that the step does not begin earlier than it did.
+        _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
+        for place, one in enumerate(items)
+    ]
+    return Program(recorded, edges, messages, steps, link, samples)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """The exchange that an operation is part of: the ranks' operations, and its message."""
+
+    operations: tuple[tuple[int, int], ...]  # rank, row
+    message: int
+
+
+def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], _Sent]:
+    """By rank and row of a collective the exchange that it is part of, where all its ranks were read."""
+    found = {}
+    for one in exchanges:
+        if not one.splits or one.message_bytes is None:
+            continue
+        operations = tuple((rank, call.row) for rank, call in zip(one.ranks.tolist(), one.calls, strict=True))
+        sent = _Sent(operations, len(messages))
+        messages.append(Message(one.kind, one.message_bytes, one.dtype))
+        found.update(dict.fromkeys(operations, sent))
+    return found
+
+
+def _of_rank(
+    own: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], _Sent]
+) -> Iterator[_Item]:
+    """The items of one rank, by the first rank's clock."""
+    walk, rank = Walk.of(own.columns, device.operations, own.host), own.rank
+    rows, begin, end, launch = (one.tolist() for one in (walk.rows, walk.begin, walk.end, walk.launch))
+    calls = sorted({(int(own.columns.ts_ns[call]), call) for call in launch if call != UNLAUNCHED})
+    host = [(at, "call", call) for at, call in calls]
+    held = list(zip(walk.held.start_ns.tolist(), walk.held.end_ns.tolist(), strict=True))
+    host += [(ended, "held", number) for number, (_, ended) in enumerate(held)]
+    host.sort()
+    before: tuple[int, str, int] | None = None
+    for at, sort, number in host:
+        item = _Item(at + shift, _HOST, (rank, sort, number))
+        since = at if before is None else before[0]
+        previous = [] if before is None else [(rank, before[1], before[2])]
+        waited_for = _NOTHING
+        goes_on = at
+        if sort == "held":
+            called = max(since, held[number][0])
+            waited_for = walk.last(at)
+            if waited_for != _NOTHING and end[waited_for] > held[number][0]:
+                goes_on = called
+                item.waits.append(((rank, "end", rows[waited_for]), at - end[waited_for], Kind.SYNC, -1))
+        item.waits += [(key, goes_on - since, Kind.HOST, -1) for key in previous]
+        yield item
+        before = at, sort, number
+    for place, row in enumerate(rows):
+        yield _begins(walk, rank, place, rows, shift)
+        took, work = end[place] - begin[place], walk.kinds[place]
+        last = _Item(end[place] + shift, _END, (rank, "end", row))
+        sent = exchanged.get((rank, row))
+        if sent is None:
+            kind = {"compute_ns": Kind.COMPUTE, "communication_ns": Kind.WAIT}.get(work, Kind.COPY)
+            last.waits.append(((rank, "begin", row), took, kind, -1))
+        else:
+            last.waits += [((one, "begin", other), 0.0, Kind.EXCHANGE, sent.message) for one, other in sent.operations]
+        yield last
+
+
+def _begins(walk: Walk, rank: int, place: int, rows: list[int], shift: int) -> _Item:
+    """The begin of an operation, and what it waited for."""
+    begin = int(walk.begin[place])
+    item = _Item(begin + shift, _BEGIN, (rank, "begin", rows[place]))
+    over, called = walk.waited_for(place)
+    launch, before = int(walk.launch[place]), int(walk.before[place])
+    if called != UNLAUNCHED:
+        item.waits.append(((rank, "call", called), begin - int(walk.columns.ts_ns[called]), Kind.LAUNCH, -1))
+    elif launch != UNLAUNCHED and int(walk.columns.ts_ns[launch]) <= begin:
+        item.waits.append(((rank, "call", launch), 0.0, Kind.LAUNCH, -1))
+    if over != _NOTHING:
+        item.waits.append(((rank, "end", rows[over]), begin - int(walk.end[over]), Kind.ORDER, -1))
+    if before not in (_NOTHING, over) and int(walk.end[before]) <= begin:
+        item.waits.append(((rank, "end", rows[before]), 0.0, Kind.ORDER, -1))
+    return item
+
+
+def _edges(item: _Item, place: int, places: Mapping[tuple[int, str, int], int], recorded: Sequence[int]) -> list[Edge]:
+    """The edges of an item: those to earlier ones. Of an exchange all have what is left after the last rank's begin."""
+    found = []
+    for key, lag, kind, message in item.waits:
+        earlier = places.get(key, place)
+        if earlier < place:
+            found.append(Edge(earlier, lag, kind, message))
+    exchange = [edge for edge in found if edge.kind == Kind.EXCHANGE]
+    if not exchange:
+        return _tight(found, recorded, place)
+    took = recorded[place] - max(recorded[edge.item] for edge in exchange)
+    if took > 0:
+        return [Edge(edge.item, took, edge.kind, edge.message) for edge in exchange]
+    rank, _, row = item.key  # the clocks are too far off to tell who came last
+    begun = places[rank, "begin", row]
+    return [Edge(begun, recorded[place] - recorded[begun], Kind.WAIT)]
+
+
+def _tight(edges: list[Edge], recorded: Sequence[int], place: int) -> list[Edge]:
+    """The edges; the last of them as long as it was, where what was waited for was not recorded in time."""
+    last = max(edges, key=lambda edge: recorded[edge.item] + edge.lag_ns, default=None)
+    if last is None or recorded[last.item] + last.lag_ns >= recorded[place]:
+        return edges
+    longer = replace(last, lag_ns=recorded[place] - recorded[last.item])
+    return [longer if edge is last else edge for edge in edges]
+
+
+def _steps(own: RankView, device: DeviceView, places: Mapping[tuple[int, str, int], int]) -> Iterator[Stretch]:
+    """The windows that begin with an operation, and end with the begin of another, or the end of the last."""
+    columns, rows = own.columns, device.operations.rows
+    rows = rows[columns.dur_ns[rows] > 0]
+    starts = {int(at): int(row) for at, row in zip(columns.ts_ns[rows][::-1], rows[::-1], strict=True)}
+    ends = {int(at): int(row) for at, row in zip(columns.ends(rows)[::-1], rows[::-1], strict=True)}
+    for window in device.windows:
+        first, after, last = starts.get(window.start_ns), starts.get(window.end_ns), ends.get(window.end_ns)
+        key = None if after is None else (own.rank, "begin", after)
+        key = key or (None if last is None else (own.rank, "end", last))
+        if first is not None and key is not None and not window.open_ended:
+            yield Stretch(own.rank, window.number, places[own.rank, "begin", first], places[key])

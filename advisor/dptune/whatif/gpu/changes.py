@@ -1,0 +1,108 @@
+"""Changes of a program: of its messages, its host, its kernels. What it cannot tell raises Missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.gpu.program import Edge, Kind, Message, Program
+from dptune.whatif.wire import Link
+
+Changing = Callable[[Program, Value], Program]
+_HALVED = ("float", "float32", "fp32")
+
+
+def changed(program: Program, settings: Mapping[str, Value]) -> Program:
+    """The program after all changes together; raises Missing for one that no program tells of."""
+    for name, value in settings.items():
+        if name not in CHANGES:
+            raise Missing(f"the trace of a GPU alone does not tell what {name} does")
+        program = CHANGES[name](program, value)
+    return program
+
+
+def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:
+    return replace(program, edges=[[new for edge in own if (new := of(edge))] for own in program.edges])
+
+
+def _times(program: Program, kinds: tuple[Kind, ...], times: float) -> Program:
+    """All edges of these kinds so many times as long."""
+
+    def of(edge: Edge) -> Edge:
+        return replace(edge, lag_ns=edge.lag_ns * times) if edge.kind in kinds else edge
+
+    return _edges(program, of)
+
+
+def _messages(program: Program, times: Callable[[Message], float]) -> Program:
+    """Each exchange so many times as long as its message says."""
+    factors = [times(message) for message in program.messages]
+
+    def of(edge: Edge) -> Edge:
+        return replace(edge, lag_ns=edge.lag_ns * factors[edge.message]) if edge.kind == Kind.EXCHANGE else edge
+
+    return _edges(program, of)
+
+
+def _link(program: Program) -> Link:
+    if program.link is None:
+        raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
+    return program.link
+
+
+def _relinked(program: Program, link: Link) -> Program:
+    before = _link(program)
+    told = _messages(program, lambda one: link.alone_ns(one.message_bytes) / before.alone_ns(one.message_bytes))
+    return replace(told, link=link)
+
+
+def _alpha(program: Program, value: Value) -> Program:
+    return _relinked(program, replace(_link(program), alpha_ns=float(value or 0) * 1e3))
+
+
+def _rate(program: Program, value: Value) -> Program:
+    return _relinked(program, replace(_link(program), bytes_per_ns=float(value or 0)))
+
+
+def _comm_hook(program: Program, value: Value) -> Program:
+    """All-reduces of 32-bit floats send half; the casts are not counted, which a GPU does in passing."""
+    if value == "none":
+        return program
+    if value not in ("fp16", "bf16"):
+        raise Missing(f"the trace of a GPU alone does not tell what the hook {value} does")
+
+    link = _link(program)
+
+    def times(one: Message) -> float:
+        if one.kind != "all_reduce" or one.dtype not in _HALVED:
+            return 1.0
+        return link.alone_ns(one.message_bytes / 2) / link.alone_ns(one.message_bytes)
+
+    if not any(times(one) < 1 for one in program.messages):
+        raise Missing("no all-reduce of 32-bit floats was read on all its ranks")
+    return _messages(program, times)
+
+
+def _host(program: Program, value: Value) -> Program:
+    return _times(program, (Kind.HOST, Kind.LAUNCH), float(value or 0))
+
+
+def _compute(program: Program, value: Value) -> Program:
+    return _times(program, (Kind.COMPUTE,), float(value or 0))
+
+
+def _no_sync_calls(program: Program, value: Value) -> Program:
+    """Calls that wait for the device return at once."""
+    return _edges(program, lambda edge: None if edge.kind == Kind.SYNC else edge) if value else program
+
+
+CHANGES: dict[str, Changing] = {
+    "link.alpha_us": _alpha,
+    "link.gb_per_s": _rate,
+    "ddp.comm_hook": _comm_hook,
+    "host.times": _host,
+    "compute.times": _compute,
+    "syncs.removed": _no_sync_calls,
+}

@@ -1,0 +1,91 @@
+"""What the devices of a run did, as items in order of time, each with what it waits for.
+
+An item is a call of the host that launches or waits, or the begin or the end of an operation of a device. It comes to
+pass when the last of what it waits for has, and some time has gone by: an edge. Run again as recorded, every item comes
+to pass when it did; a change makes edges longer or shorter, or takes them away.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from statistics import mean, median
+
+from dptune.whatif.wire import Link
+
+
+class Kind(IntEnum):
+    """What the time of an edge is spent on."""
+
+    HOST = 0  # from one call of the host to the next
+    LAUNCH = 1  # from the call that launches an operation to its begin
+    ORDER = 2  # from the end of an operation to the begin of one that waits for it
+    SYNC = 3  # from the end of an operation to the return of a call that waits for it
+    COMPUTE = 4  # a kernel
+    COPY = 5
+    EXCHANGE = 6  # a collective, from the last rank's begin to its end
+    WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What is waited for: the place of an item, the time from then on, and the place of the message that is sent."""
+
+    item: int
+    lag_ns: float
+    kind: Kind
+    message: int = -1
+
+
+@dataclass(frozen=True)
+class Message:
+    """One exchange: its kind, how many bytes it is of, and their type."""
+
+    kind: str
+    message_bytes: int
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One step of one rank: the places of the items that it begins and ends with."""
+
+    rank: int
+    number: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
+
+    An item without edges comes to pass when it did, as do all before a rank's first step. `link` is None if not known.
+    """
+
+    recorded_ns: Sequence[int]
+    edges: Sequence[Sequence[Edge]]
+    messages: Sequence[Message]
+    steps: Sequence[Stretch]
+    link: Link | None
+    samples: float | None = None
+
+    def run(self) -> list[float]:
+        """When each item comes to pass."""
+        times: list[float] = []
+        for recorded, edges in zip(self.recorded_ns, self.edges, strict=True):
+            times.append(max((times[edge.item] + edge.lag_ns for edge in edges), default=recorded))
+        return times
+
+    def step_ns(self, part: slice = slice(None)) -> float:
+        """The median over ranks of each rank's mean step; of a part of the steps of each.
+
+        The mean, because where one step ends and the next begins moves with what is changed.
+        """
+        times = self.run()
+        took: dict[int, list[float]] = defaultdict(list)
+        for one in self.steps:
+            took[one.rank].append(times[one.last] - times[one.first])
+        return float(median(mean(own[part] or own) for own in took.values()))

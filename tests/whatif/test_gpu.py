@@ -1,0 +1,178 @@
+"""Steps of GPUs as a program: run again as recorded it is the recording, and changes do what can be done by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptune.errors import DptuneError
+from dptune.measure import measure
+from dptune.measure.across import across
+from dptune.measure.views import view
+from dptune.measured import Missing
+from dptune.trace import load
+from dptune.trace.run import Run
+from dptune.whatif.building import built
+from dptune.whatif.gpu.building import build
+from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.predicting import Ground
+from dptune.whatif.wire import Link
+
+from ..measure.handmade import US, all_reduce, call, kernel, launch, load_events, operator, step  # noqa: TID252 - tests are no installed package
+
+LINK = Link(0.0, 1.0)
+
+
+def program(run: Run) -> Program:
+    views = [view(one.rank, one.lean) for one in run.ranks]
+    return build(views, across(run, views), LINK, None)
+
+
+def off(made: Program) -> float:
+    return max(abs(at - recorded) for at, recorded in zip(made.run(), made.recorded_ns, strict=True))
+
+
+def us(made: Program) -> float:
+    return made.step_ns() / US
+
+
+def three_steps(*more: dict[str, object]) -> list[dict[str, object]]:
+    """Each launches a at 1 and b at 3 of its 100 us; a runs from 10 to 60, b from 60 to 90."""
+    events = []
+    for number in range(3):
+        at = 100 * number
+        events += [
+            step(number, at, at + 100),
+            launch(2 * number, at + 1, at + 2),
+            launch(2 * number + 1, at + 3, at + 4),
+        ]
+        events += [kernel("a", at + 10, at + 60, 2 * number), kernel("b", at + 60, at + 90, 2 * number + 1)]
+    return [*events, *more]
+
+
+@pytest.mark.parametrize(
+    ("change", "step_us"),
+    [
+        ({}, 100),
+        ({"compute.times": 2.0}, 160),  # 100 + 60, one after the other: the next launch has come long before
+        ({"compute.times": 1.2}, 100),  # 60 + 36, over by 106: the next begins 9 us after its launch at 101 as before
+        ({"host.times": 0.0}, 80),  # a and b, and nothing between
+        ({"host.times": 2.0}, 203.5),  # launches at 3 + 2 * 98 and 4 + 196 later, each begins 18 later: at 217 and 417
+        ({"syncs.removed": True}, 100),
+    ],
+)
+def test_one_rank_by_hand(tmp_path: Path, change: dict[str, float], step_us: float) -> None:
+    made = program(load_events(tmp_path, three_steps()))
+    assert off(made) == 0
+    assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+def test_without_the_calls_that_wait(tmp_path: Path) -> None:
+    """From 4 to 92 of each step the host waits for b; else the next launch is 9 us after the last one's: at 13."""
+    waits = [call("cudaStreamSynchronize", at + 4, at + 92) for at in (0, 100, 200)]
+    made = program(load_events(tmp_path, three_steps(*waits)))
+    assert off(made) == 0
+    assert us(made) == pytest.approx(100)
+    assert us(changed(made, {"compute.times": 2.0})) == pytest.approx(100 + 80)
+    assert us(changed(made, {"syncs.removed": True})) == pytest.approx(80)
+
+
+def two_ranks(late: int) -> list[list[dict[str, object]]]:
+    """Three steps: a until 60, on the second rank until 60 + late; then 4,000 bytes in 20 us, once both are there."""
+    ranks = []
+    for rank in range(2):
+        events = []
+        for number in range(3):
+            at, ends = 200 * number, 60 + late * rank
+            events += [
+                step(number, at, at + 200),
+                launch(2 * number, at + 1, at + 2),
+                launch(2 * number + 1, at + 3, at + 4),
+            ]
+            events += [kernel("a", at + 10, at + ends, 2 * number)]
+            events += [all_reduce(at + ends, at + 80 + late, 2 * number + 1, 1000, "0", 2)]
+        ranks.append(events)
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("change", "step_us"),
+    [
+        ({"link.gb_per_s": 0.1}, 10 * 20 + 70),  # ten times the 20 us; a until 70
+        ({"link.gb_per_s": 0.5}, 200),  # within what the host leaves idle
+        ({"host.times": 0.0, "ddp.comm_hook": "fp16"}, 70 + 10),
+        ({"host.times": 0.0, "ddp.comm_hook": "bf16", "compute.times": 2.0}, 140 + 10),
+        ({"host.times": 0.0}, 70 + 20),
+    ],
+)
+def test_two_ranks_by_hand(tmp_path: Path, change: dict[str, object], step_us: float) -> None:
+    """The second rank's a takes 70 us, the first's 50: both wait for it."""
+    made = program(load_events(tmp_path, *two_ranks(20)))
+    assert off(made) == 0
+    assert us(made) == pytest.approx(200)
+    assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:
+    made = program(load_events(tmp_path, three_steps()))
+    for change in ({"ddp.bucket_cap_mb": 1.0}, {"ddp.comm_hook": "powersgd"}, {"ddp.comm_hook": "fp16"}):
+        with pytest.raises(Missing):
+            changed(made, change)
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(1, 80), st.integers(0, 2), st.booleans()),
+    min_size=4,
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, st.floats(0, 1), st.sampled_from(["host.times", "compute.times"]))
+def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, times, what) -> None:
+    events, host, free, steps = [], 0, [0, 0, 0], []
+    for number, (pause, latency, took, stream, waits) in enumerate(parts, 1):
+        steps.append(host)
+        host += pause
+        events += [operator("aten::mm", host, host + 3), launch(number, host + 1, host + 2)]
+        begin = max(host + 2 + latency, free[stream])
+        free[stream] = begin + took
+        events.append(kernel(f"k{stream}", begin, free[stream], number, stream=7 + stream))
+        host += 3
+        if waits:
+            events.append(call("cudaDeviceSynchronize", host, max(host + 1, *free)))
+            host = max(host + 1, *free)
+    borders = [steps[0], steps[len(steps) // 3], steps[2 * len(steps) // 3], max(host, *free) + 1]
+    events += [step(at, first, last) for at, (first, last) in enumerate(pairwise(borders))]
+    run = load_events(tmp_path_factory.mktemp("program"), events)
+    try:
+        made = program(run)
+    except Missing:
+        return
+    assert off(made) == 0
+    quicker = changed(made, {what: times})
+    for at, recorded in zip(quicker.run(), made.recorded_ns, strict=True):
+        assert at <= recorded + 1e-6
+    assert us(quicker) <= us(made) + 1e-6
+    assert us(changed(made, {what: 2 - times})) >= us(made) - 1e-6
+
+
+def test_real_traces_run_again_as_they_ran(real_traces: Path) -> None:
+    """Every folder that holds one run of GPUs: to the nanosecond; and the step of the program is the measured one."""
+    told = {}
+    for folder in sorted(path for path in real_traces.iterdir() if path.is_dir() and path.name != "damaged"):
+        try:
+            run = load([folder])
+            figures = measure(run)
+            made, ground = built(run, figures), Ground.of(run, figures)
+        except (DptuneError, Missing):
+            continue
+        assert off(made) == 0, folder
+        told[folder.name] = ground.error_share
+    assert {"nanogpt_8xh100", "torchrec_4xv100", "torchrec_resnet18_2xv100"} <= set(told)
+    assert told["nanogpt_8xh100"] < 0.02
