@@ -9,7 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("benchmark", "page"), [("overhead", "recording"), ("loading", "reading-traces")])
+@pytest.mark.parametrize(
+    ("benchmark", "page"),
+    [("overhead", "recording"), ("loading", "reading-traces"), ("real_replays", "predicting")],
+)
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     script = ROOT / "tests" / "benchmarks" / f"{benchmark}.py"
     done = subprocess.run([sys.executable, str(script), "--table"], capture_output=True, text=True, check=True)

@@ -118,6 +118,8 @@ def test_a_ring_of_four():
     after = changed(before, {"world_size": 4})
     assert step_ns(after) == pytest.approx(100 + 50 + 30 + 90 + 50)
     assert after.samples == 32
+    tree = {"world_size": 4, "allreduce.algorithm": "tree"}
+    assert step_ns(changed(before, tree)) == pytest.approx(100 + 50 + 20 + 120 + 50)  # 2 of 3 hops, twice the 60
     with pytest.raises(Missing, match="2 to 16 ranks"):
         changed(before, {"world_size": 32})
 

@@ -18,12 +18,23 @@ from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.building import built
 from dptune.whatif.gpu.building import build
-from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.changes import bounded, changed
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.predicting import Ground
 from dptune.whatif.wire import Link
 
-from ..measure.handmade import US, all_reduce, call, kernel, launch, load_events, operator, step  # noqa: TID252 - tests are no installed package
+from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
+    LOADER,
+    US,
+    all_reduce,
+    annotation,
+    call,
+    kernel,
+    launch,
+    load_events,
+    operator,
+    step,
+)
 
 LINK = Link(0.0, 1.0)
 
@@ -80,6 +91,15 @@ def test_without_the_calls_that_wait(tmp_path: Path) -> None:
     assert us(made) == pytest.approx(100)
     assert us(changed(made, {"compute.times": 2.0})) == pytest.approx(100 + 80)
     assert us(changed(made, {"syncs.removed": True})) == pytest.approx(80)
+
+
+def test_without_waiting_for_batches(tmp_path: Path) -> None:
+    """The loader takes the last 8 us of each step: without, the launch at 101 comes at 93, and a begins at 102."""
+    waits = [annotation(LOADER, at + 92, at + 100) for at in (0, 100, 200)]
+    made = program(load_events(tmp_path, three_steps(*waits)))
+    assert off(made) == 0
+    assert us(changed(made, {"loader.num_workers": 4})) == pytest.approx(92)
+    assert bounded({"loader.num_workers": 4, "host.times": 0.5}) == ["loader.num_workers"]
 
 
 def two_ranks(late: int) -> list[list[dict[str, object]]]:

@@ -136,6 +136,8 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     [
         (("--set", "ddp.bucket"), "--set takes a knob and its value"),
         (("--sweep", "ddp.bucket_cap"), "there is no knob called 'ddp.bucket_cap'"),
+        (("--sweep", "world_size=4", "--world-size", "8"), "--sweep and --world-size are two sweeps"),
+        (("--world-size", "x"), "world_size cannot be 'x'"),
         (("--sweep", "loader.num_workers"), "--sweep loader.num_workers needs values"),
         (("--sweep", "ddp.bucket_cap_mb=1,x"), "ddp.bucket_cap_mb cannot be 'x'"),
     ],

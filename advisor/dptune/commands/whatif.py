@@ -13,12 +13,14 @@ recorded, each with the batch it has), straggler.removed.
 
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 
+On steps of GPUs, from any trace: host.times, compute.times, syncs.removed, other links, fp16 and bf16.
+
 examples:
   dptune whatif
   dptune whatif --set ddp.no_sync=true
   dptune whatif dptune-runs/latest --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
   dptune whatif --sweep ddp.bucket_cap_mb=0.5,1,5,25 --format json
-  dptune whatif --sweep world_size=4,8,16
+  dptune whatif --world-size 4,8,16
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def arguments(parser: Parser) -> None:
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
     )
     change.add_argument("--sweep", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set")
+    change.add_argument("--world-size", metavar="N[,N,...]", help="so many ranks: the same as --sweep world_size=N,N")
     parser.add_argument("--links", type=Path, metavar="FILE", help="what `dptune links` measured")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
@@ -77,9 +80,14 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     from dptune.whatif.scenarios import named
 
     together = parsed(args.settings, named)
-    if args.sweep is None:
+    sweep = args.sweep
+    if args.world_size is not None:
+        if sweep is not None:
+            raise UsageError("--sweep and --world-size are two sweeps", "set one of them: --set world_size=8")
+        sweep = f"world_size={args.world_size}"
+    if sweep is None:
         return [together] if together else []
-    return [{**together, **one} for one in _swept(args.sweep)]
+    return [{**together, **one} for one in _swept(sweep)]
 
 
 def _swept(text: str) -> list[dict[str, Value]]:

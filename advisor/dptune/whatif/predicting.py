@@ -21,6 +21,7 @@ from dptune.runfile.facts import Window
 from dptune.trace.run import Run
 from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
 from dptune.whatif.changes import bounded, changed
+from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
@@ -34,6 +35,7 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("host.times", 0.0),
     ("syncs.removed", True),
     ("compute.times", 0.5),
+    ("loader.num_workers", 1),
     ("link.gb_per_s", float("inf")),
     ("ddp.comm_hook", "bf16"),
 )
@@ -129,7 +131,7 @@ class Ground:
         error = max(self.error_share, self.held_out_share)
         if error > WORST_ERROR:
             return f"the unchanged replay misses the measured step by {error:.0%}: only a bound can be told"
-        only = bounded(changes)
+        only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
         return f"of {', '.join(only)} the model tells only what could be saved at most" if only else ""
 
     def _difference(self, model: Model, changes: Mapping[str, Value]) -> tuple[Model, float]:

@@ -13,6 +13,7 @@ _ALL = (
     Knob("link.alpha_us", float, "us", None, "same", "latency of an all-reduce of no bytes", "", least=0.0),
     Knob("link.gb_per_s", float, "GB/s", None, "same", "message bytes of an all-reduce per second", "", least=1e-6),
     Knob("world_size", int, "ranks", None, "same", "ranks of the run, each with the batch it has", "", least=2),
+    Knob("allreduce.algorithm", str, "", "ring", "same", "how many ranks reduce together", "", ("ring", "tree")),
     Knob("host.times", float, "", 1.0, "same", "what the host does takes so many times as long", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "what is computed takes so many times as long", "", least=0.0),
     Knob("syncs.removed", bool, "", False, "same", "no call of the host waits for its device", ""),

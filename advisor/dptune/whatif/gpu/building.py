@@ -95,6 +95,8 @@ def _of_rank(
     host = [(at, "call", call) for at, call in calls]
     held = list(zip(walk.held.start_ns.tolist(), walk.held.end_ns.tolist(), strict=True))
     host += [(ended, "held", number) for number, (_, ended) in enumerate(held)]
+    for number, (asked, given) in enumerate(zip(own.host.loading.start_ns, own.host.loading.end_ns, strict=True)):
+        host += [(int(asked), "asked", number), (int(given), "given", number)]
     host.sort()
     before: tuple[int, str, int] | None = None
     for at, sort, number in host:
@@ -109,7 +111,8 @@ def _of_rank(
             if waited_for != _NOTHING and end[waited_for] > held[number][0]:
                 goes_on = called
                 item.waits.append(((rank, "end", rows[waited_for]), at - end[waited_for], Kind.SYNC, -1))
-        item.waits += [(key, goes_on - since, Kind.HOST, -1) for key in previous]
+        kind = Kind.INPUT if sort == "given" else Kind.HOST
+        item.waits += [(key, goes_on - since, kind, -1) for key in previous]
         yield item
         before = at, sort, number
     for place, row in enumerate(rows):

@@ -11,16 +11,30 @@ from dptune.whatif.gpu.program import Edge, Kind, Message, Program
 from dptune.whatif.wire import Link
 
 Changing = Callable[[Program, Value], Program]
+_OF_THE_LOADER = (
+    "loader.num_workers",
+    "loader.prefetch_factor",
+    "loader.persistent_workers",
+    "loader.pin_memory",
+)
 _HALVED = ("float", "float32", "fp32")
 
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
-    """The program after all changes together; raises Missing for one that no program tells of."""
+    """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
     for name, value in settings.items():
-        if name not in CHANGES:
+        if name in bounded({name: value}):
+            program = _times(program, (Kind.INPUT,), 0.0)
+        elif name in CHANGES:
+            program = CHANGES[name](program, value)
+        else:
             raise Missing(f"the trace of a GPU alone does not tell what {name} does")
-        program = CHANGES[name](program, value)
     return program
+
+
+def bounded(settings: Mapping[str, Value]) -> list[str]:
+    """Those of the changes of which it is told only what they could save at most: all waiting for batches."""
+    return [name for name, value in settings.items() if name in _OF_THE_LOADER and value]
 
 
 def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:

@@ -27,6 +27,7 @@ class Kind(IntEnum):
     COPY = 5
     EXCHANGE = 6  # a collective, from the last rank's begin to its end
     WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
+    INPUT = 8  # the script waits for its data loader
 
 
 @dataclass(frozen=True)
