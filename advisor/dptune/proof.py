@@ -62,6 +62,9 @@ class Trial(Figures):
         default_factory=dict,
         description="the user's files and folders that changed meanwhile -> why they were not copied",
     )
+    not_copied: dict[str, str] = Field(
+        default_factory=dict, description="what of the user's folder the trial had no copy of -> why: the first ten"
+    )
     without_effect: dict[str, str] = Field(default_factory=dict, description="settings not in force, with the reason")
 
     @property

@@ -6,8 +6,9 @@
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
 bad settings. A case is recorded and predicted by itself; all predictions of a wire are written down before the first of
-its changes is run. It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine
-should be idle.
+its changes is run. `replay` is how far the unchanged replay is off the recording, `of others` off the trials without
+the change, which are processes of their own. It resumes where it stopped; raw results stand in
+results/predictions.json. The rest of the machine should be idle.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from wired import DPTUNE, FAST, SLOW, recorded, settle, shaped, swept, verified
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
-WINDOWS = ("--warmup", "5", "--unprofiled", "40", "--lean", "8", "--rich", "0")
+WINDOWS = ("--warmup", "5", "--unprofiled", "100", "--lean", "8", "--rich", "0")
+LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
 
 class Case(NamedTuple):
@@ -62,7 +64,7 @@ def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
     told = json.loads(done.stdout)
-    kept = {name: told[name] for name in ("measured_ns", "replayed_ns", "error_share")}
+    kept = {name: told[name] for name in ("measured_ns", "replayed_ns", "error_share", "held_out_share")}
     (one,) = told["predictions"]
     return {**kept, **{name: one[name] for name in ("step_ns", "low_ns", "high_ns", "missing")}}
 
@@ -106,7 +108,8 @@ def _row(one: dict[str, Any]) -> str:
     between = f"{told['low_ns'] / 1e6:.1f} to {told['high_ns'] / 1e6:.1f}" if told["step_ns"] else "-"
     off = "-" if error is None else f"{100 * error:+.1f} %"
     replay = "-" if told["error_share"] is None else f"{100 * told['error_share']:.1f} %"
-    return f"{ms[0]} {ms[1]} {ms[2]}  {between:16s} {off:>8s} {replay:>8s}"
+    others = f"{100 * (told['replayed_ns'] / before - 1):+.1f} %" if told["replayed_ns"] and before else "-"
+    return f"{ms[0]} {ms[1]} {ms[2]}  {between:16s} {off:>8s} {replay:>8s} {others:>8s}"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -114,7 +117,9 @@ def table(results: dict[str, Any]) -> str:
     cases = results["cases"]
     commits = ", ".join(dict.fromkeys(one["commit"] for one in cases.values()))
     lines = [f"machine: {results['machine']}; commits: {commits}", ""]
-    lines.append("case                                 before   after  predicted  from to             off   replay")
+    lines.append(
+        "case                                 before   after  predicted  from to             off   replay  of others"
+    )
     lines += [f"{name:36s}{_row(one)}" for name, one in cases.items()]
     told = [one for one in cases.values() if _error(one) is not None]
     if told:
@@ -134,7 +139,19 @@ def table(results: dict[str, Any]) -> str:
         lines.append(
             f"inside the interval {100 * mean(inside):.0f} %, median width {100 * median(widths):.1f} % of the step"
         )
+        lines.append(_effects(told))
     return "\n".join(lines)
+
+
+def _effects(told: list[dict[str, Any]]) -> str:
+    """How large the effects were, and whether their signs were predicted."""
+    effects = [one["found"]["b_step_ns"] / one["found"]["a_step_ns"] - 1 for one in told]
+    predicted = [one["predicted"]["step_ns"] / one["predicted"]["measured_ns"] - 1 for one in told]
+    clear = [(effect > 0) == (said > 0) for effect, said in zip(effects, predicted, strict=True) if abs(effect) > CLEAR]
+    return (
+        f"effects of more than 10 %: {sum(abs(one) > LARGE for one in effects)}, that hurt: "
+        f"{sum(one > CLEAR for one in effects)}; signs of those of more than 5 %: {sum(clear)} of {len(clear)} right"
+    )
 
 
 if __name__ == "__main__":

@@ -177,6 +177,7 @@ def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> 
 def test_where_trials_write_is_told(project: Path) -> None:
     """Before they run, where; after them, which of the user's own files they changed."""
     (project / "big.pt").write_bytes(bytes(8 * 2**20 + 1))
+    os.mkfifo(project / "pipe")
     (project / "train.py").write_text(TRAIN + 'open("big.pt", "ab").write(b"more")\n')
     words = ("verify", "base", "--set", "env.PAUSE=0", "--steps", "100", "--seconds", "0", "--time-limit", "1")
     done = run(*words, "--", "train.py", "--out=/data/out", "--api-key", "s3cret", cwd=project)
@@ -186,6 +187,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     assert "as to --out=/data/out" in first
     assert f"Changed{project}/big.pt,whiletrial1" in "".join(done.stdout.split())  # a long path is folded
     assert "which had no copy of it: it is too large to copy" in " ".join(done.stdout.split())
+    assert f"Lacking{project}/pipe,whichtrialshadnocopyof:itisneitherafilenorafolder" in "".join(done.stdout.split())
     assert "s3cret" not in (project / "base" / "verified" / "env.PAUSE=0" / "proof.json").read_text()
     again = run("verify", "base", "--set", "env.PAUSE=0.001", *AMOUNT, "--here", "--time-limit", "0.1", cwd=project)
     assert f"trials run in {project} itself: checkpoints and outputs" in again.stderr

@@ -41,6 +41,8 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     for path, (trial, why) in _written_over(proof).items():
         words = f"{path}, while trial {trial.number} ({trial.side}) ran, which had no copy of it: {why}"
         yield from labelled("Changed", words, width, role="warning")
+    for path, why in dict(each for trial in proof.trials for each in trial.not_copied.items()).items():
+        yield from labelled("Lacking", f"{path}, which trials had no copy of: {why}", width, role="warning")
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (

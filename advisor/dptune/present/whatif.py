@@ -99,7 +99,7 @@ def _row(one: Prediction, told: WhatIf) -> list[Cell]:
     name = ", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items())
     if one.known("step_ns") is None:
         why, least = Hole(one.missing["step_ns"]), one.known("low_ns")
-        return [name, why, why if least is None else ns_as_ms(least), why, "", ""]
+        return [name, why, why if least is None else ns_as_ms(least), why, why, why]
     batch = one.known("global_batch")
     samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)
     times = [ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns)]

@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from dptune.errors import RunError
@@ -78,8 +79,11 @@ def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -
         copy = None if source is None else scratch.make(source, place)
         cwd = copy.path if copy else None
         made = trial.run(task.launches[side], side, number, task.settings[side], bounds, own, cwd)
-        changed = {str(path): why for path, why in copy.written_over().items()} if copy else {}
-        return made.model_copy(update={"written_over": changed})
+        if copy is None:
+            return made
+        changed = {str(path): why for path, why in copy.written_over().items()}
+        lacking = {str(path): why for path, why in islice(sorted(copy.left_out.items()), scratch.MOST_NAMED)}
+        return made.model_copy(update={"written_over": changed, "not_copied": lacking})
     finally:
         scratch.clear(place)
 

@@ -28,7 +28,7 @@ MOST_ENTRIES = 2000  # of a folder that is not linked as a whole
 MOST_COPIED_ENTRIES = 20_000
 MOST_WATCHED_ENTRIES = 4000  # of one linked folder, with what lies below it
 MOST_WATCHED_IN_ALL = 20_000
-MOST_NAMED = 10  # changed files of one linked folder; more are told as a number
+MOST_NAMED = 10  # changed files of one linked folder, more are told as a number; and files that were not copied
 
 LARGE = "it is too large to copy"
 LARGE_TOGETHER = "the files before it are too large together to copy more"
