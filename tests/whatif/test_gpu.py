@@ -41,7 +41,7 @@ LINK = Link(0.0, 1.0)
 
 def program(run: Run) -> Program:
     views = [view(one.rank, one.lean) for one in run.ranks]
-    return build(views, across(run, views), LINK, None)
+    return build(views, across(run, views), LINK, len(views), None)
 
 
 def off(made: Program) -> float:
@@ -128,6 +128,7 @@ def two_ranks(late: int) -> list[list[dict[str, object]]]:
         ({"host.times": 0.0, "ddp.comm_hook": "fp16"}, 70 + 10),
         ({"host.times": 0.0, "ddp.comm_hook": "bf16", "compute.times": 2.0}, 140 + 10),
         ({"host.times": 0.0}, 70 + 20),
+        ({"host.times": 0.0, "world_size": 4}, 70 + 30),  # a ring of four moves 1.5 times what a pair does
     ],
 )
 def test_two_ranks_by_hand(tmp_path: Path, change: dict[str, object], step_us: float) -> None:

@@ -97,7 +97,8 @@ def built(run: Run, measured: Measured) -> Program:
     except Missing:
         figures = None
     link = None if figures is None else _link(figures, "nccl")
-    return build(views, across(run, views), link, measured.known("samples_per_step"))
+    ranks = measured.known("world_size") or len(run.ranks)
+    return build(views, across(run, views), link, ranks, measured.known("samples_per_step"))
 
 
 def _part(facts: Facts, part: slice) -> Facts:

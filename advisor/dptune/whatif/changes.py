@@ -15,8 +15,8 @@ from dptune.measured import Missing
 from dptune.whatif.buckets import Caps
 from dptune.whatif.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
+from dptune.whatif.wire import MOST_TIMES
 
-MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most of it
 Changing = Callable[[StepModel, Value], StepModel]
 
 
@@ -159,11 +159,7 @@ def _rate(model: StepModel, value: Value) -> StepModel:
 
 
 def _world_size(model: StepModel, value: Value) -> StepModel:
-    """Further ranks compute as those recorded do, in other steps; a ring has (n - 1) times the latency of a pair.
-
-    A ring of n moves 2 (n - 1) / n of the bytes over each link. Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce
-    algorithms", J. Parallel Distrib. Comput. 69 (2009).
-    """
+    """Further ranks compute as those recorded do, in other steps; what they exchange goes round a ring."""
     before, ranks = len(model.steps), int(value or 0)
     if not 2 <= ranks <= MOST_TIMES * before:
         raise Missing(f"the model tells of 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times those recorded")
@@ -171,17 +167,11 @@ def _world_size(model: StepModel, value: Value) -> StepModel:
         raise Missing("one rank exchanges nothing")
     recorded = list(model.steps.values())
     steps = {rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)}
-    share = (2 * (ranks - 1) / ranks) / (2 * (before - 1) / before)
-    link = replace(
-        model.link,
-        alpha_ns=model.link.alpha_ns * (ranks - 1) / (before - 1),
-        bytes_per_ns=model.link.bytes_per_ns / share,
-    )
     supply = list(model.supply_ns.values())
     return replace(
         model,
         steps=steps,
-        link=link,
+        link=model.link.in_a_ring(before, ranks),
         supply_ns={rank: supply[rank % before] for rank in range(ranks)} if supply else {},
         samples=None if model.samples is None else model.samples * ranks / before,
     )

@@ -21,6 +21,7 @@ from dptune.runfile.facts import Window
 from dptune.trace.run import Run
 from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
 from dptune.whatif.changes import bounded, changed
+from dptune.whatif.gpu.changes import CHANGES as ON_A_GPU
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.program import Program
@@ -191,6 +192,8 @@ class Predictor:
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
+        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= ON_A_GPU.keys():
+            raise Missing("no step model of a GPU tells of it")  # and is not built in vain: a large trace takes long
         try:
             return self._laid().predict(changes)
         except Missing:

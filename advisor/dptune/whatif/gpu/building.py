@@ -34,7 +34,9 @@ class _Item:
     waits: list[tuple[tuple[int, str, int], float, Kind, int]] = field(default_factory=list)
 
 
-def build(views: Sequence[RankView], across: Across, link: Link | None, samples: float | None) -> Program:
+def build(
+    views: Sequence[RankView], across: Across, link: Link | None, world_size: int, samples: float | None
+) -> Program:
     """The program of all steps of all ranks. Raises Missing where the traces do not tell enough."""
     devices = {own.rank: max(own.devices, key=lambda one: len(one.windows)) for own in views if own.devices}
     if sum(len(device.operations.rows) for device in devices.values()) > MOST:
@@ -61,7 +63,7 @@ def build(views: Sequence[RankView], across: Across, link: Link | None, samples:
         _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
         for place, one in enumerate(items)
     ]
-    return Program(recorded, edges, messages, steps, link, samples)
+    return Program(recorded, edges, messages, steps, link, world_size, samples)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
-from dptune.whatif.wire import Link
+from dptune.whatif.wire import MOST_TIMES, Link
 
 Changing = Callable[[Program, Value], Program]
 _OF_THE_LOADER = (
@@ -99,6 +99,18 @@ def _comm_hook(program: Program, value: Value) -> Program:
     return _messages(program, times)
 
 
+def _world_size(program: Program, value: Value) -> Program:
+    """What is exchanged goes round a ring of so many ranks; those that were read stand for the others."""
+    before, ranks = program.world_size, int(value or 0)
+    if before < 2:
+        raise Missing("one rank exchanges nothing")
+    if not 2 <= ranks <= MOST_TIMES * before:
+        raise Missing(f"the model tells of 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times those of the run")
+    told = _relinked(program, _link(program).in_a_ring(before, ranks))
+    samples = None if program.samples is None else program.samples * ranks / before
+    return replace(told, samples=samples, world_size=ranks)
+
+
 def _host(program: Program, value: Value) -> Program:
     return _times(program, (Kind.HOST, Kind.LAUNCH), float(value or 0))
 
@@ -116,6 +128,7 @@ CHANGES: dict[str, Changing] = {
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "ddp.comm_hook": _comm_hook,
+    "world_size": _world_size,
     "host.times": _host,
     "compute.times": _compute,
     "syncs.removed": _no_sync_calls,

@@ -71,6 +71,7 @@ class Program:
     messages: Sequence[Message]
     steps: Sequence[Stretch]
     link: Link | None
+    world_size: int
     samples: float | None = None
 
     def run(self) -> list[float]:
