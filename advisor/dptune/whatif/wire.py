@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-
 MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most of it
 
 
