@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from hypothesis import strategies as st
 
 from dptune.measure import measure
 from dptune.measured import Measured
@@ -87,6 +90,29 @@ def allocation(at: float, size: int, allocated: int, reserved: int, device_type:
     args = {"Bytes": size, "Device Type": device_type, "Device Id": device, "Addr": at}
     args |= {"Total Allocated": allocated, "Total Reserved": reserved}
     return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 9, "tid": 1, "ts": at, "args": args}
+
+
+# Of each operation: the host's pause before it, from its launch to its begin, how long it takes, its stream, and
+# whether the host then waits for all that runs.
+DRAWN = st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(1, 80), st.integers(0, 2), st.booleans())
+
+
+def drawn(parts: Iterable[tuple[int, int, int, int, bool]]) -> tuple[list[Event], list[int]]:
+    """Kernels on three streams, launched in order; and when the host comes to each, and everything is over."""
+    events: list[Event] = []
+    host, free, moments = 0, [0, 0, 0], []
+    for number, (pause, latency, took, stream, waits) in enumerate(parts, 1):
+        moments.append(host)
+        host += pause
+        events += [operator("aten::mm", host, host + 3), launch(number, host + 1, host + 2)]
+        begin = max(host + 2 + latency, free[stream])
+        free[stream] = begin + took
+        events.append(kernel(f"k{stream}", begin, free[stream], number, stream=7 + stream))
+        host += 3
+        if waits:
+            events.append(call("cudaDeviceSynchronize", host, max(host + 1, *free)))
+            host = max(host + 1, *free)
+    return events, [*moments, max(host, *free) + 1]
 
 
 def write(path: Path, events: list[Event], **header: Any) -> None:

@@ -11,7 +11,7 @@ from dptune.measure.views import view
 from dptune.measured import PATH
 
 from . import test_idle
-from .handmade import US, call, kernel, launch, load_events, measure_events, operator, step
+from .handmade import DRAWN, US, call, drawn, kernel, launch, load_events, measure_events, operator, step
 
 
 def test_by_hand(tmp_path):
@@ -71,30 +71,12 @@ def test_a_stream_that_waits_for_another(tmp_path):
     assert found["latency"] == 15
 
 
-OPERATIONS = st.lists(
-    st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(1, 80), st.integers(0, 2), st.booleans()),
-    min_size=1,
-    max_size=30,
-)
-
-
 @settings(max_examples=60, deadline=None)
-@given(OPERATIONS)
+@given(st.lists(DRAWN, min_size=1, max_size=30))
 def test_the_path_covers_each_step_once(tmp_path_factory, parts):
-    """Kernels on three streams, launched in order; now and then the host waits for all of them."""
-    events, host, free = [], 0, [0, 0, 0]
-    for number, (pause, latency, took, stream, waits) in enumerate(parts, 1):
-        host += pause
-        events += [operator("aten::mm", host, host + 3), launch(number, host + 1, host + 2)]
-        begin = max(host + 2 + latency, free[stream])
-        free[stream] = begin + took
-        events.append(kernel(f"k{stream}", begin, free[stream], number, stream=7 + stream))
-        host += 3
-        if waits:
-            events.append(call("cudaDeviceSynchronize", host, max(host + 1, *free)))
-            host = max(host + 1, *free)
-    half = host // 2 + 1
-    events += [step(0, 0, half), step(1, half, max(host, *free) + 1)]
+    events, moments = drawn(parts)
+    half = moments[-1] // 2
+    events += [step(0, 0, half), step(1, half, moments[-1])]
     run = load_events(tmp_path_factory.mktemp("path"), events)
     own = view(0, run.ranks[0].lean)
     for device in own.devices:

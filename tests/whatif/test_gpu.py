@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dptune.errors import DptuneError
@@ -24,15 +24,16 @@ from dptune.whatif.predicting import Ground
 from dptune.whatif.wire import Link
 
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
+    DRAWN,
     LOADER,
     US,
     all_reduce,
     annotation,
     call,
+    drawn,
     kernel,
     launch,
     load_events,
-    operator,
     step,
 )
 
@@ -146,35 +147,16 @@ def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:
             changed(made, change)
 
 
-OPERATIONS = st.lists(
-    st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(1, 80), st.integers(0, 2), st.booleans()),
-    min_size=4,
-    max_size=30,
-)
-
-
 @settings(max_examples=60, deadline=None)
-@given(OPERATIONS, st.floats(0, 1), st.sampled_from(["host.times", "compute.times"]))
+@given(st.lists(DRAWN, min_size=4, max_size=30), st.floats(0, 1), st.sampled_from(["host.times", "compute.times"]))
 def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, times, what) -> None:
-    events, host, free, steps = [], 0, [0, 0, 0], []
-    for number, (pause, latency, took, stream, waits) in enumerate(parts, 1):
-        steps.append(host)
-        host += pause
-        events += [operator("aten::mm", host, host + 3), launch(number, host + 1, host + 2)]
-        begin = max(host + 2 + latency, free[stream])
-        free[stream] = begin + took
-        events.append(kernel(f"k{stream}", begin, free[stream], number, stream=7 + stream))
-        host += 3
-        if waits:
-            events.append(call("cudaDeviceSynchronize", host, max(host + 1, *free)))
-            host = max(host + 1, *free)
-    borders = [steps[0], steps[len(steps) // 3], steps[2 * len(steps) // 3], max(host, *free) + 1]
+    events, moments = drawn(parts)
+    borders = [moments[0], moments[len(parts) // 3], moments[2 * len(parts) // 3], moments[-1]]
     events += [step(at, first, last) for at, (first, last) in enumerate(pairwise(borders))]
-    run = load_events(tmp_path_factory.mktemp("program"), events)
     try:
-        made = program(run)
+        made = program(load_events(tmp_path_factory.mktemp("program"), events))
     except Missing:
-        return
+        assume(False)
     assert off(made) == 0
     quicker = changed(made, {what: times})
     for at, recorded in zip(quicker.run(), made.recorded_ns, strict=True):
