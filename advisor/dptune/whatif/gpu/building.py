@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
+
+import numpy as np
 
 from dptune.measure.across import Across
 from dptune.measure.device.critical import Walk
@@ -90,50 +93,52 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
 def _of_rank(
     own: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], _Sent]
 ) -> Iterator[_Item]:
-    """The items of one rank, by the first rank's clock."""
+    """The items of one rank, by the first rank's clock: those of its host, then those of its device."""
     walk, rank = Walk.of(own.columns, device.operations, own.host), own.rank
-    rows, begin, end, launch = (one.tolist() for one in (walk.rows, walk.begin, walk.end, walk.launch))
-    calls = sorted({(int(own.columns.ts_ns[call]), call) for call in launch if call != UNLAUNCHED})
-    host = [(at, "call", call) for at, call in calls]
-    held = list(zip(walk.held.start_ns.tolist(), walk.held.end_ns.tolist(), strict=True))
-    host += [(ended, "held", number) for number, (_, ended) in enumerate(held)]
-    for number, (asked, given) in enumerate(zip(own.host.loading.start_ns, own.host.loading.end_ns, strict=True)):
-        host += [(int(asked), "asked", number), (int(given), "given", number)]
-    host.sort()
-    before: tuple[int, str, int] | None = None
-    for at, sort, number in host:
-        item = _Item(at + shift, _HOST, (rank, sort, number))
-        since = at if before is None else before[0]
-        previous = [] if before is None else [(rank, before[1], before[2])]
-        waited_for = _NOTHING
-        goes_on = at
-        if sort == "held":
-            called = max(since, held[number][0])
-            waited_for = walk.last(at)
-            if waited_for != _NOTHING and end[waited_for] > held[number][0]:
-                goes_on = called
-                item.waits.append(((rank, "end", rows[waited_for]), at - end[waited_for], Kind.SYNC, -1))
-        kind = Kind.INPUT if sort == "given" else Kind.HOST
-        item.waits += [(key, goes_on - since, kind, -1) for key in previous]
-        yield item
-        before = at, sort, number
-    for place, row in enumerate(rows):
-        yield _begins(walk, rank, place, rows, shift)
-        took, work = end[place] - begin[place], walk.kinds[place]
-        last = _Item(end[place] + shift, _END, (rank, "end", row))
+    yield from _of_host(own, walk, shift)
+    for place, row in enumerate(walk.rows.tolist()):
+        yield _begins(walk, rank, place, shift)
+        last = _Item(int(walk.end[place]) + shift, _END, (rank, "end", row))
         sent = exchanged.get((rank, row))
         if sent is None:
-            kind = {"compute_ns": Kind.COMPUTE, "communication_ns": Kind.WAIT}.get(work, Kind.COPY)
-            last.waits.append(((rank, "begin", row), took, kind, -1))
-        else:
+            kind = {"compute_ns": Kind.COMPUTE, "communication_ns": Kind.WAIT}.get(walk.kinds[place], Kind.COPY)
+            last.waits.append(((rank, "begin", row), int(walk.end[place] - walk.begin[place]), kind, -1))
+        else:  # how long is told once all are in order
             last.waits += [((one, "begin", other), 0.0, Kind.EXCHANGE, sent.message) for one, other in sent.operations]
         yield last
 
 
-def _begins(walk: Walk, rank: int, place: int, rows: list[int], shift: int) -> _Item:
+def _of_host(own: RankView, walk: Walk, shift: int) -> Iterator[_Item]:
+    """Calls that launch, returns of calls that wait for the device, and the borders of waits for batches, in order.
+
+    Each waits for the one before; the return of a call that waits also for what ended last on the device within it.
+    """
+    columns, rank, loading = own.columns, own.rank, own.host.loading
+    launch = np.unique(walk.launch[walk.launch != UNLAUNCHED])
+    moments = list(zip(columns.ts_ns[launch].tolist(), repeat("call"), launch.tolist(), strict=False))
+    moments += [(at, "held", number) for number, at in enumerate(walk.held.end_ns.tolist())]
+    moments += [(at, "asked", number) for number, at in enumerate(loading.start_ns.tolist())]
+    moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
+    before: tuple[int, str, int] | None = None
+    for at, sort, number in sorted(moments):
+        item = _Item(at + shift, _HOST, (rank, sort, number))
+        goes_on = at
+        if sort == "held":
+            begun, over = int(walk.held.start_ns[number]), walk.last(at)
+            if over != _NOTHING and int(walk.end[over]) > begun:
+                goes_on = begun
+                item.waits.append(((rank, "end", int(walk.rows[over])), at - int(walk.end[over]), Kind.SYNC, -1))
+        if before is not None:
+            kind = Kind.INPUT if sort == "given" else Kind.HOST
+            item.waits.append(((rank, before[1], before[2]), max(0, goes_on - before[0]), kind, -1))
+        yield item
+        before = at, sort, number
+
+
+def _begins(walk: Walk, rank: int, place: int, shift: int) -> _Item:
     """The begin of an operation, and what it waited for."""
     begin = int(walk.begin[place])
-    item = _Item(begin + shift, _BEGIN, (rank, "begin", rows[place]))
+    item = _Item(begin + shift, _BEGIN, (rank, "begin", int(walk.rows[place])))
     over, called = walk.waited_for(place)
     launch, before = int(walk.launch[place]), int(walk.before[place])
     if called != UNLAUNCHED:
@@ -141,9 +146,9 @@ def _begins(walk: Walk, rank: int, place: int, rows: list[int], shift: int) -> _
     elif launch != UNLAUNCHED and int(walk.columns.ts_ns[launch]) <= begin:
         item.waits.append(((rank, "call", launch), 0.0, Kind.LAUNCH, -1))
     if over != _NOTHING:
-        item.waits.append(((rank, "end", rows[over]), begin - int(walk.end[over]), Kind.ORDER, -1))
+        item.waits.append(((rank, "end", int(walk.rows[over])), begin - int(walk.end[over]), Kind.ORDER, -1))
     if before not in (_NOTHING, over) and int(walk.end[before]) <= begin:
-        item.waits.append(((rank, "end", rows[before]), 0.0, Kind.ORDER, -1))
+        item.waits.append(((rank, "end", int(walk.rows[before])), 0.0, Kind.ORDER, -1))
     return item
 
 
