@@ -8,7 +8,9 @@ from dptune.advice import Report
 from dptune.schemas import FOLDER, schemas
 
 
-@pytest.mark.parametrize("name", ["comparison.json", "links.json", "report.json", "run.json"])
+@pytest.mark.parametrize(
+    "name", ["comparison.json", "links.json", "proof.json", "report.json", "run.json", "whatif.json"]
+)
 def test_the_committed_schema_is_that_of_the_words(name: str) -> None:
     made = schemas()
     assert sorted(made) == sorted(path.name for path in FOLDER.glob("*.json"))

@@ -1,4 +1,4 @@
-"""JSON schemas of what dptune writes: `report.json`, `run.json` and `links.json` beside this file.
+"""JSON schemas of what dptune writes, beside this file.
 
 After a change to a report's or a run's fields, `python -m dptune.schemas` writes them again.
 """
@@ -19,6 +19,8 @@ def schemas() -> dict[str, str]:
 
     from dptune.advice import Report
     from dptune.compared import Comparison
+    from dptune.predicted import WhatIf
+    from dptune.proof import Proof
     from dptune.runfile.links import LinkRecord
     from dptune.runfile.record import RunRecord
 
@@ -26,7 +28,9 @@ def schemas() -> dict[str, str]:
         "comparison.json": _text(Comparison.model_json_schema(mode="serialization")),
         "report.json": _text(Report.model_json_schema(mode="serialization")),
         "links.json": _text(TypeAdapter(LinkRecord).json_schema(mode="serialization")),
+        "proof.json": _text(Proof.model_json_schema(mode="serialization")),
         "run.json": _text(TypeAdapter(RunRecord).json_schema(mode="serialization")),
+        "whatif.json": _text(WhatIf.model_json_schema(mode="serialization")),
     }
 
 
