@@ -8,6 +8,7 @@ from dptune.knobs import Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
 SCHEMA_VERSION = "0.1"
+WORST_ERROR = 0.10  # of the unchanged replay: beyond it only a bound is told
 
 
 class Prediction(Figures):

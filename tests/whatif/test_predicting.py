@@ -86,7 +86,7 @@ def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(record
     assert found["error_share"] == pytest.approx(
         abs(found["replayed_ns"] - found["measured_ns"]) / found["measured_ns"]
     )
-    assert 0 < found["floor_ns"] <= found["replayed_ns"]
+    assert 0 <= found["floor_ns"] <= found["measured_ns"]
     assert found["link"] == "dptune links (base/links.json)"
     same, *others = found["predictions"]
     assert [one["changes"]["ddp.bucket_cap_mb"] for one in found["predictions"]] == [0.5, 0.1, 100]
@@ -100,6 +100,10 @@ def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(record
 
 def test_the_best_is_looked_for(recorded: Path) -> None:
     found = told(recorded)
+    if max(found["error_share"], found["held_out_share"]) > 0.10:
+        assert found["curve"] == found["predictions"] == []
+        assert "so the best is not looked for" in " ".join(run(recorded, "whatif", "base").stdout.split())
+        return
     default, *others = found["curve"]
     assert default["cap_mb"] is None
     assert default["buckets"] == 2
@@ -108,7 +112,7 @@ def test_the_best_is_looked_for(recorded: Path) -> None:
     quickest = min(one["step_ns"] for one in found["curve"])
     for one in found["predictions"]:
         if one["step_ns"] is not None:
-            assert one["step_ns"] - found["measured_ns"] <= quickest - found["replayed_ns"] + 1
+            assert one["step_ns"] <= quickest + 2
     done = run(recorded, "whatif", "base")
     assert done.returncode == 0, done.stderr
     assert "The step by bucket size" in done.stdout

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(told, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
-    return 0 if told.curve or any(one.known("low_ns") for one in told.predictions) else 1
+    return 0 if told.curve or any(one.known("low_ns") is not None for one in told.predictions) else 1
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:

@@ -46,7 +46,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
     ]
     yield from table(_COLUMNS, rows, width)
     idle = step_milliseconds(measured, found.idle_share)
-    words = f"While the host is on it the device is idle for {idle}: a quicker host saves no more."
+    words = f"While the host is on it the device is idle for {idle}: about that is what a quicker host saves at most."
     yield from wrapped(words if isinstance(idle, str) else str(idle), width, "  ")
     named = [_named(one, found.path_ns, found.steps, report) for one in found.longest[:_AT_MOST]]
     yield from table(_NAMED, named, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.knobs import KNOBS, written
-from dptune.predicted import Prediction, WhatIf
+from dptune.predicted import WORST_ERROR, Prediction, WhatIf
 from dptune.present.advice import change
 from dptune.present.amounts import Hole, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
@@ -34,8 +34,8 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
     how = "with the profiler, which slows the host" if told.traced else "without the profiler"
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}.", width, role="strong")
     words = (
-        f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off, and"
-        f" {percent(told.held_out_share)} of steps it was not made from."
+        f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off; steps that it was "
+        f"not made from {percent(told.held_out_share)}."
     )
     yield from labelled("Replayed", words, width)
     if told.known("link") is None:
@@ -47,7 +47,11 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
     if told.curve:
         yield from _searched(told, width)
         return
-    if not any(one.known("low_ns") for one in told.predictions):
+    if not told.predictions:
+        words = f"The replay is off by more than {percent(WORST_ERROR)}, so the best is not looked for."
+        yield from labelled("Nothing", words, width, role="warning")
+        return
+    if not any(one.known("low_ns") is not None for one in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
             yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
         return
@@ -60,7 +64,7 @@ def _predicted(told: WhatIf, width: int) -> Iterator[Line]:
     best = min(
         (one for one in told.predictions if one.known("step_ns")), key=lambda one: _times(one, told), default=None
     )
-    if best is not None and set(best.changes) <= set(KNOBS):
+    if best is not None and set(best.changes) <= set(KNOBS) and _times(best, told) < 1:
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
         yield from wrapped(f"Prove it: dptune verify {settings}", width)

@@ -45,6 +45,9 @@ class Recorded:
 
     def model(self, part: slice = ALL) -> StepModel:
         """The step model, from all steps or from a part of them."""
+        passes = {tuple(len(step.passes) for step in own.steps) for own in self.timelines.values()}
+        if len(passes) > 1:
+            raise Missing("the ranks do not run as many backward passes in the same steps")
         facts = {rank: _part(own, part) for rank, own in self.facts.items()}
         stretch = {rank: stretched(own) for rank, own in facts.items()}
         sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
@@ -153,10 +156,10 @@ class Stretch(NamedTuple):
 def stretched(facts: Facts) -> Stretch:
     """That of a rank's own thread in the traced window."""
     plain, traced = (facts.window(name) for name in ("unprofiled", "lean"))
-    backward, rest = _computed_ns(plain), _alone_ns(plain)
-    if backward <= 0 or rest <= 0:
-        raise Missing("an unprofiled step holds nothing beside its backward passes, or no such pass")
-    return Stretch(_computed_ns(traced) / backward, _alone_ns(traced) / rest)
+    backward, rest = [_computed_ns(one) for one in (plain, traced)], [_alone_ns(one) for one in (plain, traced)]
+    if min(backward) <= 0 or min(rest) <= 0:
+        raise Missing("a step holds nothing beside its backward passes, or no such pass")
+    return Stretch(backward[1] / backward[0], rest[1] / rest[0])
 
 
 def unprofiled(facts: Facts) -> Window:
@@ -178,6 +181,8 @@ def _alone_ns(window: Window | None) -> float:
     """What a step takes beside its waits for batches and its backward passes: the median over steps."""
     if window is None or not window.steps or len(window.backward_ns) != window.steps:
         raise Missing(f"time in backward passes is not known: {_OLD}")
+    if len(window.loader_wait_ns) != window.steps:
+        raise Missing("how long steps waited for batches is not known")
     parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
     return median(whole - loader - backward for whole, loader, backward in parts)
 

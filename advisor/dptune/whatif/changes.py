@@ -73,6 +73,8 @@ def _comm_hook(model: StepModel, value: Value) -> StepModel:
     if value == "none":
         return model
     cast = model.copy_ns_per_byte
+    if not cast:
+        raise Missing("gradients are views of the buckets, so what copying and casting them takes is not seen")
     return replace(
         model,
         wire_share=0.5,

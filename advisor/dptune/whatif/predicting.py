@@ -16,7 +16,7 @@ from statistics import mean, median, stdev
 from dptune import __version__
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing
-from dptune.predicted import BucketSize, Prediction, WhatIf
+from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
 from dptune.runfile.facts import Window
 from dptune.trace.run import Run
 from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
@@ -40,7 +40,6 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("link.gb_per_s", float("inf")),
     ("ddp.comm_hook", "bf16"),
 )
-WORST_ERROR = 0.10  # of the unchanged replay: beyond it only a bound is told
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
 
@@ -87,8 +86,7 @@ class Ground:
     @classmethod
     def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
         program = built(run, measured)
-        traced, step = measured.step.lean_median_ns, measured.step.median_ns
-        replayed = program.step_ns()
+        step, traced, replayed = measured.step.median_ns, program.recorded_step_ns(), program.step_ns()
         halves = [program.step_ns(slice(half, None, 2)) for half in (0, 1)]
         error, apart = abs(replayed - traced) / traced, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
@@ -98,7 +96,7 @@ class Ground:
             replayed_ns=replayed * step / traced,
             error_share=error,
             held_out_share=apart,
-            slack_ns=step * (error + apart / 2),
+            slack_ns=step * (error + apart / 2),  # the mean of all steps is half as far from that of either half
             measured=measured,
         )
 
@@ -110,7 +108,7 @@ class Ground:
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
-        why = self._why_only_a_bound(changes)
+        why = self.why_only_a_bound(changes)
         if why:
             return Prediction.only(why, changes=dict(changes), low_ns=low_ns)
         figures = {
@@ -122,13 +120,13 @@ class Ground:
             changes=dict(changes),
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
-            step_ns=round(self.step_ns + difference),
+            step_ns=max(0, round(self.step_ns + difference)),
             low_ns=low_ns,
-            high_ns=round(self.step_ns + max([difference, *others]) + self.slack_ns),
+            high_ns=max(0, round(self.step_ns + max([difference, *others]) + self.slack_ns)),
         )
 
-    def _why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
-        """Empty where more is known."""
+    def why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
+        """Why no more is known of these changes; empty where it is."""
         error = max(self.error_share, self.held_out_share)
         if error > WORST_ERROR:
             return f"the unchanged replay misses the measured step by {error:.0%}: only a bound can be told"
@@ -145,11 +143,11 @@ class Ground:
 
     def _at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
-        if isinstance(self.model, StepModel):
-            return step_ns(replace(self.model, link=Link(0.0, float("inf"), self.model.link.lanes)))
-        if self.model.link is None:
+        try:
+            saved = self._difference(self.model, {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")})[1]
+        except Missing:
             return None
-        return self.step_ns + self._difference(self.model, {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")})[1]
+        return max(0.0, self.step_ns + saved)
 
     def told(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
         """Predictions, with what they rest on."""
@@ -160,6 +158,8 @@ class Ground:
             missing = {}
         except Missing as lack:
             link, missing = None, {"link": lack.reason, "floor_ns": lack.reason}
+        if floor_ns is None:
+            missing.setdefault("floor_ns", "no collective of known size was read on all its ranks")
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(
@@ -200,8 +200,7 @@ class Predictor:
             raise
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
-            self._lack = Missing(f"the step model failed: {self.failure}")
-            raise self._lack from error
+            raise Missing(f"the step model failed: {self.failure}") from error
 
     def _laid(self) -> Ground:
         if self._lack is not None:
@@ -236,7 +235,11 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return WhatIf.only(lack.reason, dptune=__version__)
     if not isinstance(ground.model, StepModel):
         return ground.told([ground.predict({name: value}) for name, value in _OF_GPUS])
-    return ground.told([ground.predict(changes) for changes in best_sets(ground.model)], curve(ground.model))
+    if ground.why_only_a_bound({}):
+        return ground.told([])
+    off_ns = round(ground.step_ns - ground.replayed_ns)
+    shown = [one.model_copy(update={"step_ns": one.step_ns + off_ns}) for one in curve(ground.model)]
+    return ground.told([ground.predict(changes) for changes in best_sets(ground.model)], shown)
 
 
 def _missed(recorded: Recorded, half: int) -> float:
@@ -284,9 +287,7 @@ def unsure_ns(windows: Sequence[Window]) -> float:
     Steps of one process are no independent samples, their medians over blocks of neighbours more nearly so.
     """
     steps: int = min(window.steps for window in windows)
-    count = min(_BLOCKS, steps // _STEPS_OF_A_BLOCK)
-    if count < 2:
-        return 0.0
+    count = min(_BLOCKS, max(2, steps // _STEPS_OF_A_BLOCK))
     borders = [steps * at // count for at in range(count + 1)]
     middles = [
         float(median(median(window.durations_ns[first:last]) for window in windows))

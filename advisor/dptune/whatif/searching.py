@@ -2,8 +2,8 @@
 
 Sizes that are one for all buckets are tried in steps of 1, 2, 5; those that make the same buckets are one. From the
 best of them gradients are moved between neighbouring buckets, buckets merged and split, as long as that shortens the
-step: the sizes of a list. What else is tried is tried together with the sizes, because what is best for them depends on
-it.
+step and not too many were tried: the sizes of a list. What else is tried is tried together with the sizes, because what
+is best for them depends on it.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class Timeline:
     """The steps of one rank as recorded, and the median time, ns, that starting one exchange takes on its thread.
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
-    `operators` is how many a step runs, the median. `slowdown`: how many times as long backward passes compute while an
-    exchange is in flight; the steps are without it.
+    `operators` is how many a step runs in its passes, the median. `slowdown`: how many times as long backward passes
+    compute while an exchange is in flight; the steps are without it.
     """
 
     steps: tuple[RankStep, ...]
@@ -82,6 +82,7 @@ class _Rank:
     copies: Ints
     loader: Ints
     forward: Ints
+    flights: Ints
     starting: Intervals
     flying: Intervals
 
@@ -102,6 +103,7 @@ class _Rank:
             copies=rows(_COPY),
             loader=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER)),
             forward=rows(_FORWARD, RANGE_CATEGORIES),
+            flights=flights,
             starting=starting,
             flying=Intervals.union(columns.ts_ns[flights], columns.ends(flights)) - starting,
         )
@@ -110,6 +112,8 @@ class _Rank:
         """The backward passes of a step, in order."""
         ts, end = self.columns.ts_ns, self.columns.end_ns
         evaluated = self._within(self.evaluated, step.start_ns, step.end_ns)
+        if not len(evaluated):
+            return []
         forward = self._within(self.forward, step.start_ns, step.end_ns)
         borders = _borders(ts[evaluated], ts[forward])
         passes = []
@@ -120,7 +124,10 @@ class _Rank:
             following = int(ts[evaluated[last]]) if last < len(evaluated) else step.end_ns
             copied = self._within(self.copies, began, following)
             hooked, inner = (self._within(rows, began, ended) for rows in (self.hooked, self.accumulated))
-            resumed = max(ended, int(end[copied].max())) if len(copied) else ended
+            started = self._within(self.starts, began, ended)
+            # Gradients that are views of the buckets are not copied back: the last exchange tells where it resumes.
+            flown = self._within(self.flights, began, following)[: len(started)]
+            resumed = max([ended, *end[copied].tolist(), *end[flown].tolist()])
             passes.append(
                 _Backward(
                     began_ns=began,
@@ -129,7 +136,7 @@ class _Rank:
                     resumed_ns=resumed,
                     loader_ns=int(self.columns.dur_ns[self._within(self.loader, follows, began)].sum()),
                     copied_ns=int(self.columns.dur_ns[copied].sum()),
-                    exchanges=len(self._within(self.starts, began, following)) > 0,
+                    exchanges=len(started) > 0,
                     hooked_ns=(ts[hooked], end[hooked]),
                     inner_ns=(ts[inner], end[inner]),
                 )
@@ -176,10 +183,11 @@ class _Rank:
         rows = rows[(ts >= start_ns) & (ts < end_ns)]
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
-    def operators(self, steps: Sequence[Step]) -> float:
-        """How many operators a step runs, the median."""
+    def operators(self, steps: Sequence[Sequence[_Backward]]) -> float:
+        """How many operators a step runs up to the end of its last backward pass, the median."""
         ts = np.sort(self.columns.ts_ns[self.columns.rows({"cpu_op"})])
-        return float(np.median([np.searchsorted(ts, one.end_ns) - np.searchsorted(ts, one.start_ns) for one in steps]))
+        borders = [(one[0].follows_ns, one[-1].ended_ns) for one in steps]
+        return float(np.median([np.searchsorted(ts, last) - np.searchsorted(ts, first) for first, last in borders]))
 
 
 def timeline(view: RankView, computed_ns: float) -> Timeline:
@@ -210,14 +218,12 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         steps=tuple(parts),
         start_ns=float(np.median(view.columns.dur_ns[rank.starts])) if len(rank.starts) else 0.0,
         copy_ns=float(np.median(copied)) / max(1, synchronised),
-        operators=rank.operators(steps),
+        operators=rank.operators([found[step.number] for step in steps]),
         slowdown=slowdown,
     )
 
 
 def _borders(evaluated_ns: Ints, forward_ns: Ints) -> list[int]:
     """Where each backward pass begins among the evaluated functions: the first, those after another forward pass."""
-    if not len(evaluated_ns):
-        return []
     after = np.searchsorted(evaluated_ns, forward_ns)
     return sorted({0, *(int(at) for at in after if 0 < at < len(evaluated_ns))})

@@ -164,13 +164,15 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
         f"per backward pass {buckets.fewest_calls} x {buckets.shortest_ns / 1e6:.3g} ms, the shortest duration seen"
     )
-    found = _found(run, changes, run.bound(0.0, ceiling, most))
+    if not changes:
+        return
+    found = _found(run, changes, run.bound(0.0, ceiling, most), larger=True)
     start_ups, predicted = share, found.saves.predicted_share is not None
     share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
     gains = "which saves" if predicted else "the others' start-ups take"
     then = math.ceil(buckets.gradient_bytes / found.cap_mib / MIB)
     severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None or not changes:
+    if share < run.limit(WORTH_SHARE) or severity is None:
         return
     yield Advice(
         rule=RULE.code,
@@ -203,11 +205,13 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         return
     changes = _changes(run, buckets, larger=False)
     bound = run.bound(0.0, exposed, "no more than the exposed communication; the last bucket stays exposed")
-    found = _found(run, changes, bound)
+    if not changes:
+        return
+    found = _found(run, changes, bound, larger=False)
     if found.saves.predicted_share is not None and found.saves.predicted_share < run.limit(WORTH_SHARE):
         return
     hidden = run.measured.account.overlap_share
-    if hidden > run.limit(HIDDEN_SHARE) or not changes:
+    if hidden > run.limit(HIDDEN_SHARE):
         return
     yield Advice(
         rule=RULE.code,
@@ -241,16 +245,24 @@ class _Found:
     curve: list[Evidence]
 
 
-def _found(run: RunView, changes: list[Change], bound: Saving) -> _Found:
-    """The size that is predicted to save most; without a step model that of the rule of thumb, and the bound."""
+def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> _Found:
+    """The size that is predicted to save most, of larger or of smaller ones; without a step model the rule of thumb's.
+
+    That has the bound.
+    """
     tried = []
+    now = changes[0].now
     for cap in TRIED_MIB:
+        if isinstance(now, (int, float)) and (cap <= now if larger else cap >= now):
+            continue
         then = [change.model_copy(update={"then": cap}) for change in changes]
         try:
             tried.append((run.predict(then), cap, then))
         except Missing:
-            thumb = changes[0].then if changes else LEAST_CAP_MIB
-            return _Found(float(thumb or LEAST_CAP_MIB), changes, bound, [])
+            tried = []
+            break
+    if not tried:
+        return _Found(float(changes[0].then or LEAST_CAP_MIB), changes, bound, [])
     saves, cap, then = max(tried, key=lambda one: one[0].predicted_share or 0.0)
     shares = [(size, round(one.predicted_share or 0.0, 4)) for one, size, _ in tried]
     told = [shares[0], *(after for before, after in pairwise(shares) if after[1] != before[1])]

@@ -38,7 +38,7 @@ def _gloo_threads() -> list[Path]:
     threads = []
     for thread in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):
-            if (thread / "comm").read_text(encoding="utf-8").strip() == _GLOO_THREADS:
+            if (thread / "comm").read_text(encoding="utf-8", errors="replace").strip() == _GLOO_THREADS:
                 threads.append(thread)
     return threads
 
@@ -46,7 +46,7 @@ def _gloo_threads() -> list[Path]:
 def _runs(thread: Path) -> bool:
     """Whether a thread of this process is on a core, or wants to be."""
     with contextlib.suppress(OSError):
-        return (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R"
+        return (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] == "R"
     return False
 
 

@@ -95,8 +95,9 @@ def _told(part: Part, host: Host) -> list[tuple[str, int]]:
     rest = Intervals.union(np.array([part.start_ns]), np.array([part.end_ns]))
     found = []
     for kind, doing in (("input_ns", host.loading), ("gc_ns", host.collecting), ("launching_ns", host.working)):
-        found.append((kind, (rest & doing).total_ns))
-        rest -= doing
+        own = doing.within(part.start_ns, part.end_ns)  # of all of a long trace this would take long for each part
+        found.append((kind, (rest & own).total_ns))
+        rest -= own
     return [*found, ("host_ns", rest.total_ns)]
 
 

@@ -58,9 +58,10 @@ def build(
     places = {one.key: place for place, one in enumerate(items)}
     recorded = [one.at - items[0].at for one in items]
     steps = [step for own in views if own.rank in devices for step in _steps(own, devices[own.rank], places)]
-    if not steps:
-        raise Missing("no step begins and ends with an operation of a device")
-    begun = {rank: min(recorded[one.first] for one in steps if one.rank == rank) for rank in {s.rank for s in steps}}
+    begun_in = [one.rank for one in steps]
+    if not steps or min(begun_in.count(rank) for rank in set(begun_in)) < 2:
+        raise Missing("it takes two steps that begin and end with an operation of a device to tell how steps differ")
+    begun = {rank: min(recorded[one.first] for one in steps if one.rank == rank) for rank in set(begun_in)}
     edges = [
         # What comes before the first step is as it was, so that the step does not begin earlier than it did.
         _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
@@ -81,7 +82,7 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
     """By rank and row of a collective the exchange that it is part of, where all its ranks were read."""
     found = {}
     for one in exchanges:
-        if not one.splits or one.message_bytes is None:
+        if not one.splits or not one.message_bytes:
             continue
         operations = tuple((rank, call.row) for rank, call in zip(one.ranks.tolist(), one.calls, strict=True))
         sent = _Sent(operations, len(messages))

@@ -22,7 +22,9 @@ _HALVED = ("float", "float32", "fp32")
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
-    for name, value in settings.items():
+    for name, value in sorted(
+        settings.items(), key=lambda one: list(CHANGES).index(one[0]) if one[0] in CHANGES else 0
+    ):
         if name in bounded({name: value}):
             program = _times(program, (Kind.INPUT,), 0.0)
         elif name in CHANGES:
@@ -68,6 +70,8 @@ def _link(program: Program) -> Link:
 
 def _relinked(program: Program, link: Link) -> Program:
     before = _link(program)
+    if not program.messages:
+        raise Missing("no collective of known size was read on all its ranks")
     told = _messages(program, lambda one: link.alone_ns(one.message_bytes) / before.alone_ns(one.message_bytes))
     return replace(told, link=link)
 
@@ -89,12 +93,13 @@ def _comm_hook(program: Program, value: Value) -> Program:
 
     link = _link(program)
 
-    def times(one: Message) -> float:
-        if one.kind != "all_reduce" or one.dtype not in _HALVED:
-            return 1.0
-        return link.alone_ns(one.message_bytes / 2) / link.alone_ns(one.message_bytes)
+    def halved(one: Message) -> bool:
+        return one.kind == "all_reduce" and one.dtype in _HALVED
 
-    if not any(times(one) < 1 for one in program.messages):
+    def times(one: Message) -> float:
+        return link.alone_ns(one.message_bytes / 2) / link.alone_ns(one.message_bytes) if halved(one) else 1.0
+
+    if not any(map(halved, program.messages)):
         raise Missing("no all-reduce of 32-bit floats was read on all its ranks")
     return _messages(program, times)
 
@@ -124,11 +129,12 @@ def _no_sync_calls(program: Program, value: Value) -> Program:
     return _edges(program, lambda edge: None if edge.kind == Kind.SYNC else edge) if value else program
 
 
+# In the order in which they are made: another link is that of all ranks there are then, and messages are halved last.
 CHANGES: dict[str, Changing] = {
+    "world_size": _world_size,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "ddp.comm_hook": _comm_hook,
-    "world_size": _world_size,
     "host.times": _host,
     "compute.times": _compute,
     "syncs.removed": _no_sync_calls,

@@ -81,12 +81,18 @@ class Program:
             times.append(max((times[edge.item] + edge.lag_ns for edge in edges), default=recorded))
         return times
 
+    def recorded_step_ns(self) -> float:
+        """The same as `step_ns`, of the times at which the items came to pass."""
+        return self._mean_step(self.recorded_ns, slice(None))
+
     def step_ns(self, part: slice = slice(None)) -> float:
         """The median over ranks of each rank's mean step; of a part of the steps of each.
 
         The mean, because where one step ends and the next begins moves with what is changed.
         """
-        times = self.run()
+        return self._mean_step(self.run(), part)
+
+    def _mean_step(self, times: Sequence[float], part: slice) -> float:
         took: dict[int, list[float]] = defaultdict(list)
         for one in self.steps:
             took[one.rank].append(times[one.last] - times[one.first])

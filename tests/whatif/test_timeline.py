@@ -1,0 +1,83 @@
+"""The parts of a step of DistributedDataParallel on a CPU, from a trace written by hand. Times in microseconds.
+
+The script's thread: forward [10,40), then the backward pass: a function [50,70), a gradient [70,90) of which its hooks
+take all but the first 5, and in them starting the exchange [80,88); a function [90,130), a gradient [130,150) with
+another start [140,148). The exchanges are in flight [88,180) and [148,220). Buckets are copied back [220,230). The step
+ends at 300.
+"""
+
+import pytest
+
+from dptune.measure.views import view
+from dptune.measured import Missing
+from dptune.whatif.timeline import timeline
+
+from ..measure.handmade import US, annotation, load_events, operator, step  # noqa: TID252 - tests are no installed package
+
+EVALUATE = "autograd::engine::evaluate_function: "
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+BACKWARD = [
+    operator(f"{EVALUATE}AddmmBackward0", 50, 70),
+    operator(EVALUATE + ACCUMULATE, 70, 90),
+    operator(ACCUMULATE, 70, 75),
+    operator(f"{EVALUATE}AddmmBackward0", 90, 130),
+    operator(EVALUATE + ACCUMULATE, 130, 150),
+    operator(ACCUMULATE, 130, 135),
+]
+STARTS = [operator("c10d::allreduce_", 80, 88), operator("c10d::allreduce_", 140, 148)]
+FLIGHTS = [operator("gloo:all_reduce", 88, 180, thread=5), operator("gloo:all_reduce", 148, 220, thread=6)]
+COPIES = [operator(COPY, 220, 224), operator(COPY, 224, 230)]
+REST = [step(0, 0, 300), annotation("DistributedDataParallel.forward", 10, 40), step(1, 300, 310)]
+
+
+def parts(tmp_path, events, computed_us):
+    run = load_events(tmp_path, events, backend="gloo")
+    return timeline(view(0, run.ranks[0].lean), computed_us * US)
+
+
+def us(values):
+    return [value / US for value in values]
+
+
+def test_a_thread_that_lost_nothing(tmp_path):
+    """It computes 100 of the pass and the 10 of copies. Starts are taken out: 84, ready after 40 - 8 and 100 - 16."""
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110)
+    (one,) = found.steps
+    (only,) = one.passes
+    assert us([only.loader_ns, only.forward_ns, only.backward_ns, one.after_ns]) == [0, 50, 84, 70]
+    assert us(only.ready_ns) == [32, 84]
+    assert only.hooks_ns / US == 2 * 20 - 2 * 5 - 16
+    assert us([found.start_ns, found.copy_ns]) == [8, 10]
+    assert found.slowdown == 1
+
+
+def test_a_thread_that_lost_30_beside_the_exchange(tmp_path):
+    """54 of the pass lie beside it, starts left out: they take 24 without, so 54 / 24 times as long with it."""
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 80)
+    assert found.slowdown == pytest.approx(54 / 24)
+    (only,) = found.steps[0].passes
+    assert only.backward_ns / US == pytest.approx(84 - 30)
+    assert us(only.ready_ns) == pytest.approx([32 - 2 * 30 / 54, 84 - 30])
+
+
+def test_gradients_that_are_views_of_the_buckets(tmp_path):
+    """Nothing is copied back: the step resumes when the last exchange is over, at 220."""
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS], 100)
+    assert found.steps[0].after_ns / US == 80
+    assert found.copy_ns == 0
+
+
+def test_an_exchange_of_the_script_after_the_pass_is_none_of_its(tmp_path):
+    """Under no_sync: the loss is averaged at 160."""
+    averaged = [operator("c10d::allreduce_", 160, 165), operator("gloo:all_reduce", 165, 190, thread=5)]
+    found = parts(tmp_path, [*REST, *BACKWARD, *averaged], 100)
+    (only,) = found.steps[0].passes
+    assert only.ready_ns == ()
+    assert only.hooks_ns == 0
+    assert us([only.backward_ns, found.steps[0].after_ns]) == [100, 150]
+
+
+def test_without_a_backward_pass_there_are_no_parts(tmp_path):
+    with pytest.raises(Missing, match="AccumulateGrad"):
+        parts(tmp_path, [*REST, operator("aten::mm", 50, 60)], 100)
