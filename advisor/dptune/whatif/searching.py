@@ -1,9 +1,9 @@
 """The best bucket sizes, and the best set of changes that leave what is learned as it is.
 
-Sizes that are one for all buckets are tried in steps of 1, 2, 5; those that make the same buckets are one. From the
-best of them gradients are moved between neighbouring buckets, buckets merged and split, as long as that shortens the
-step and not too many were tried: the sizes of a list. What else is tried is tried together with the sizes, because what
-is best for them depends on it.
+Sizes that are one for all buckets are tried in steps of 1, 2, 5; those that make the same buckets are one. For a list
+of sizes all plans of few gradients are tried; of more, gradients are moved between neighbouring buckets, buckets merged
+and split, as long as that shortens the step and not too many were tried. What else is tried is tried together with the
+sizes, because what is best for them depends on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dptune.whatif.replay import step_ns
 
 LEAST_GAIN = 0.01  # of a step: what a list has to save over one size for all, and any change over none
 _ALIKE = 0.002  # of the step: what is so near to the best is as good
-_MOST_TRIED = 400
+_MOST_TRIED = 300  # plans: all of nine gradients, or those of one way downhill
 _MOST_WORKERS = 8
 _ROUND = (1, 2, 5)
 _CAP = "ddp.bucket_cap_mb"
@@ -41,11 +41,27 @@ def curve(model: StepModel) -> list[BucketSize]:
 
 
 def plan(model: StepModel, start: Caps) -> tuple[int, ...]:
-    """How many gradients go into each bucket, in the order of becoming ready: the best that is found from `start` on.
+    """How many gradients go into each bucket, in the order of becoming ready: the best that is found.
 
-    Each turn takes the best of all moves of one gradient to a neighbouring bucket, merges of two and splits of one.
+    Of few gradients all plans are tried. Of more it is gone downhill from three: `start`, one bucket, and one for each.
     """
-    best = tuple(_buckets(model, start))
+    count = len(model.gradient_bytes)
+    if 2 ** (count - 1) <= _MOST_TRIED:
+        return min(_plans(count), key=lambda one: (_planned(model, one), len(one)))
+    starts = {tuple(_buckets(model, start)), (count,), (1,) * count}
+    found = [_downhill(model, one) for one in sorted(starts)]
+    return min(found, key=lambda one: (_planned(model, one), len(one)))
+
+
+def _plans(count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to cut so many in a row into runs."""
+    for cuts in range(2 ** (count - 1)):
+        borders = [0, *(at + 1 for at in range(count - 1) if cuts >> at & 1), count]
+        yield tuple(after - before for before, after in pairwise(borders))
+
+
+def _downhill(model: StepModel, best: tuple[int, ...]) -> tuple[int, ...]:
+    """Each turn takes the best of all moves of one gradient to a neighbouring bucket, merges of two, splits of one."""
     took = _planned(model, best)
     tried = {best}
     while len(tried) < _MOST_TRIED:
