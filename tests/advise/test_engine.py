@@ -178,6 +178,16 @@ def test_the_report_of_a_recorded_run(make_measured, make_facts):
     assert report.trust.level == "partial"
 
 
+def test_a_step_model_that_fails_takes_no_advice_with_it(make_measured, make_facts):
+    """The run has no traces: the model falls over that, the rule is left with its bound, and the report says so."""
+    run = RecordedRun({0: make_facts(ddp=[DdpFacts("Net", "train.py:31")], ended="complete")})
+    measured = make_measured(exposed_share=0.6, synchronised=4, device="cpu")
+    report = engine.build_report(run, measured, Settings(select=["DP102"]))
+    assert [one.saves.basis for one in report.advice] == ["bound"]
+    (failed,) = [finding for finding in report.trust.findings if finding.code == "model-failed"]
+    assert failed.text.startswith("the step model failed: AttributeError")
+
+
 def test_the_report_of_a_foreign_trace(make_measured):
     report = engine.build_report(RecordedRun({}), make_measured(), Settings())
     assert (report.run.command, report.run.recorded, report.run.how_it_ended, report.run.torch) == (None,) * 4

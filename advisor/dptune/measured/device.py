@@ -104,7 +104,7 @@ class CriticalPath(Figures):
     host_ns: int = Field(0, description="the script runs no operator: Python, files, sleep")
     unexplained_ns: int = Field(0, description="what was waited for was not recorded")
     idle_share: float = Field(
-        description="of the path: parts of the host in which the device ran nothing; a quicker host saves no more"
+        description="of the path: parts of the host in which the device ran nothing, about what a quicker host saves"
     )
     longest: list[OnPath] = Field(description="the operations that take most of it, by name")
 

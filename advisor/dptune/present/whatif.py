@@ -38,10 +38,11 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
         f"not made from {percent(told.held_out_share)}."
     )
     yield from labelled("Replayed", words, width)
+    if told.known("floor_ns") is not None:
+        yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
     if told.known("link") is None:
         yield from labelled("Link", f"Not known: {told.missing['link']}.", width)
     else:
-        yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
         yield from labelled("Link", f"From {told.link}.", width)
     yield BLANK
     if told.curve:
@@ -62,7 +63,9 @@ def _predicted(told: WhatIf, width: int) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
     yield from table(_COLUMNS, [_row(one, told) for one in told.predictions], width)
     best = min(
-        (one for one in told.predictions if one.known("step_ns")), key=lambda one: _times(one, told), default=None
+        (one for one in told.predictions if one.known("step_ns") is not None),
+        key=lambda one: _times(one, told),
+        default=None,
     )
     if best is not None and set(best.changes) <= set(KNOBS) and _times(best, told) < 1:
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())

@@ -157,9 +157,9 @@ class Ground:
             link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
             missing = {}
         except Missing as lack:
-            link, missing = None, {"link": lack.reason, "floor_ns": lack.reason}
+            link, missing = None, {"link": lack.reason}
         if floor_ns is None:
-            missing.setdefault("floor_ns", "no collective of known size was read on all its ranks")
+            missing["floor_ns"] = missing.get("link", "no collective of known size was read on all its ranks")
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(

@@ -3,8 +3,8 @@
 An operation of the device could begin when the last of these was over: its launch, the operation before it on its
 stream, one of another stream that it had to wait for. The thread that launches goes on after a call that waits for the
 device when the device is through with what is waited for. So the path changes between device and host, and covers the
-step without a gap. While the host is on it the device may be busy as well: a quicker host saves at most the time in
-which it is not.
+step without a gap. While the host is on it the device may be busy as well: a quicker host saves about the time in which
+it is not, at most; more only where operations of several streams would then run side by side.
 
 Traces seldom tell which other stream an operation waited for. Where the one before it on its own stream ended more than
 `_FOLLOWS_NS` earlier, it is taken to have waited for the one that ended last on any stream of the device.

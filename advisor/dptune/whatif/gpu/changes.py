@@ -22,9 +22,8 @@ _HALVED = ("float", "float32", "fp32")
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
-    for name, value in sorted(
-        settings.items(), key=lambda one: list(CHANGES).index(one[0]) if one[0] in CHANGES else 0
-    ):
+    order = [*CHANGES, *settings]
+    for name, value in sorted(settings.items(), key=lambda one: order.index(one[0])):
         if name in bounded({name: value}):
             program = _times(program, (Kind.INPUT,), 0.0)
         elif name in CHANGES:

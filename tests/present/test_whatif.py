@@ -1,0 +1,74 @@
+"""The page of predictions: what it rests on, bounds, holes, and what a search found."""
+
+from dptune.predicted import BucketSize, Prediction, WhatIf
+from dptune.present.ink import paint
+from dptune.present.whatif import page
+
+KNOWN = {"measured_ns": 100_000_000, "replayed_ns": 102_000_000, "error_share": 0.02, "held_out_share": 0.03}
+
+
+def text(predictions, curve=(), **known):
+    figures = {**KNOWN, "floor_ns": 60_000_000, "global_batch": 64, "link": "dptune links (links.json)", **known}
+    told = WhatIf.only("not known here", dptune="1", predictions=list(predictions), curve=list(curve), **figures)
+    return " ".join(paint(page(told, 100), False).split())
+
+
+def predicted(changes, step_ns=50_000_000):
+    figures = {
+        "step_ns": step_ns,
+        "low_ns": 45_000_000,
+        "high_ns": 55_000_000,
+        "global_batch": 64,
+        "ns_per_sample": 7e5,
+    }
+    return Prediction(changes=changes, **figures)
+
+
+def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
+    said = text([predicted({"ddp.no_sync": True}), predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000)])
+    assert "Measured 100.0 ms a step, without the profiler." in said
+    assert "102.0 ms by the unchanged model: 2.0 % off; steps that it was not made from 3.0 %." in said
+    assert "At best 60.0 ms, if the exchange took no time. Link From dptune links (links.json)." in said
+    assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
+    assert said.endswith("Prove it: dptune verify --set ddp.no_sync=true")
+
+
+def test_what_makes_it_slower_is_not_to_be_proven():
+    assert "Prove it" not in text([predicted({"ddp.no_sync": True}, 101_000_000)])
+
+
+def test_traced_steps_are_called_so():
+    assert "ms a step, with the profiler, which slows the host." in text([], traced=True)
+
+
+def test_a_floor_that_is_not_known_is_left_out():
+    """The link is, but no collective was read on all its ranks."""
+    said = text([predicted({"host.times": 0.0})], floor_ns=None)
+    assert "At best" not in said
+    assert "Link From dptune links" in said
+
+
+def test_a_bound_has_no_step_and_its_reason():
+    bound = Prediction.only("only a bound can be told", changes={"optimizer.fused": True}, low_ns=80_000_000)
+    said = text([predicted({"ddp.no_sync": True}), bound])
+    assert "optimizer.fused=true [a] 80.0 [a] [a] [a]" in said
+    assert "[a] not measured: only a bound can be told" in said
+
+
+def test_a_bound_of_nothing_is_a_bound():
+    assert "host.times=0 0" in text([Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)])
+
+
+def test_a_search_shows_the_curve_and_the_best():
+    curve = [
+        BucketSize(cap_mb=None, buckets=2, step_ns=100_000_000),
+        BucketSize(cap_mb=0.5, buckets=5, step_ns=50_000_000),
+    ]
+    said = text([predicted({"ddp.bucket_cap_mb": 0.5})], curve)
+    assert f"default 2 100.0 {'#' * 30} 0.5 5 50.0 {'#' * 15}" in said
+    assert "Of what leaves what is learned as it is, together:" in said
+    assert "As it is: nothing that was tried saves a hundredth of the step." in text([], curve)
+
+
+def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
+    assert "The replay is off by more than 10.0 %, so the best is not looked for." in text([], error_share=0.2)
