@@ -16,7 +16,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from dptune.capture.injected import identity
-from dptune.capture.injected.exits import let_gloo_rest
+from dptune.capture.injected.gloo import let_gloo_rest
 from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.recorder import Recorder

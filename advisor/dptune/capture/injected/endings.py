@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from dptune.capture.injected.exits import let_gloo_rest
+from dptune.capture.injected.gloo import let_gloo_rest
 from dptune.capture.injected.watchdog import Watchdog
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.profiler.profiler import _KinetoProfile
 
+from dptune.capture.injected.gloo import let_gloo_rest
+
 # A rank must not keep the others waiting while it compresses.
 _GZIP_LEVEL = 5
 
@@ -49,6 +51,7 @@ class Tracing:
         self.end_step()
         if self.recording:
             self.recording = False
+            let_gloo_rest()
             self._profiler.stop_trace()
 
     def save(self, target: Path) -> int:

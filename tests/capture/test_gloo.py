@@ -1,4 +1,4 @@
-"""A thread of gloo that still has something to do when the script ends is waited for, and for no longer than that."""
+"""A thread of gloo that still has something to do is waited for, and for no longer than that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dptune.capture.injected.exits import let_gloo_rest
+from dptune.capture.injected.gloo import let_gloo_rest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux a process can tell what its threads do")
 _SET_NAME = 15  # of prctl
@@ -55,3 +55,18 @@ def test_it_waits_for_half_a_second_at_most_and_for_no_other_threads(started: li
     started.append(Busy(name, 60))
     let_gloo_rest()
     assert not started[0].rests.is_set()
+
+
+def test_the_profiler_is_not_stopped_while_one_runs(started: list[Busy], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write down the end of a collective into memory that the profiler has let go of."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    from dptune.capture.injected.tracing import Tracing
+
+    tracing = Tracing("lean")
+    at_rest = []
+    monkeypatch.setattr(tracing._profiler, "start_trace", lambda: None)
+    monkeypatch.setattr(tracing._profiler, "stop_trace", lambda: at_rest.append(started[0].rests.is_set()))
+    started.append(Busy(b"pt_gloo_runloop", 0.2))
+    tracing.begin()
+    tracing.end()
+    assert at_rest == [True]
