@@ -7,7 +7,7 @@ from pydantic import Field
 from dptune.knobs import Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
-SCHEMA_VERSION = "0.1"
+SCHEMA_VERSION = "0.2"
 WORST_ERROR = 0.10  # of the unchanged replay: beyond it only a bound is told
 
 
@@ -22,6 +22,7 @@ class Prediction(Figures):
     high_ns: Figure[int] = Field(ABSENT, description="to")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step with the changes, all ranks")
     ns_per_sample: Figure[float] = Field(ABSENT, description="that step / its samples")
+    assumptions: list[str] = Field(default_factory=list, description="what is taken for granted")
 
 
 class BucketSize(Model):

@@ -76,6 +76,7 @@ def test_facts_are_what_the_script_set(profile: Callable[..., Run]) -> None:
     assert ddp.bucket_cap_bytes == int(0.01 * 1024 * 1024)
     assert ddp.gradient_bytes == sum(ddp.rebuilt_bucket_sizes) == 2 * weights
     assert len(ddp.rebuilt_bucket_sizes) > 1
+    assert ddp.gradient_dtypes == ["float32"]
     assert ddp.where == "train.py:10"
     assert (loader.batch_size, loader.num_workers, loader.distributed_sampler) == (16, 0, True)
     assert loader.where == "train.py:8"

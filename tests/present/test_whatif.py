@@ -52,7 +52,7 @@ def test_a_bound_has_no_step_and_its_reason():
     bound = Prediction.only("only a bound can be told", changes={"optimizer.fused": True}, low_ns=80_000_000)
     said = text([predicted({"ddp.no_sync": True}), bound])
     assert "optimizer.fused=true [a] 80.0 [a] [a] [a]" in said
-    assert "[a] not measured: only a bound can be told" in said
+    assert "[a] not predicted: only a bound can be told" in said
 
 
 def test_a_bound_of_nothing_is_a_bound():
@@ -72,3 +72,13 @@ def test_a_search_shows_the_curve_and_the_best():
 
 def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
     assert "The replay is off by more than 10.0 %, so the best is not looked for." in text([], error_share=0.2)
+
+
+def test_what_is_taken_for_granted_is_said_once():
+    taken = {"assumptions": ["nothing else is on the link"]}
+    one, other = (predicted({"link.gb_per_s": rate}).model_copy(update=taken) for rate in (1.0, 2.0))
+    assert text([one, other]).count("Assumed Nothing else is on the link.") == 1
+
+
+def test_what_changes_nothing_is_called_the_same():
+    assert "ddp.no_sync=true 100.0 45.0 55.0 64 the same" in text([predicted({"ddp.no_sync": True}, 100_000_001)])

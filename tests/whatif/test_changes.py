@@ -6,10 +6,11 @@ from dptune.knobs import KNOBS
 from dptune.measured import Missing
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import BOUNDS, CHANGES, bounded, changed
-from dptune.whatif.gpu.changes import CHANGES as ON_A_GPU
+from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.scenarios import SCENARIOS
+from dptune.whatif.topology import TOPOLOGY
 from dptune.whatif.wire import Link
 
 
@@ -122,6 +123,13 @@ def test_a_ring_of_four():
     assert step_ns(changed(before, tree)) == pytest.approx(100 + 50 + 20 + 120 + 50)  # 2 of 3 hops, twice the 60
     with pytest.raises(Missing, match="2 to 16 ranks"):
         changed(before, {"world_size": 32})
+    with pytest.raises(Missing, match="one rank"):
+        changed(model(step(one())), {"world_size": 2})
+
+
+def test_a_hook_tells_of_gradients_of_32_bits_only():
+    with pytest.raises(Missing, match="gradients are of bfloat16"):
+        changed(model(step(one()), step(one()), copy_ns_per_byte=0.1, dtype="bfloat16"), {"ddp.comm_hook": "bf16"})
 
 
 def test_what_no_model_tells_of_is_missing():
@@ -140,12 +148,14 @@ def test_what_no_model_tells_of_is_missing():
         ({"ddp.gradient_as_bucket_view": True}, 400 + 100 + 50 * 0.75 + 60 + 50),  # a quarter of the pass is hooks
         ({"ddp.comm_hook": "powersgd"}, 400 + 100 + 50 + 10 + 6 + 50),  # the compute's end is what is left
         ({"ddp.comm_hook": "powersgd", "optimizer.fused": True}, 400 + 100 + 50 + 10 + 6),
+        ({"precision.autocast": "bf16"}, 400 + 60 + 6 + 50),  # nothing computed: the bucket goes out at once
+        ({"ddp.broadcast_buffers": False}, 400 + 70 + 50 + 60 + 6 + 50),  # one exchange of 30 before the pass
     ],
 )
 def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
     """400 for a batch, 100, ready at 50 of 60, 60 bytes at 1 byte per ns, 60 * 0.1 copied back, 50: 666."""
     hooked = Pass(400.0, 100.0, 60.0, (10.0, 50.0), 15.0)
-    before = model(step(hooked), step(hooked), copy_ns_per_byte=0.1)
+    before = model(step(hooked), step(hooked), copy_ns_per_byte=0.1, others=1, others_ns=30.0)
     assert step_ns(before) == pytest.approx(666)
     assert bounded(settings) == list(settings)
     assert step_ns(changed(before, settings)) == pytest.approx(step_ns_at_best)
@@ -153,11 +163,8 @@ def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
 
 # No model tells of them yet.
 WITHOUT = {
-    "ddp.broadcast_buffers",
     "ddp.find_unused_parameters",
     "ddp.static_graph",
-    "precision.autocast",
-    "precision.float32_matmul",
     "cudnn.allow_tf32",
     "cudnn.benchmark",
 }
@@ -165,4 +172,4 @@ WITHOUT = {
 
 def test_every_knob_is_predicted_bounded_or_named_here():
     assert set(KNOBS) - set(CHANGES) - set(BOUNDS) == WITHOUT
-    assert (set(CHANGES) | set(ON_A_GPU)) - set(KNOBS) == set(SCENARIOS)
+    assert (set(CHANGES) | TOLD_OF_GPUS | set(TOPOLOGY)) - set(KNOBS) == set(SCENARIOS)

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dptune.errors import DptuneError
+from dptune.knobs import Value
 from dptune.measure import measure
 from dptune.measure.across import across
 from dptune.measure.views import view
@@ -130,6 +131,17 @@ def two_ranks(late: int) -> list[list[dict[str, object]]]:
         ({"host.times": 0.0, "ddp.comm_hook": "bf16", "compute.times": 2.0}, 140 + 10),
         ({"host.times": 0.0}, 70 + 20),
         ({"host.times": 0.0, "world_size": 4}, 70 + 30),  # a ring of four moves 1.5 times what a pair does
+        # Two nodes of two: 1 within as before, and 1 of a node at half of the rate.
+        (
+            {
+                "host.times": 0.0,
+                "world_size": 4,
+                "nodes": 2,
+                "allreduce.algorithm": "hierarchical",
+                "link.between_gb_per_s": 0.5,
+            },
+            70 + 60,
+        ),
     ],
 )
 def test_two_ranks_by_hand(tmp_path: Path, change: dict[str, object], step_us: float) -> None:
@@ -138,6 +150,55 @@ def test_two_ranks_by_hand(tmp_path: Path, change: dict[str, object], step_us: f
     assert off(made) == 0
     assert us(made) == pytest.approx(200)
     assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+def test_precision_is_bounded(tmp_path: Path) -> None:
+    """a multiplies in fp32, b does not: without a b's 30 us are left, and in half of the bytes 15."""
+    events = three_steps()
+    for one in events:
+        one["name"] = "ampere_sgemm_128x64_nn" if one["name"] == "a" else one["name"]
+    made = program(load_events(tmp_path, events))
+    idle: dict[str, Value] = {"host.times": 0.0}
+    assert us(changed(made, {**idle, "precision.float32_matmul": "high"})) == pytest.approx(30)
+    assert us(changed(made, {**idle, "cudnn.allow_tf32": True})) == pytest.approx(30)
+    assert us(changed(made, {**idle, "precision.autocast": "bf16"})) == pytest.approx(15)
+    assert us(changed(made, {**idle, "compute.times": 0.5})) == pytest.approx(
+        40
+    )  # kernels are kernels in any precision
+    assert bounded({"precision.autocast": "bf16", "cudnn.allow_tf32": False}) == ["precision.autocast"]
+
+
+def test_without_the_optimizer(tmp_path: Path) -> None:
+    """It launches b at 50 and c at 80, which take 10 each: without them, and the 30 between, the step takes 70."""
+    events = []
+    for number in range(3):
+        at = 100 * number
+        events += [step(number, at, at + 100), annotation("Optimizer.step#SGD.step", at + 49, at + 99)]
+        for place, (name, calls, begin, end) in enumerate([("a", 1, 10, 40), ("b", 50, 60, 70), ("c", 80, 85, 95)]):
+            launched_as = 3 * number + place
+            events += [launch(launched_as, at + calls, at + calls + 1), kernel(name, at + begin, at + end, launched_as)]
+    made = program(load_events(tmp_path, events))
+    assert off(made) == 0
+    assert us(changed(made, {"optimizer.fused": True})) == pytest.approx(70)
+    assert us(changed(made, {"host.times": 0.0})) == pytest.approx(50)  # its calls are the host's, too
+    (tmp_path / "unnamed").mkdir()
+    unnamed = load_events(tmp_path / "unnamed", [one for one in events if "Optimizer" not in str(one["name"])])
+    with pytest.raises(Missing, match="when the optimizer steps"):
+        changed(program(unnamed), {"optimizer.fused": True})
+
+
+@pytest.mark.parametrize(("ranks", "step_us"), [(2, 70), (1, 50)])
+def test_parameters_gathered_ahead(tmp_path: Path, ranks: int, step_us: float) -> None:
+    """What they wait for is the slower rank's compute, or where one rank was read its own."""
+    events = two_ranks(20)[:ranks]
+    for own in events:
+        for one in own:
+            if "Collective name" in one.get("args", {}):
+                one["args"]["Collective name"] = "_allgather_base"
+    made = program(load_events(tmp_path, *events))
+    asked: dict[str, Value] = {"fsdp.prefetch": True, "host.times": 0.0}
+    assert us(changed(made, asked)) == pytest.approx(step_us)
+    assert bounded(asked) == ["fsdp.prefetch"]
 
 
 def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:

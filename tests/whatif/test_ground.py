@@ -38,7 +38,7 @@ def test_no_change_is_the_measured_step():
 def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     told = ground(**far_off).predict({"ddp.no_sync": True})
     assert told.low_ns == 380
-    assert told.missing["step_ns"] == "the unchanged replay misses the measured step by 11%: only a bound can be told"
+    assert told.missing["step_ns"] == "the unchanged replay misses the measured step by 11 %: only a bound can be told"
 
 
 def test_what_no_model_tells_of_has_no_bound_either():

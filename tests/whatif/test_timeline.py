@@ -81,3 +81,11 @@ def test_an_exchange_of_the_script_after_the_pass_is_none_of_its(tmp_path):
 def test_without_a_backward_pass_there_are_no_parts(tmp_path):
     with pytest.raises(Missing, match="AccumulateGrad"):
         parts(tmp_path, [*REST, operator("aten::mm", 50, 60)], 100)
+
+
+def test_what_is_exchanged_outside_of_the_pass(tmp_path):
+    """Buffers from 12 to 30 before it, the loss from 240 to 250 after it; the buckets' own are not among them."""
+    more = [operator("gloo:broadcast", 12, 30, thread=5), operator("gloo:all_reduce", 240, 250, thread=6)]
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES, *more], 110)
+    assert (found.others, found.others_ns / US) == (2, 28)
+    assert found.steps == parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110).steps

@@ -74,8 +74,10 @@ def _proven(one: Verified) -> str:
 
 
 def change(ratio: float) -> str:
-    """`12.3 % less`, `4.0 % more`."""
+    """`12.3 % less`, `4.0 % more`, `the same`."""
     share = ratio - 1
+    if abs(share) < 0.0005:
+        return "the same"
     return f"{percent(abs(share))} {'less' if share < 0 else 'more'}"
 
 

@@ -11,12 +11,13 @@ T = TypeVar("T")
 
 
 class Hole(NamedTuple):
-    """What stands in the place of a figure that could not be measured."""
+    """What stands in the place of a figure that could not be measured, or not be had in another way."""
 
     reason: str
+    lack: str = "not measured"
 
     def __str__(self) -> str:
-        return f"not measured: {self.reason}"
+        return f"{self.lack}: {self.reason}"
 
 
 def shown(read: Callable[[], T], write: Callable[[T], str] = str) -> str | Hole:

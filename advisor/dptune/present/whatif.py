@@ -62,6 +62,8 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
 def _predicted(told: WhatIf, width: int) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
     yield from table(_COLUMNS, [_row(one, told) for one in told.predictions], width)
+    for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
+        yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
     best = min(
         (one for one in told.predictions if one.known("step_ns") is not None),
         key=lambda one: _times(one, told),
@@ -105,7 +107,7 @@ def _times(one: Prediction, told: WhatIf) -> float:
 def _row(one: Prediction, told: WhatIf) -> list[Cell]:
     name = ", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items())
     if one.known("step_ns") is None:
-        why, least = Hole(one.missing["step_ns"]), one.known("low_ns")
+        why, least = Hole(one.missing["step_ns"], "not predicted"), one.known("low_ns")
         return [name, why, why if least is None else ns_as_ms(least), why, why, why]
     batch = one.known("global_batch")
     samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)

@@ -60,7 +60,7 @@ class DdpFacts:
 
     `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
     size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
-    `grad_ready_order`.
+    `grad_ready_order`; `gradient_dtypes`: the types that there are among them.
     """
 
     module: str
@@ -72,6 +72,7 @@ class DdpFacts:
     rebuilt_bucket_sizes: list[int] = field(default_factory=list)
     grad_ready_order: list[int] = field(default_factory=list)
     gradient_sizes: list[int] = field(default_factory=list)
+    gradient_dtypes: list[str] = field(default_factory=list)
     gradient_bytes: int | None = None
     parameter_tensors: int | None = None
     backend: str | None = None

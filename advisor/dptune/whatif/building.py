@@ -63,6 +63,9 @@ class Recorded:
             fixed_share=_fixed_share(self.timelines, stretch),
             loading=_loading(facts),
             samples=self.samples,
+            dtype=next(iter(self.ddp.gradient_dtypes), None),
+            others=round(median(own.others for own in self.timelines.values())),
+            others_ns=median(own.others_ns / stretch[rank].rest for rank, own in self.timelines.items()),
         )
 
 
@@ -196,6 +199,8 @@ def _ddp(facts: Facts) -> DdpFacts:
         raise Missing(f"sizes of gradients are not known: {_OLD}")
     if not ddp.grad_ready_order or max(ddp.grad_ready_order) >= len(ddp.gradient_sizes):
         raise Missing("the order in which gradients become ready was not recorded")
+    if len(ddp.gradient_dtypes) > 1:
+        raise Missing(f"gradients are of {' and '.join(ddp.gradient_dtypes)}: a bucket holds those of one type")
     if ddp.comm_hook:
         raise Missing(f"gradients are exchanged by a communication hook ({ddp.comm_hook})")
     return ddp

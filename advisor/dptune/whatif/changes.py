@@ -15,16 +15,17 @@ from dptune.measured import Missing
 from dptune.whatif.buckets import Caps
 from dptune.whatif.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
-from dptune.whatif.wire import MOST_TIMES
+from dptune.whatif.topology import TOPOLOGY, ranks_asked, relinked
 
 Changing = Callable[[StepModel, Value], StepModel]
 
 
 def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """The model after all changes together, at its best where one is bounded. Raises Missing for any other knob."""
-    for name, value in sorted(
-        settings.items(), key=lambda one: _FIRST.index(one[0]) if one[0] in _FIRST else len(_FIRST)
-    ):
+    if not settings.keys().isdisjoint(TOPOLOGY):
+        model = _topology(model, settings)
+    rest = [one for one in settings.items() if one[0] not in TOPOLOGY]
+    for name, value in sorted(rest, key=lambda one: one[0] != _FIRST):
         if bounded({name: value}):
             model = BOUNDS[name](model)
         elif name in CHANGES:
@@ -36,11 +37,12 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes of which a model tells only what they could save at most."""
-    return [
-        name
-        for name, value in settings.items()
-        if name in BOUNDS and (value == _POWERSGD if name in CHANGES else value is not False)
-    ]
+    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value)]
+
+
+def _is_bounded(name: str, value: Value) -> bool:
+    """Of a knob in BOUNDS: whether the value is the one that could save something."""
+    return value == _POWERSGD if name in CHANGES else (value is False) == (name in _SAVES_WHEN_OFF)
 
 
 def _bucket_cap(model: StepModel, value: Value) -> StepModel:
@@ -75,6 +77,8 @@ def _comm_hook(model: StepModel, value: Value) -> StepModel:
     cast = model.copy_ns_per_byte
     if not cast:
         raise Missing("gradients are views of the buckets, so what copying and casting them takes is not seen")
+    if model.dtype not in (_HALVED, None):
+        raise Missing(f"gradients are of {model.dtype}: the hook is told of for those of {_HALVED}")
     return replace(
         model,
         wire_share=0.5,
@@ -160,38 +164,18 @@ def _rate(model: StepModel, value: Value) -> StepModel:
     return replace(model, link=replace(model.link, bytes_per_ns=float(value or 0)))
 
 
-def _world_size(model: StepModel, value: Value) -> StepModel:
-    """Further ranks compute as those recorded do, in other steps; what they exchange goes round a ring."""
-    before, ranks = len(model.steps), int(value or 0)
-    if not 2 <= ranks <= MOST_TIMES * before:
-        raise Missing(f"the model tells of 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times those recorded")
-    if before < 2:
-        raise Missing("one rank exchanges nothing")
-    recorded = list(model.steps.values())
-    steps = {rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)}
-    supply = list(model.supply_ns.values())
+def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
+    """Further ranks compute as those recorded do, in other steps."""
+    before = len(model.steps)
+    ranks = ranks_asked(settings, before)
+    recorded, supply = list(model.steps.values()), list(model.supply_ns.values())
     return replace(
         model,
-        steps=steps,
-        link=model.link.in_a_ring(before, ranks),
+        steps={rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)},
+        link=relinked(model.link, before, settings),
         supply_ns={rank: supply[rank % before] for rank in range(ranks)} if supply else {},
         samples=None if model.samples is None else model.samples * ranks / before,
     )
-
-
-def _algorithm(model: StepModel, value: Value) -> StepModel:
-    """Of n ranks a ring makes 2 (n - 1) hops and moves 2 (n - 1) / n of the bytes, a tree 2 log2 n and twice the bytes.
-
-    Source: Sanders, Speck & Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-    Computing 35 (2009), for what a tree moves.
-    """
-    ranks = len(model.steps)
-    if value == "ring" or ranks < 2:
-        return model
-    hops = (ranks - 1).bit_length() / (ranks - 1)
-    link = model.link
-    tree = replace(link, alpha_ns=link.alpha_ns * hops, bytes_per_ns=link.bytes_per_ns * (ranks - 1) / ranks)
-    return replace(model, link=tree)
 
 
 def _turned(steps: Sequence[RankStep], by: int) -> list[RankStep]:
@@ -202,6 +186,21 @@ def _turned(steps: Sequence[RankStep], by: int) -> list[RankStep]:
 def _no_updates(model: StepModel) -> StepModel:
     return replace(
         model, steps={rank: [replace(step, after_ns=0.0) for step in steps] for rank, steps in model.steps.items()}
+    )
+
+
+def _no_compute(model: StepModel) -> StepModel:
+    return replace(model, steps=_each_pass(model, lambda one: one.scaled(0.0)))
+
+
+def _no_others(model: StepModel) -> StepModel:
+    """What is exchanged outside of backward passes takes no time."""
+    if not model.others:
+        raise Missing("nothing is exchanged outside of backward passes")
+    count = max(len(step.passes) for steps in model.steps.values() for step in steps)
+    spared = model.others_ns / count
+    return replace(
+        model, steps=_each_pass(model, lambda one: replace(one, forward_ns=max(0.0, one.forward_ns - spared)))
     )
 
 
@@ -256,18 +255,21 @@ CHANGES: dict[str, Changing] = {
     "compute.times": _compute,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
-    "world_size": _world_size,
-    "allreduce.algorithm": _algorithm,
 }
 _POWERSGD = "powersgd"
+_HALVED = "float32"
 BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
     "optimizer.fused": _no_updates,
     "optimizer.foreach": _no_updates,
     "loader.prefetch_factor": _no_loader,
     "loader.persistent_workers": _no_loader,
     "loader.pin_memory": _no_loader,
+    "precision.autocast": _no_compute,
+    "precision.float32_matmul": _no_compute,
     "ddp.gradient_as_bucket_view": _no_hooks,
+    "ddp.broadcast_buffers": _no_others,
     "ddp.comm_hook": _no_bytes,  # of PowerSGD
 }
-# World size and batch first: what else is asked for is of the ranks and the batch that there are then.
-_FIRST = ("world_size", "allreduce.algorithm", "loader.batch_size")
+_SAVES_WHEN_OFF = frozenset({"ddp.broadcast_buffers"})
+# The topology and then the batch come first: what else is asked for is of the ranks and the batch that there are then.
+_FIRST = "loader.batch_size"

@@ -77,7 +77,9 @@ class StepModel:
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
-    recorded. `fixed_share` is the part of forward and backward that does not grow with the batch.
+    recorded. `fixed_share` is the part of forward and backward that does not grow with the batch. `dtype` is that of
+    all gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as
+    recorded, part of what is computed, and take `others_ns`.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -93,3 +95,6 @@ class StepModel:
     fixed_share: float = 0.0
     loading: Loading | None = None
     samples: float | None = None
+    dtype: str | None = None
+    others: int = 0
+    others_ns: float = 0.0

@@ -19,9 +19,10 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
 from dptune.runfile.facts import Window
 from dptune.trace.run import Run
+from dptune.whatif.assumptions import assumed
 from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
 from dptune.whatif.changes import bounded, changed
-from dptune.whatif.gpu.changes import CHANGES as ON_A_GPU
+from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.program import Program
@@ -39,6 +40,8 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("loader.num_workers", 1),
     ("link.gb_per_s", float("inf")),
     ("ddp.comm_hook", "bf16"),
+    ("precision.autocast", "bf16"),
+    ("optimizer.fused", True),
 )
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
@@ -108,9 +111,10 @@ class Ground:
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
+        assumptions = assumed(self.model, changes, self.traced)
         why = self.why_only_a_bound(changes)
         if why:
-            return Prediction.only(why, changes=dict(changes), low_ns=low_ns)
+            return Prediction.only(why, changes=dict(changes), low_ns=low_ns, assumptions=assumptions)
         figures = {
             "global_batch": None if other.samples is None else round(other.samples),
             "ns_per_sample": None if other.samples is None else (self.step_ns + difference) / other.samples,
@@ -123,15 +127,22 @@ class Ground:
             step_ns=max(0, round(self.step_ns + difference)),
             low_ns=low_ns,
             high_ns=max(0, round(self.step_ns + max([difference, *others]) + self.slack_ns)),
+            assumptions=assumptions,
         )
+
+    @property
+    def traced(self) -> bool:
+        """Whether the measured step is a traced one: no other was recorded."""
+        return self.measured.step.basis != "unprofiled"
 
     def why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
         """Why no more is known of these changes; empty where it is."""
         error = max(self.error_share, self.held_out_share)
         if error > WORST_ERROR:
-            return f"the unchanged replay misses the measured step by {error:.0%}: only a bound can be told"
+            return f"the unchanged replay misses the measured step by {100 * error:.0f} %: only a bound can be told"
         only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
-        return f"of {', '.join(only)} the model tells only what could be saved at most" if only else ""
+        named = f"of {' and '.join(only)} " if len(changes) > 1 else ""
+        return f"{named}the model tells only what could be saved at most" if only else ""
 
     def _difference(self, model: Model, changes: Mapping[str, Value]) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step."""
@@ -165,7 +176,7 @@ class Ground:
         return WhatIf(
             dptune=__version__,
             measured_ns=self.step_ns,
-            traced=self.measured.step.basis != "unprofiled",
+            traced=self.traced,
             replayed_ns=round(self.replayed_ns),
             error_share=self.error_share,
             held_out_share=self.held_out_share,
@@ -192,7 +203,7 @@ class Predictor:
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
-        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= ON_A_GPU.keys():
+        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= TOLD_OF_GPUS:
             raise Missing("no step model of a GPU tells of it")  # and is not built in vain: a large trace takes long
         try:
             return self._laid().predict(changes)

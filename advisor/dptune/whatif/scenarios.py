@@ -8,14 +8,19 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from dptune.knobs import Knob, knob
+from dptune.whatif.topology import ALGORITHMS, RING
 
 _ALL = (
     Knob("link.alpha_us", float, "us", None, "same", "latency of an all-reduce of no bytes", "", least=0.0),
     Knob("link.gb_per_s", float, "GB/s", None, "same", "message bytes of an all-reduce per second", "", least=1e-6),
     Knob("world_size", int, "ranks", None, "same", "ranks of the run, each with the batch it has", "", least=2),
-    Knob("allreduce.algorithm", str, "", "ring", "same", "how many ranks reduce together", "", ("ring", "tree")),
+    Knob("nodes", int, "nodes", 1, "same", "over which the ranks are spread evenly", "", least=1),
+    Knob("allreduce.algorithm", str, "", RING, "same", "how many ranks reduce together", "", ALGORITHMS),
+    Knob("link.between_alpha_us", float, "us", None, "same", "latency from node to node", "", least=0.0),
+    Knob("link.between_gb_per_s", float, "GB/s", None, "same", "what a node sends to others", "", least=1e-6),
     Knob("host.times", float, "", 1.0, "same", "what the host does takes so many times as long", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "what is computed takes so many times as long", "", least=0.0),
+    Knob("fsdp.prefetch", bool, "", False, "same", "parameters are gathered before they are waited for", ""),
     Knob("syncs.removed", bool, "", False, "same", "no call of the host waits for its device", ""),
     Knob("straggler.removed", bool, "", False, "same", "all ranks compute as the median of them does", ""),
 )

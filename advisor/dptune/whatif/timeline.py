@@ -12,7 +12,7 @@ while exchanges were in flight. So much shorter those parts are taken to be with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +41,8 @@ class Timeline:
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
     `operators` is how many a step runs in its passes, the median. `slowdown`: how many times as long backward passes
-    compute while an exchange is in flight; the steps are without it.
+    compute while an exchange is in flight; the steps are without it. `others` are the exchanges of a step outside of
+    backward passes, `others_ns` what they take; medians.
     """
 
     steps: tuple[RankStep, ...]
@@ -49,6 +50,8 @@ class Timeline:
     copy_ns: float
     operators: float
     slowdown: float
+    others: float = 0.0
+    others_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,18 @@ class _Rank:
         lost = max(0.0, float(np.median(lasted)) - computed_ns)
         return flew / max(flew - lost, flew / _MOST_SLOWDOWN) if flew else 1.0
 
+    def others(self, steps: Sequence[Step], found: Mapping[int, Sequence[_Backward]]) -> dict[str, float]:
+        """What is in flight in the steps outside of their backward passes: how many, and how long."""
+        counts, lengths = [], []
+        for step in steps:
+            flown = self._within(self.flights, step.start_ns, step.end_ns)
+            for one in found[step.number]:
+                begun = self.columns.ts_ns[flown]
+                flown = flown[(begun < one.began_ns) | (begun >= one.resumed_ns)]
+            counts.append(len(flown))
+            lengths.append(Intervals.union(self.columns.ts_ns[flown], self.columns.ends(flown)).total_ns)
+        return {"others": float(np.median(counts)), "others_ns": float(np.median(lengths))}
+
     def _within(self, rows: Ints, start_ns: int, end_ns: int) -> Ints:
         """Rows that begin in [start, end), in order of time."""
         ts = self.columns.ts_ns[rows]
@@ -220,6 +235,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         copy_ns=float(np.median(copied)) / max(1, synchronised),
         operators=rank.operators([found[step.number] for step in steps]),
         slowdown=slowdown,
+        **rank.others(steps, found),
     )
 
 

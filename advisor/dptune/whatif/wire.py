@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most of it
-
 
 @dataclass(frozen=True)
 class Link:
@@ -23,14 +21,6 @@ class Link:
     def alone_ns(self, size: float) -> float:
         """What a collective of so many bytes takes with the link to itself."""
         return self.alpha_ns + size / self.bytes_per_ns
-
-    def in_a_ring(self, before: int, ranks: int) -> Link:
-        """That of more ranks: a ring has (n - 1) times the latency of a pair, and moves 2 (n - 1) / n of the bytes.
-
-        Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms", J. Parallel Distrib. Comput. 69 (2009).
-        """
-        share = (2 * (ranks - 1) / ranks) / (2 * (before - 1) / before)
-        return Link(self.alpha_ns * (ranks - 1) / (before - 1), self.bytes_per_ns / share, self.lanes)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
-from dptune.whatif.wire import MOST_TIMES, Link
+from dptune.whatif.topology import TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.wire import Link
 
 Changing = Callable[[Program, Value], Program]
 _OF_THE_LOADER = (
@@ -17,15 +18,19 @@ _OF_THE_LOADER = (
     "loader.persistent_workers",
     "loader.pin_memory",
 )
+_KERNELS = (Kind.COMPUTE, Kind.FP32, Kind.UPDATE)
 _HALVED = ("float", "float32", "fp32")
 
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
+    if not settings.keys().isdisjoint(TOPOLOGY):
+        program = _topology(program, settings)
     order = [*CHANGES, *settings]
-    for name, value in sorted(settings.items(), key=lambda one: order.index(one[0])):
+    rest = [one for one in settings.items() if one[0] not in TOPOLOGY]
+    for name, value in sorted(rest, key=lambda one: order.index(one[0])):
         if name in bounded({name: value}):
-            program = _times(program, (Kind.INPUT,), 0.0)
+            program = BOUNDS[name](program)
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         else:
@@ -34,8 +39,8 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
-    """Those of the changes of which it is told only what they could save at most: all waiting for batches."""
-    return [name for name, value in settings.items() if name in _OF_THE_LOADER and value]
+    """Those of the changes of which it is told only what they could save at most."""
+    return [name for name, value in settings.items() if name in BOUNDS and value is not False]
 
 
 def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:
@@ -103,24 +108,21 @@ def _comm_hook(program: Program, value: Value) -> Program:
     return _messages(program, times)
 
 
-def _world_size(program: Program, value: Value) -> Program:
-    """What is exchanged goes round a ring of so many ranks; those that were read stand for the others."""
-    before, ranks = program.world_size, int(value or 0)
-    if before < 2:
-        raise Missing("one rank exchanges nothing")
-    if not 2 <= ranks <= MOST_TIMES * before:
-        raise Missing(f"the model tells of 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times those of the run")
-    told = _relinked(program, _link(program).in_a_ring(before, ranks))
+def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
+    """Those ranks that were read stand for the others."""
+    before = program.world_size
+    ranks = ranks_asked(settings, before)
+    told = _relinked(program, relinked(_link(program), before, settings))
     samples = None if program.samples is None else program.samples * ranks / before
     return replace(told, samples=samples, world_size=ranks)
 
 
 def _host(program: Program, value: Value) -> Program:
-    return _times(program, (Kind.HOST, Kind.LAUNCH), float(value or 0))
+    return _times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), float(value or 0))
 
 
 def _compute(program: Program, value: Value) -> Program:
-    return _times(program, (Kind.COMPUTE,), float(value or 0))
+    return _times(program, _KERNELS, float(value or 0))
 
 
 def _no_sync_calls(program: Program, value: Value) -> Program:
@@ -128,9 +130,44 @@ def _no_sync_calls(program: Program, value: Value) -> Program:
     return _edges(program, lambda edge: None if edge.kind == Kind.SYNC else edge) if value else program
 
 
+def _no_loader(program: Program) -> Program:
+    return _times(program, (Kind.INPUT,), 0.0)
+
+
+def _no_updates(program: Program) -> Program:
+    """Neither the optimizer's kernels take time, nor the host as it launches them."""
+    if not any(edge.kind == Kind.UPDATING for own in program.edges for edge in own):
+        raise Missing("the trace does not say when the optimizer steps")
+    return _times(program, (Kind.UPDATE, Kind.UPDATING), 0.0)
+
+
+def _no_fp32(program: Program) -> Program:
+    """Kernels that multiply matrices or convolve in fp32 take no time."""
+    return _times(program, (Kind.FP32,), 0.0)
+
+
+def _half_precision(program: Program) -> Program:
+    """They take no time, and the other kernels half of theirs: they move half of the bytes."""
+    return _times(_no_fp32(program), _KERNELS, 0.5)
+
+
+def _gathered_ahead(program: Program) -> Program:
+    """All-gathers take no time, nor do collectives of which not all ranks were read: those may be such."""
+    gathers = _messages(program, lambda one: 0.0 if one.kind == "all_gather" else 1.0)
+    return _times(gathers, (Kind.WAIT,), 0.0)
+
+
+BOUNDS: dict[str, Callable[[Program], Program]] = {
+    **dict.fromkeys(_OF_THE_LOADER, _no_loader),
+    "precision.float32_matmul": _no_fp32,
+    "precision.autocast": _half_precision,
+    "cudnn.allow_tf32": _no_fp32,
+    "optimizer.fused": _no_updates,
+    "optimizer.foreach": _no_updates,
+    "fsdp.prefetch": _gathered_ahead,
+}
 # In the order in which they are made: another link is that of all ranks there are then, and messages are halved last.
 CHANGES: dict[str, Changing] = {
-    "world_size": _world_size,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "ddp.comm_hook": _comm_hook,
@@ -138,3 +175,4 @@ CHANGES: dict[str, Changing] = {
     "compute.times": _compute,
     "syncs.removed": _no_sync_calls,
 }
+TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY})

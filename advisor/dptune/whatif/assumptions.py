@@ -1,0 +1,55 @@
+"""What a prediction takes for granted, in words, by the changes that it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dptune.knobs import Value
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.model import StepModel
+from dptune.whatif.topology import TOPOLOGY
+
+_SIZES = "exchanges of other sizes take what the link's fit says"
+_EVERYWHERE = {
+    "link.": "an exchange takes its latency and its bytes at the link's rate; nothing else is on the link",
+    "world_size": "further ranks compute as those recorded do, over links like the one measured",
+    "nodes": "ranks are spread evenly over nodes; the link measured is that within one, and those of a node share its "
+    "link to others",
+    "allreduce.": "the algorithm takes the hops and bytes of its formula, and what was measured is a ring",
+}
+_ON_CPUS = {
+    "ddp.bucket": _SIZES,
+    "ddp.first_bucket": _SIZES,
+    "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
+    "ddp.comm_hook": f"a cast takes what copying a bucket back into gradients takes; {_SIZES}",
+    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores",
+    "loader.batch_size": "calling an operator takes 1.5 us whatever it computes; all else of a pass grows with it",
+    "straggler.": "every rank takes the median over ranks, of each part of a step",
+}
+_ON_GPUS = {
+    "ddp.comm_hook": "casts are free on a GPU",
+    "host.": "calls keep their order, and the devices wait for the same of them",
+    "syncs.": "nothing that the script does depends on what it waited for",
+}
+# Changes of what exchanges that the model does not move would take, too.
+_OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
+
+
+def assumed(model: StepModel | Program, changes: Mapping[str, Value], traced: bool) -> list[str]:
+    """The sentences, in order, without a full stop. `traced`: the measured step is a traced one."""
+    return list(dict.fromkeys(_sentences(model, changes, traced)))
+
+
+def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced: bool) -> Iterator[str]:
+    known = {**_EVERYWHERE, **(_ON_GPUS if isinstance(model, Program) else _ON_CPUS)}
+    for name in changes:
+        yield from (words for begin, words in known.items() if name.startswith(begin))
+    if isinstance(model, Program):
+        if not traced:
+            yield "what a change does to the traced step it does to the step without the profiler, in proportion"
+        return
+    if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
+        took = f"{model.others_ns / 1e6:.1f} ms"
+        yield f"{model.others} exchanges of a step outside of backward passes stay as they are ({took})"
+    if "ddp.comm_hook" in changes and model.dtype is None:
+        yield "gradients are of float32: the recording does not say"

@@ -1,0 +1,51 @@
+"""What predictions say that they take for granted."""
+
+import pytest
+
+from dptune.knobs import KNOBS
+from dptune.whatif.assumptions import assumed
+from dptune.whatif.buckets import Caps
+from dptune.whatif.changes import CHANGES
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.model import Pass, RankStep, StepModel
+from dptune.whatif.wire import Link
+
+STEP = RankStep((Pass(0.0, 100.0, 60.0, (50.0,)),), 50.0)
+PLAIN = {"gradient_bytes": (60,), "caps": Caps((100,)), "link": Link(0, 1.0), "dtype": "float32"}
+GPU = Program([], [], [], [], None, 2)
+
+
+def on_cpus(**more):
+    return StepModel({0: [STEP], 1: [STEP]}, **{**PLAIN, **more})
+
+
+@pytest.mark.parametrize("name", sorted(set(CHANGES) & set(KNOBS)))
+def test_every_prediction_says_what_it_takes_for_granted(name):
+    assert assumed(on_cpus(), {name: 1}, traced=False)
+
+
+def test_each_sentence_once():
+    (only,) = assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0, "ddp.first_bucket_mb": 1.0}, traced=False)
+    assert only == "exchanges of other sizes take what the link's fit says"
+
+
+def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
+    model = on_cpus(others=3, others_ns=2e6)
+    stays = "3 exchanges of a step outside of backward passes stay as they are (2.0 ms)"
+    for name in ("link.gb_per_s", "world_size", "straggler.removed"):
+        assert stays in assumed(model, {name: 2}, traced=False)
+        assert stays not in assumed(on_cpus(), {name: 2}, traced=False)
+    assert stays not in assumed(model, {"ddp.no_sync": True}, traced=False)
+
+
+def test_gradients_of_an_unknown_type():
+    unsaid = "gradients are of float32: the recording does not say"
+    assert unsaid in assumed(on_cpus(dtype=None), {"ddp.comm_hook": "fp16"}, traced=False)
+    assert unsaid not in assumed(on_cpus(), {"ddp.comm_hook": "fp16"}, traced=False)
+
+
+def test_a_gpu_is_told_of_in_traced_time():
+    scaled = "what a change does to the traced step it does to the step without the profiler, in proportion"
+    assert scaled in assumed(GPU, {"host.times": 0.5}, traced=False)
+    assert scaled not in assumed(GPU, {"host.times": 0.5}, traced=True)
+    assert "casts are free on a GPU" in assumed(GPU, {"ddp.comm_hook": "bf16"}, traced=True)
