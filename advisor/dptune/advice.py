@@ -78,8 +78,13 @@ class Saving(Model):
     high_us_per_sample: float | None = None
     global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
     predicted_share: float | None = Field(None, description="the share that is predicted; null for a bound")
+    unpredicted: str | None = Field(None, description="of a bound: why no prediction stands in its place")
     basis: Basis
     how: str = Field(description="one sentence: how the figures were come by")
+
+    def without_prediction(self, why: str) -> Saving:
+        """The bound, with why there is no prediction."""
+        return self.model_copy(update={"unpredicted": why})
 
     @model_validator(mode="after")
     def _ordered(self) -> Saving:

@@ -122,8 +122,8 @@ class RunView:
         """What the changes would save: as replayed, or the bound where the run has no model that tells."""
         try:
             return self.predict(changes)
-        except Missing:
-            return bound
+        except Missing as lack:
+            return bound.without_prediction(lack.reason)
 
 
 class RuleModule(Protocol):

@@ -111,6 +111,8 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
         yield from labelled("" if number_of else "Evidence", _evidence(evidence), width, indent=indent)
     if one.saves:
         yield from labelled(_HOW[one.saves.basis], one.saves.how, width, indent=indent)
+        if one.saves.unpredicted:
+            yield from labelled("Predicted", f"no: {one.saves.unpredicted}", width, indent=indent)
     yield from labelled("How sure", one.confidence, width, indent=indent)
     yield from labelled("Learning", _learning(one), width, indent=indent)
     if one.verify:

@@ -258,8 +258,8 @@ def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> 
         then = [change.model_copy(update={"then": cap}) for change in changes]
         try:
             tried.append((run.predict(then), cap, then))
-        except Missing:
-            tried = []
+        except Missing as lack:
+            tried, bound = [], bound.without_prediction(lack.reason)
             break
     if not tried:
         return _Found(float(changes[0].then or LEAST_CAP_MIB), changes, bound, [])
