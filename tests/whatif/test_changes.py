@@ -55,10 +55,18 @@ def test_a_pass_without_its_exchange_is_without_its_hooks():
 
 
 def test_a_hook_of_16_bits_moves_half_and_casts_twice():
-    """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50."""
+    """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50.
+
+    Those of fp16 are 15 numbers that take 1 ns more each.
+    """
     before = model(step(one()), step(one()), copy_ns_per_byte=0.1)
     assert step_ns(before) == pytest.approx(266)
-    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(248)
+    assert step_ns(changed(before, {"ddp.comm_hook": "bf16"})) == pytest.approx(248)
+    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(248 + 15)
+    slower = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": 0.5})  # 60 on the wire instead of 30
+    assert step_ns(slower) == pytest.approx(248 + 30 + 15)
+    at_once = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": float("inf")})
+    assert step_ns(at_once) == pytest.approx(100 + 60 + 6 + 12 + 50)  # its compute ends at 160, and the cast
 
 
 LOADING = Loading(batch=8, workers=0, prepare_ns=400.0, computing=0.0, cores_per_rank=1.0)

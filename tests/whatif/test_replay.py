@@ -183,3 +183,24 @@ def test_no_rate_is_too_quick_to_end():
     """Late in a run, where what is left takes less than a clock of 64 bits can tell."""
     for rate in (1e18, float("inf")):
         assert ends([1e9, 1e9, 1e9], [4, 1e9, 8], Link(0, rate, lanes=2)) == pytest.approx([1e9] * 3)
+
+
+def test_an_exchange_beside_compute_is_slowed():
+    """Half as quick while both compute: from 110 to 160 it moves 25, then the last 5 till 165; the second till 195."""
+    a = RankStep((one_pass([10, 50], 60),), 50)
+    model = StepModel({0: [a], 1: [a]}, (30, 30), Caps((1,)), Link(0, 1.0), beside=2.0)
+    assert step_ns(model) == pytest.approx(195 + 50)
+
+
+def test_an_exchange_is_slowed_less_where_only_some_compute():
+    """From 160 to 200 only one does, so two thirds as quick: the 5 left take 7.5, the next 30 have 25 / 3 left."""
+    a, b = (RankStep((one_pass([10, 50], backward),), 50) for backward in (60, 100))
+    model = StepModel({0: [a], 1: [b]}, (30, 30), Caps((1,)), Link(0, 1.0), beside=2.0)
+    assert step_ns(model) == pytest.approx(200 + 25 / 3 + 50)
+
+
+def test_latency_is_slowed_too():
+    """10 of it from 110 on at half the speed till 130; then 60 bytes, 15 of them till 160, the other 45 till 205."""
+    a = RankStep((one_pass([10, 10], 60),), 50)
+    model = StepModel({0: [a], 1: [a]}, (30, 30), Caps((100,)), Link(10, 1.0), beside=2.0)
+    assert step_ns(model) == pytest.approx(205 + 50)

@@ -75,7 +75,8 @@ class StepModel:
     `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting an exchange
     takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
-    `slowdown`: how many times as long backward passes compute while an exchange is in flight.
+    `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
+    as long an exchange takes while every rank computes; less so where some do.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `fixed_share` is the part of forward and backward that does not grow with the batch. `dtype` is that of
     all gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as
@@ -91,6 +92,7 @@ class StepModel:
     prepare_ns_per_byte: float = 0.0
     wire_share: float = 1.0
     slowdown: float = 1.0
+    beside: float = 1.0
     supply_ns: Mapping[int, float] = field(default_factory=dict)
     fixed_share: float = 0.0
     loading: Loading | None = None

@@ -1,7 +1,8 @@
 """A step model -> how long its steps take: the passes of all ranks, and the buckets between them, in order of time.
 
 A bucket goes out once its last gradient is ready on every rank; starting its exchange takes the thread that computes a
-while, which delays all gradients after it, and as long as one is in flight backward passes compute more slowly. After
+while, which delays all gradients after it, and as long as one is in flight backward passes compute more slowly, and it
+moves more slowly while ranks compute. After
 its own compute a rank waits for the buckets in order, and copies each back; then it goes on with the optimizer. So the
 ranks meet in each step, and who computes longer makes all wait.
 """
@@ -124,10 +125,12 @@ def _exchanged(ranks: Sequence[_Computing], base: float, sizes: Sequence[float],
     asked = over = 0
     while over < len(sizes) or any(len(rank.reached) < len(rank.left) for rank in ranks):
         slowdown = model.slowdown if wire.busy else 1.0
-        now = min(wire.upcoming(), *(rank.upcoming(slowdown) for rank in ranks))
+        computing = sum(len(rank.reached) < len(rank.left) for rank in ranks) / len(ranks)
+        speed = 1 / (1 + (model.beside - 1) * computing)
+        now = min(wire.upcoming(speed), *(rank.upcoming(slowdown) for rank in ranks))
         for rank in ranks:
             rank.move(now, slowdown)
-        for number in wire.move(now):
+        for number in wire.move(now, speed):
             ended[number] = now
             over += 1
         while asked < len(sizes) and all(len(rank.reached) > asked for rank in ranks):

@@ -42,7 +42,7 @@ class Timeline:
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
     `operators` is how many a step runs in its passes, the median. `slowdown`: how many times as long backward passes
     compute while an exchange is in flight; the steps are without it. `others` are the exchanges of a step outside of
-    backward passes, `others_ns` what they take; medians.
+    backward passes, `others_ns` what they take; medians. `durations_ns` is how long each step took.
     """
 
     steps: tuple[RankStep, ...]
@@ -52,6 +52,7 @@ class Timeline:
     slowdown: float
     others: float = 0.0
     others_ns: float = 0.0
+    durations_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         operators=rank.operators([found[step.number] for step in steps]),
         slowdown=slowdown,
         **rank.others(steps, found),
+        durations_ns=tuple(step.end_ns - step.start_ns for step in steps),
     )
 
 

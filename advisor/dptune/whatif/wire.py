@@ -25,14 +25,17 @@ class Link:
 
 @dataclass
 class _Flight:
-    """A collective under way: its bytes begin to move at a moment, and so many are left of them."""
+    """A collective under way: what is left of its latency, and of its bytes."""
 
-    moves_at: float
+    waits: float
     left: float
 
 
 class Wire:
-    """A link from a moment on, ns. Collectives are told apart by numbers."""
+    """A link from a moment on, ns. Collectives are told apart by numbers.
+
+    `speed`, as which everything on it goes on until the next moment, is a share of what the link can do.
+    """
 
     def __init__(self, link: Link, now: float) -> None:
         self._link, self._now = link, now
@@ -49,21 +52,24 @@ class Wire:
         self._asked.append((number, size))
         self._begin()
 
-    def upcoming(self) -> float:
+    def upcoming(self, speed: float = 1.0) -> float:
         """The next moment at which the link has something else to do; infinity where it has nothing."""
-        moments = [self._over_at(one) if one.moves_at <= self._now else one.moves_at for one in self._flying.values()]
-        return min(moments, default=float("inf"))
+        return min((self._over_at(one, speed) for one in self._flying.values()), default=float("inf"))
 
-    def move(self, to: float) -> list[int]:
+    def move(self, to: float, speed: float = 1.0) -> list[int]:
         """Go on to a moment, at most the upcoming one. Returns the collectives that end there."""
-        moving = {number: one for number, one in self._flying.items() if one.moves_at <= self._now}
-        ended = [number for number, one in moving.items() if self._over_at(one) <= to]
-        moved = (to - self._now) * self._rate()
-        for number, one in moving.items():
-            if number in ended:
-                del self._flying[number]
+        went, moved = (to - self._now) * speed, (to - self._now) * speed * self._rate()
+        ended = []
+        for number, one in self._flying.items():
+            there = self._over_at(one, speed) <= to
+            if one.waits:
+                one.waits = 0.0 if there else one.waits - went
+            elif there:
+                ended.append(number)
             else:
                 one.left -= moved
+        for number in ended:
+            del self._flying[number]
         self._now = to
         self._begin()
         return ended
@@ -71,11 +77,12 @@ class Wire:
     def _begin(self) -> None:
         while self._asked and len(self._flying) < self._link.lanes:
             number, size = self._asked.popleft()
-            self._flying[number] = _Flight(self._now + self._link.alpha_ns, size)
+            self._flying[number] = _Flight(self._link.alpha_ns, size)
 
     def _rate(self) -> float:
-        moving = sum(one.moves_at <= self._now for one in self._flying.values())
+        moving = sum(not one.waits for one in self._flying.values())
         return self._link.bytes_per_ns / max(1, moving)
 
-    def _over_at(self, one: _Flight) -> float:
-        return self._now + one.left / self._rate()
+    def _over_at(self, one: _Flight, speed: float) -> float:
+        """When its latency is over, or else its bytes."""
+        return self._now + (one.waits or one.left / self._rate()) / speed

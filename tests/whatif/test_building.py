@@ -1,0 +1,27 @@
+"""How an exchange is slowed beside compute, from traced steps by hand (as in test_replay.py)."""
+
+import pytest
+
+from dptune.runfile.facts import DdpFacts
+from dptune.whatif.building import ALL, Recorded
+from dptune.whatif.model import Pass, RankStep
+from dptune.whatif.timeline import Timeline
+from dptune.whatif.wire import Link
+
+STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),), 50.0)
+DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_order=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("took_ns", "beside"),
+    [
+        (220, 1.0),  # it moves from 110 to 140, and from 150 to 180: 230 without compute beside it
+        (230, 1.0),
+        (245, 2.0),
+        (10_000, 8.0),  # more than an exchange beside compute could be slowed
+    ],
+)
+def test_as_much_as_traced_steps_took_longer(took_ns, beside):
+    both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(took_ns, took_ns)))
+    recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None)
+    assert recorded._traced(ALL, (30, 30)).beside == pytest.approx(beside, rel=0.03)
