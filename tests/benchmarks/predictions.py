@@ -27,7 +27,7 @@ from wired import DPTUNE, FAST, SLOW, recorded, settle, shaped, swept, verified
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
-WINDOWS = ("--warmup", "5", "--unprofiled", "100", "--lean", "8", "--rich", "0")
+WINDOWS = ("--warmup", "5", "--unprofiled", "100", "--lean", "20", "--rich", "0")
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
 

@@ -3,7 +3,11 @@
 A prediction is the measured step plus what the replay says the changes add or save. Its interval spans that difference
 over what the link may be (the low and high of its fit), what part of the compute does not grow with the batch, backward
 passes that no exchange slows, and either half of the recorded steps, and is widened by what the unchanged replay is
-off, and by how well the measured step is known.
+off and by how well the measured step is known, which have nothing to do with each other: the root of their squares.
+
+So made, 22 of 25 intervals held the step that was measured then, and were 11 % of it wide (recordings of 40 unprofiled
+and 20 traced steps of two scripts on three wires); with the sum in place of the root 24, and 13 %; with everything
+under one root 20, and 9 %.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import hypot
 from statistics import mean, median, stdev
 
 from dptune import __version__
@@ -43,6 +48,8 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("precision.autocast", "bf16"),
     ("optimizer.fused", True),
 )
+ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
+MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
 
@@ -82,7 +89,7 @@ class Ground:
             replayed_ns=replayed,
             error_share=abs(replayed - step) / step,
             held_out_share=mean(_missed(recorded, half) for half in (0, 1)),
-            slack_ns=abs(replayed - step) + unsure_ns([unprofiled(facts) for facts in run.facts.values()]),
+            slack_ns=hypot(replayed - step, unsure_ns([unprofiled(facts) for facts in run.facts.values()])),
             measured=measured,
         )
 
@@ -139,10 +146,14 @@ class Ground:
         """Why no more is known of these changes; empty where it is."""
         error = max(self.error_share, self.held_out_share)
         if error > WORST_ERROR:
-            return f"the unchanged replay misses the measured step by {100 * error:.0f} %: only a bound can be told"
+            missed = f"the unchanged replay misses the measured step by {100 * error:.0f} %: only a bound can be told"
+            return f"{missed}; {MORE_STEPS}" if self._has_few_steps() else missed
         only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"of {' and '.join(only)} " if len(changes) > 1 else ""
         return f"{named}the model tells only what could be saved at most" if only else ""
+
+    def _has_few_steps(self) -> bool:
+        return isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
 
     def _difference(self, model: Model, changes: Mapping[str, Value]) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step."""
