@@ -1,8 +1,9 @@
 """Show the report of a small run that comes with dptune, or record it anew.
 
 Without options: the report of a recorded 2-rank training that is packaged with dptune; it needs no torch.
-With --record the same training script is run here first: DistributedDataParallel over gloo on this machine's CPU, in
-under a minute. --fault plants one of four faults for the report to find.
+Its advice is predicted, and was proven: what the change gave when it was run stands beside what was promised.
+With --record the same training script is run here first: DistributedDataParallel over gloo on this machine's CPU, and
+the link between its ranks is measured, in under a minute. --fault plants one of four faults for the report to find.
 
 examples:
   dptune demo
@@ -24,7 +25,9 @@ FAULTS = {
     "accumulation-without-no-sync": "--width 512 --layers 4 --batch 128 --accumulate 4",
     "none": "--width 384 --layers 3 --batch 2048",
 }
-PACKAGED = "tiny-buckets"
+PACKAGED = "accumulation-without-no-sync"
+_WINDOWS = {"unprofiled": 40, "lean": 8, "rich": 1}
+_SIZES = [4**power * 1024 for power in range(1, 8)]  # 4 KiB to 16 MiB
 _DEMO = Path(__file__).parents[1] / "demo"
 
 
@@ -73,19 +76,31 @@ def _then(recorded: bool, folder: Path) -> str:
 
 
 def _record(fault: str, python: str | None) -> Path:
-    from dptune.capture import epilogue, interpreter, launch, recording
+    from dptune.capture import epilogue, interpreter, launch, links, recording
     from dptune.capture.options import Options
     from dptune.capture.torchrun import Torchrun
+    from dptune.measure.exchange.links import fitted
+    from dptune.runfile import form
+    from dptune.runfile.links import LINKS_JSON
     from dptune.runfile.record import Schedule
 
     chosen = interpreter.choose(python)
     script = Path("dptune-runs") / "demo" / "train.py"
     script.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_DEMO / "train.py", script)
-    print(f"dptune: dptune profile --nproc-per-node 2 --lean 4 --rich 1 {script} {FAULTS[fault]}", file=sys.stderr)
+    windows = " ".join(f"--{name} {steps}" for name, steps in _WINDOWS.items())
+    print(f"dptune: dptune profile --nproc-per-node 2 {windows} {script} {FAULTS[fault]}", file=sys.stderr)
     words = launch.Script(str(script), tuple(FAULTS[fault].split()))
-    started = launch.under_torchrun(words, chosen, Torchrun(nproc_per_node=2))
-    made = recording.record(started, Options(schedule=Schedule(lean=4, rich=1)))
+    ranks = Torchrun(nproc_per_node=2)
+    made = recording.record(launch.under_torchrun(words, chosen, ranks), Options(schedule=Schedule(**_WINDOWS)))
     for line in epilogue.lines(made):
         print(f"dptune: {line}", file=sys.stderr)
+    if not made.complete:
+        return made.folder
+    kept = made.folder / LINKS_JSON
+    print(f"dptune: dptune links --nproc-per-node 2 --kinds all_reduce --max-size 16m -o {kept}", file=sys.stderr)
+    asked = links.Asked(("all_reduce",), _SIZES, "", repeats=7, seconds=20.0, timeout_s=60.0)
+    record = links.sweep(launch.under_torchrun(asked.script, chosen, ranks), asked, lambda *_: None)
+    if record is not None:
+        form.write(kept, fitted(record))
     return made.folder
