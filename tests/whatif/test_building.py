@@ -2,8 +2,8 @@
 
 import pytest
 
-from dptune.runfile.facts import DdpFacts
-from dptune.whatif.building import ALL, Recorded
+from dptune.runfile.facts import DdpFacts, LoaderFacts
+from dptune.whatif.building import ALL, Recorded, _epoch
 from dptune.whatif.model import Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
@@ -25,3 +25,17 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
     both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(took_ns, took_ns)))
     recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None)
     assert recorded._traced(ALL, (30, 30)).beside == pytest.approx(beside, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("facts", "batches"),
+    [
+        ({"dataset_samples": 100, "batch_size": 16}, 7),
+        ({"dataset_samples": 100, "batch_size": 16, "drop_last": True}, 6),
+        ({"dataset_samples": 100, "batch_size": 16, "distributed_sampler": True}, 4),  # 50 of each rank
+        ({"dataset_samples": 10, "batch_size": 16, "drop_last": True}, 1),
+        ({"batch_size": 16}, None),
+    ],
+)
+def test_batches_of_an_epoch(facts, batches):
+    assert _epoch(LoaderFacts(**facts), 2) == batches

@@ -1,5 +1,7 @@
 """Changes of a step model, each with figures by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.knobs import KNOBS
@@ -78,6 +80,18 @@ def test_workers_prepare_batches_side_by_side():
     assert step_ns(before) == pytest.approx(660)
     assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(400)
     assert step_ns(changed(before, {"loader.num_workers": 2})) == pytest.approx(260)
+
+
+def test_an_epoch_begins_without_batches():
+    """Two workers as above: 260. In every 8th the first takes 400 ns; and to start both of them 30 ms each."""
+    short = replace(LOADING, epoch=8)
+    passes = one(loader=400.0, ready=(10.0, 50.0))
+    before = model(step(passes), step(passes), loading=short)
+    kept = {"loader.num_workers": 2, "loader.persistent_workers": True}
+    assert bounded(kept) == []
+    assert step_ns(changed(before, kept)) == pytest.approx(260 + 400 / 8)
+    assert step_ns(changed(before, {"loader.num_workers": 2})) == pytest.approx(260 + 400 / 8 + 2 * 30e6 / 8)
+    assert bounded({"loader.persistent_workers": True}) == ["loader.persistent_workers"]
 
 
 def test_workers_that_compute_share_the_cores():

@@ -26,8 +26,9 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     if not settings.keys().isdisjoint(TOPOLOGY):
         model = _topology(model, settings)
     rest = [one for one in settings.items() if one[0] not in TOPOLOGY]
-    for name, value in sorted(rest, key=lambda one: (one[0] != _FIRST, one[0] == _LAST)):
-        if bounded({name: value}):
+    only = bounded(settings)
+    for name, value in sorted(rest, key=lambda one: (_FIRST.index(one[0]) if one[0] in _FIRST else 2, one[0] == _LAST)):
+        if name in only:
             model = BOUNDS[name](model)
         elif name in CHANGES:
             model = CHANGES[name](model, value)
@@ -38,11 +39,13 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes of which a model tells only what they could save at most."""
-    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value)]
+    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value, settings)]
 
 
-def _is_bounded(name: str, value: Value) -> bool:
+def _is_bounded(name: str, value: Value, settings: Mapping[str, Value]) -> bool:
     """Of a knob in BOUNDS: whether the value is the one that could save something."""
+    if name == _PERSISTENT:
+        return value is not False and _WORKERS not in settings
     return value == _POWERSGD if name in CHANGES else (value is False) == (name in _SAVES_WHEN_OFF)
 
 
@@ -92,7 +95,10 @@ def _comm_hook(model: StepModel, value: Value) -> StepModel:
 
 
 def _workers(model: StepModel, value: Value) -> StepModel:
-    """As many batches at once as there are workers; each computes on a core, as far as there are cores."""
+    """As many batches at once as there are workers; each computes on a core, as far as there are cores.
+
+    An epoch begins with none prepared, and with workers to start, unless they are kept.
+    """
     loading, workers = _loading(model), int(value or 0)
     if workers == loading.workers:
         return model
@@ -107,7 +113,14 @@ def _workers(model: StepModel, value: Value) -> StepModel:
     wanted = 1 + loading.computing * min(workers, passes * loading.prepare_ns / step)
     crowding = max(1.0, wanted / loading.cores_per_rank)
     slower = _computing(without, crowding)
-    return replace(slower, supply_ns={rank: one * crowding for rank, one in supply.items()})
+    starts = 0.0 if loading.persistent else workers * _WORKER_STARTS_NS
+    restart = (loading.prepare_ns * crowding + starts) / loading.epoch if loading.epoch else 0.0
+    return replace(slower, supply_ns={rank: one * crowding for rank, one in supply.items()}, restart_ns=restart)
+
+
+def _persistent(model: StepModel, value: Value) -> StepModel:
+    """Asked for together with workers, whose start it spares."""
+    return replace(model, loading=replace(_loading(model), persistent=bool(value)))
 
 
 def _batch(model: StepModel, value: Value) -> StepModel:
@@ -209,7 +222,8 @@ def _no_others(model: StepModel) -> StepModel:
 
 
 def _no_loader(model: StepModel) -> StepModel:
-    return replace(model, steps=_each_pass(model, lambda one: replace(one, loader_ns=0.0)), supply_ns={})
+    steps = _each_pass(model, lambda one: replace(one, loader_ns=0.0))
+    return replace(model, steps=steps, supply_ns={}, restart_ns=0.0)
 
 
 def _no_hooks(model: StepModel) -> StepModel:
@@ -254,13 +268,17 @@ CHANGES: dict[str, Changing] = {
     "ddp.no_sync": _no_sync,
     "ddp.comm_hook": _comm_hook,
     "loader.num_workers": _workers,
+    "loader.persistent_workers": _persistent,
     "loader.batch_size": _batch,
     "straggler.removed": _straggler,
     "compute.times": _compute,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
 }
-_POWERSGD = "powersgd"
+_POWERSGD, _WORKERS, _PERSISTENT = "powersgd", "loader.num_workers", "loader.persistent_workers"
+# To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,
+# Linux, fork).
+_WORKER_STARTS_NS = 30e6
 _HALVED, _FLOAT_BYTES = "float32", 4
 # What gloo takes for a float beyond half of the time of a 32-bit one (torch 2.13, two ranks on one host, messages of 1
 # and 4 MB: 1.0 to 1.4 ns of fp16, up to 0.5 of bf16).
@@ -279,4 +297,5 @@ BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
 }
 _SAVES_WHEN_OFF = frozenset({"ddp.broadcast_buffers"})
 # The topology and then the batch come first: what else is asked for is of the ranks and the batch that there are then.
-_FIRST, _LAST = "loader.batch_size", "ddp.comm_hook"  # which adds at the pace of the link that there is then
+_FIRST = ("loader.batch_size", _PERSISTENT)
+_LAST = "ddp.comm_hook"  # which adds at the pace of the link that there is then

@@ -58,7 +58,8 @@ class Loading:
     """How batches come: the batch of a rank, the processes that prepare them, and what one takes to prepare, ns.
 
     `prepare_ns` is None where workers prepare them already: how long one takes then is not seen. `computing` is the
-    part of it in which a core computes; `cores_per_rank` are those of its host that a rank may use.
+    part of it in which a core computes; `cores_per_rank` are those of its host that a rank may use. `epoch` is how many
+    batches a rank draws until the loader starts again, None if not known; `persistent`: whether workers outlive that.
     """
 
     batch: int
@@ -66,6 +67,8 @@ class Loading:
     prepare_ns: float | None
     computing: float
     cores_per_rank: float
+    epoch: int | None = None
+    persistent: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,10 @@ class StepModel:
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
-    recorded. `fixed_share` is the part of forward and backward that does not grow with the batch. `dtype` is that of
-    all gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as
-    recorded, part of what is computed, and take `others_ns`.
+    recorded. `restart_ns` is what it waits besides for each, because epochs begin without any. `fixed_share` is the
+    part of forward and backward that does not grow with the batch. `dtype` is that of all gradients, None if not known.
+    `others` are the exchanges of a step outside of backward passes: they stay as recorded, part of what is computed,
+    and take `others_ns`.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -94,6 +98,7 @@ class StepModel:
     slowdown: float = 1.0
     beside: float = 1.0
     supply_ns: Mapping[int, float] = field(default_factory=dict)
+    restart_ns: float = 0.0
     fixed_share: float = 0.0
     loading: Loading | None = None
     samples: float | None = None

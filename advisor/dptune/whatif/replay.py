@@ -55,7 +55,7 @@ def _started(rank: int, one: Pass, now: float, supplied: dict[int, float], model
     if every is None:
         return now + one.loader_ns + one.forward_ns
     supplied[rank] = max(supplied[rank] + every, now - every)  # workers do not prepare far ahead
-    return max(now, supplied[rank]) + one.forward_ns
+    return max(now, supplied[rank]) + model.restart_ns + one.forward_ns
 
 
 def _through(
