@@ -66,6 +66,16 @@ def test_no_workers(ask, make_measured, make_facts):
     assert (advice.severity, advice.confidence) == ("error", "high")
 
 
+def test_the_first_workers_are_to_be_kept(ask, make_measured, make_facts):
+    """Those that there are already were started by someone who could have."""
+    (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader(persistent_workers=False)])])
+    asked = [(change.knob, change.now, change.then) for change in advice.changes]
+    assert asked == [("loader.num_workers", 0, 3), ("loader.persistent_workers", False, True)]
+    few = make_facts(loaders=[loader(2, persistent_workers=False)])
+    (advice,) = ask("DP501", make_measured(wait_share=0.5), [few])
+    assert [change.knob for change in advice.changes] == ["loader.num_workers"]
+
+
 def test_cores_are_shared_between_the_ranks_of_a_host(ask, make_measured, make_facts):
     facts = [make_facts(loaders=[loader()], rank=rank, cores=4) for rank in range(2)]
     (advice,) = ask("DP501", make_measured(wait_share=0.9), facts)

@@ -18,8 +18,8 @@ Where n workers leave a wait of w, n / (1 - w) would keep up.
 
 `num_workers` of the DataLoader: as many workers as that takes and one to spare, within the cores that this rank may
 use (usable cores / ranks on the host; less those that a model on the CPU computes with). Where the training thread
-mostly sleeps while it waits, preparing a batch needs no core, and the cores are no limit. `persistent_workers=True`
-keeps the workers from starting anew each epoch.
+mostly sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers comes
+`persistent_workers=True`, which keeps them from starting anew each epoch.
 
 Where no core is free, make a batch cheaper: decode and resize once and store the result, transform whole batches, or
 move transforms to the device.
@@ -40,7 +40,8 @@ two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % save
 - torch.utils.data, "Single- and Multi-process Data Loading": https://pytorch.org/docs/stable/data.html
 - PyTorch performance tuning guide, on asynchronous data loading and augmentation:
   https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Measured with two gloo ranks on two cores: 2 workers instead of 0 ran 1.42 times as fast.
+- Measured with two gloo ranks on two cores: 2 workers instead of 0 ran 1.42 times as fast. With epochs of 8 batches, 4
+  workers that were not kept left a step of 72 ms at 40, half of it their start in each epoch.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
     high = longest if then is None else min(longest, 1 - (now or longest) / then)
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
+    if changes and loader and not now and loader.persistent_workers is False:
+        changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
     bound = run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it")
     yield Advice(
         rule=RULE.code,
