@@ -34,6 +34,7 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
         ({"dataset_samples": 100, "batch_size": 16, "drop_last": True}, 6),
         ({"dataset_samples": 100, "batch_size": 16, "distributed_sampler": True}, 4),  # 50 of each rank
         ({"dataset_samples": 10, "batch_size": 16, "drop_last": True}, 1),
+        ({"dataset_samples": 5, "batch_size": 1, "distributed_sampler": True, "drop_last": True}, 3),  # filled up to 6
         ({"batch_size": 16}, None),
     ],
 )

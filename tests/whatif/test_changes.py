@@ -91,7 +91,61 @@ def test_an_epoch_begins_without_batches():
     assert bounded(kept) == []
     assert step_ns(changed(before, kept)) == pytest.approx(260 + 400 / 8)
     assert step_ns(changed(before, {"loader.num_workers": 2})) == pytest.approx(260 + 400 / 8 + 2 * 30e6 / 8)
-    assert bounded({"loader.persistent_workers": True}) == ["loader.persistent_workers"]
+
+
+def test_starting_workers_is_in_the_way_also_where_batches_are_too_slow():
+    """One worker: a batch every 400, and none while it starts, which in 8 batches is 30 ms."""
+    short = replace(LOADING, epoch=8)
+    before = model(step(one(loader=400.0)), step(one(loader=400.0)), loading=short)
+    assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(400 + 30e6 / 8)
+
+
+def test_workers_that_are_there_or_are_not_cannot_be_kept_from_now_on():
+    none, some = (model(step(one()), step(one()), loading=replace(LOADING, workers=count)) for count in (0, 4))
+    for asked in ({"loader.persistent_workers": True}, {"loader.persistent_workers": True, "loader.num_workers": 0}):
+        with pytest.raises(Missing, match="workers that are not there"):
+            changed(none, asked)
+    with pytest.raises(Missing, match="how long workers take to start"):
+        changed(some, {"loader.persistent_workers": True, "loader.num_workers": 4})
+
+
+def test_epochs_of_larger_batches_and_of_more_ranks_are_shorter():
+    before = model(step(one()), step(one()), loading=replace(LOADING, epoch=8, sharded=True))
+    assert changed(before, {"loader.batch_size": 16}).loading.epoch == 4
+    assert changed(before, {"world_size": 8}).loading.epoch == 2
+    whole = model(step(one()), step(one()), loading=replace(LOADING, epoch=8))
+    assert changed(whole, {"world_size": 8}).loading.epoch == 8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"link.gb_per_s": 0.1, "loader.num_workers": 2},
+        {"precision.autocast": "bf16", "loader.num_workers": 2},
+        {"loader.prefetch_factor": 4, "loader.num_workers": 1},
+        {"ddp.gradient_as_bucket_view": True, "ddp.comm_hook": "bf16"},
+    ],
+)
+def test_in_whatever_order_they_are_asked_for(settings):
+    loading = Loading(batch=8, workers=0, prepare_ns=200.0, computing=1.0, cores_per_rank=1.0)
+    before = model(step(one(loader=200.0)), step(one(loader=200.0)), loading=loading, copy_ns_per_byte=0.1)
+    backwards = dict(reversed(settings.items()))
+    assert step_ns(changed(before, settings)) == step_ns(changed(before, backwards))
+
+
+def test_what_is_off_saves_nothing():
+    for name, value in {"precision.autocast": "off", "precision.float32_matmul": "highest"}.items():
+        assert bounded({name: value}) == []
+
+
+def test_exchanges_outside_of_passes_are_taken_off_where_they_are():
+    """4 passes, of which the first waits for 80 of its 100 in them; and one that has them after its pass."""
+    quick = one(forward=10.0)
+    before = model(*[step(one(), quick, quick)] * 2, others=1, others_ns=80.0)
+    off = {"ddp.broadcast_buffers": False}
+    assert step_ns(before) - step_ns(changed(before, off)) == pytest.approx(80)
+    after = model(*[step(quick)] * 2, others=1, others_ns=40.0)
+    assert step_ns(after) - step_ns(changed(after, off)) == pytest.approx(40)
 
 
 def test_workers_that_compute_share_the_cores():

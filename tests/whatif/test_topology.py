@@ -26,7 +26,6 @@ SLOW = {"link.between_alpha_us": 0.1, "link.between_gb_per_s": 0.25}
         # Within 4 ranks 6 hops of 5 and 1.5; between 2 nodes 2 of 100, and 1 byte of each at a quarter.
         ({"world_size": 8, "nodes": 2, "allreduce.algorithm": "hierarchical", **SLOW}, 230, 5.5),
         ({"world_size": 8, "nodes": 4, "allreduce.algorithm": "hierarchical", **SLOW}, 610, 7),  # 2 of 5, 6 of 100
-        ({"world_size": 8, **SLOW}, 70, 1.75),  # one node: nothing goes between
     ],
 )
 def test_by_hand(settings, alpha_ns, ns_per_byte):
@@ -39,6 +38,8 @@ def test_by_hand(settings, alpha_ns, ns_per_byte):
 def test_what_cannot_be():
     with pytest.raises(Missing, match="spread evenly over 3 nodes"):
         relinked(MEASURED, 2, {"nodes": 3})
+    with pytest.raises(Missing, match="one node has no link to others"):
+        relinked(MEASURED, 2, {"world_size": 8, **SLOW})
     with pytest.raises(Missing, match="one rank"):
         relinked(MEASURED, 1, {"nodes": 1})
 

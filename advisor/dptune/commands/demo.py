@@ -79,6 +79,7 @@ def _record(fault: str, python: str | None) -> Path:
     from dptune.capture import epilogue, interpreter, launch, links, recording
     from dptune.capture.options import Options
     from dptune.capture.torchrun import Torchrun
+    from dptune.errors import CaptureError
     from dptune.measure.exchange.links import fitted
     from dptune.runfile import form
     from dptune.runfile.links import LINKS_JSON
@@ -100,7 +101,11 @@ def _record(fault: str, python: str | None) -> Path:
     kept = made.folder / LINKS_JSON
     print(f"dptune: dptune links --nproc-per-node 2 --kinds all_reduce --max-size 16m -o {kept}", file=sys.stderr)
     asked = links.Asked(("all_reduce",), _SIZES, "", repeats=7, seconds=20.0, timeout_s=60.0)
-    record = links.sweep(launch.under_torchrun(asked.script, chosen, ranks), asked, lambda *_: None)
+    try:
+        record = links.sweep(launch.under_torchrun(asked.script, chosen, ranks), asked, lambda *_: None)
+    except CaptureError as error:  # the report does without
+        print(f"dptune: {error}", file=sys.stderr)
+        return made.folder
     if record is not None:
         form.write(kept, fitted(record))
     return made.folder

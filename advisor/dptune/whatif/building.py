@@ -177,6 +177,7 @@ def _loading(facts: Mapping[int, Facts]) -> Loading | None:
         cores_per_rank=cores / max(1, neighbours),
         epoch=_epoch(loader, first.world_size),
         persistent=bool(loader.persistent_workers),
+        sharded=bool(loader.distributed_sampler),
     )
 
 
@@ -184,7 +185,7 @@ def _epoch(loader: LoaderFacts, ranks: int) -> int | None:
     """How many batches of it a rank draws in an epoch; None where its dataset has no length."""
     if not loader.dataset_samples or not loader.batch_size:
         return None
-    samples = loader.dataset_samples / (ranks if loader.distributed_sampler else 1)
+    samples = ceil(loader.dataset_samples / (ranks if loader.distributed_sampler else 1))  # the sampler fills up
     return max(1, (floor if loader.drop_last else ceil)(samples / loader.batch_size))
 
 

@@ -25,9 +25,11 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """The model after all changes together, at its best where one is bounded. Raises Missing for any other knob."""
     if not settings.keys().isdisjoint(TOPOLOGY):
         model = _topology(model, settings)
-    rest = [one for one in settings.items() if one[0] not in TOPOLOGY]
+    if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not _loading(model).workers:
+        raise Missing("workers that are not there cannot be kept")
     only = bounded(settings)
-    for name, value in sorted(rest, key=lambda one: (_FIRST.index(one[0]) if one[0] in _FIRST else 2, one[0] == _LAST)):
+    for name in sorted(settings.keys() - set(TOPOLOGY), key=lambda name: (name in only, _place(name))):
+        value = settings[name]
         if name in only:
             model = BOUNDS[name](model)
         elif name in CHANGES:
@@ -39,14 +41,27 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes of which a model tells only what they could save at most."""
-    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value, settings)]
+    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value)]
 
 
-def _is_bounded(name: str, value: Value, settings: Mapping[str, Value]) -> bool:
-    """Of a knob in BOUNDS: whether the value is the one that could save something."""
-    if name == _PERSISTENT:
-        return value is not False and _WORKERS not in settings
-    return value == _POWERSGD if name in CHANGES else (value is False) == (name in _SAVES_WHEN_OFF)
+def _is_bounded(name: str, value: Value) -> bool:
+    """Of a knob in BOUNDS: whether the value is one that could save something."""
+    if name in CHANGES:
+        return value == _POWERSGD
+    return is_off(value) == (name in _SAVES_WHEN_OFF)
+
+
+def is_off(value: Value) -> bool:
+    """Whether a setting is off: it leaves things as torch has them."""
+    return value is False or value in ("off", "highest")
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a change comes in the order of all, however they were asked for."""
+    return (
+        _FIRST.index(name) if name in _FIRST else len(_FIRST) + (_LAST.index(name) + 1 if name in _LAST else 0),
+        name,
+    )
 
 
 def _bucket_cap(model: StepModel, value: Value) -> StepModel:
@@ -113,14 +128,18 @@ def _workers(model: StepModel, value: Value) -> StepModel:
     wanted = 1 + loading.computing * min(workers, passes * loading.prepare_ns / step)
     crowding = max(1.0, wanted / loading.cores_per_rank)
     slower = _computing(without, crowding)
-    starts = 0.0 if loading.persistent else workers * _WORKER_STARTS_NS
-    restart = (loading.prepare_ns * crowding + starts) / loading.epoch if loading.epoch else 0.0
-    return replace(slower, supply_ns={rank: one * crowding for rank, one in supply.items()}, restart_ns=restart)
+    starts = 0.0 if loading.persistent or not loading.epoch else workers * _WORKER_STARTS_NS / loading.epoch
+    first = loading.prepare_ns * crowding / loading.epoch if loading.epoch else 0.0
+    every = {rank: one * crowding + starts for rank, one in supply.items()}  # nothing is prepared while they start
+    return replace(slower, supply_ns=every, restart_ns=first + starts)
 
 
 def _persistent(model: StepModel, value: Value) -> StepModel:
-    """Asked for together with workers, whose start it spares."""
-    return replace(model, loading=replace(_loading(model), persistent=bool(value)))
+    """Of workers that come with it: it spares their start."""
+    loading = _loading(model)
+    if loading.workers and bool(value) != loading.persistent:
+        raise Missing("how long workers take to start in each epoch is not seen: it is no wait for a batch")
+    return replace(model, loading=replace(loading, persistent=bool(value)))
 
 
 def _batch(model: StepModel, value: Value) -> StepModel:
@@ -134,10 +153,15 @@ def _batch(model: StepModel, value: Value) -> StepModel:
     return replace(
         model,
         steps=_each_pass(model, lambda one: one.scaled(grown, times)),
-        loading=replace(loading, batch=int(value or 0), prepare_ns=prepare),
+        loading=replace(loading, batch=int(value or 0), prepare_ns=prepare, epoch=_shorter(loading.epoch, times)),
         supply_ns={rank: every * times for rank, every in model.supply_ns.items()},
         samples=None if model.samples is None else model.samples * times,
     )
+
+
+def _shorter(epoch: int | None, times: float) -> int | None:
+    """The batches of an epoch in which a batch, or all ranks together, take so many times the samples."""
+    return None if epoch is None else max(1, round(epoch / times))
 
 
 def _straggler(model: StepModel, value: Value) -> StepModel:
@@ -185,12 +209,13 @@ def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """Further ranks compute as those recorded do, in other steps."""
     before = len(model.steps)
     ranks = ranks_asked(settings, before)
-    recorded, supply = list(model.steps.values()), list(model.supply_ns.values())
+    recorded, supply, loading = list(model.steps.values()), list(model.supply_ns.values()), model.loading
     return replace(
         model,
         steps={rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)},
         link=relinked(model.link, before, settings),
         supply_ns={rank: supply[rank % before] for rank in range(ranks)} if supply else {},
+        loading=loading and replace(loading, epoch=_shorter(loading.epoch, ranks / before if loading.sharded else 1.0)),
         samples=None if model.samples is None else model.samples * ranks / before,
     )
 
@@ -214,11 +239,15 @@ def _no_others(model: StepModel) -> StepModel:
     """What is exchanged outside of backward passes takes no time."""
     if not model.others:
         raise Missing("nothing is exchanged outside of backward passes")
-    count = max(len(step.passes) for steps in model.steps.values() for step in steps)
-    spared = model.others_ns / count
-    return replace(
-        model, steps=_each_pass(model, lambda one: replace(one, forward_ns=max(0.0, one.forward_ns - spared)))
-    )
+
+    def of(step: RankStep) -> RankStep:
+        left, passes = model.others_ns, []
+        for one in step.passes:
+            passes.append(replace(one, forward_ns=max(0.0, one.forward_ns - left)))
+            left = max(0.0, left - one.forward_ns)
+        return RankStep(tuple(passes), max(0.0, step.after_ns - left))
+
+    return replace(model, steps={rank: [of(step) for step in steps] for rank, steps in model.steps.items()})
 
 
 def _no_loader(model: StepModel) -> StepModel:
@@ -287,7 +316,6 @@ BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
     "optimizer.fused": _no_updates,
     "optimizer.foreach": _no_updates,
     "loader.prefetch_factor": _no_loader,
-    "loader.persistent_workers": _no_loader,
     "loader.pin_memory": _no_loader,
     "precision.autocast": _no_compute,
     "precision.float32_matmul": _no_compute,
@@ -298,4 +326,5 @@ BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
 _SAVES_WHEN_OFF = frozenset({"ddp.broadcast_buffers"})
 # The topology and then the batch come first: what else is asked for is of the ranks and the batch that there are then.
 _FIRST = ("loader.batch_size", _PERSISTENT)
-_LAST = "ddp.comm_hook"  # which adds at the pace of the link that there is then
+# What workers do depends on how long a step takes, a hook adds at the pace of the link. Bounds come after all.
+_LAST = (_WORKERS, "ddp.comm_hook")

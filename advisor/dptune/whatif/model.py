@@ -59,7 +59,8 @@ class Loading:
 
     `prepare_ns` is None where workers prepare them already: how long one takes then is not seen. `computing` is the
     part of it in which a core computes; `cores_per_rank` are those of its host that a rank may use. `epoch` is how many
-    batches a rank draws until the loader starts again, None if not known; `persistent`: whether workers outlive that.
+    batches a rank draws until the loader starts again, None if not known; `persistent`: whether workers outlive that;
+    `sharded`: whether each rank draws its part of the samples.
     """
 
     batch: int
@@ -69,6 +70,7 @@ class Loading:
     cores_per_rank: float
     epoch: int | None = None
     persistent: bool = False
+    sharded: bool = False
 
 
 @dataclass(frozen=True)

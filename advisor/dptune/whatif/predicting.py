@@ -46,7 +46,6 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("link.gb_per_s", float("inf")),
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
-    ("optimizer.fused", True),
 )
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
 MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"

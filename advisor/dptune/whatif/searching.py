@@ -115,8 +115,14 @@ def _others(model: StepModel) -> Iterator[dict[str, Value]]:
         "loader.num_workers": [None, *range(1, min(_MOST_WORKERS, 2 * cores) + 1)],
     }
     assert all(KNOBS[name].numerics == "same" for name in choices)
+    kept = bool(loading and loading.epoch and not loading.persistent)
     for values in product(*choices.values()):
-        yield {name: value for name, value in zip(choices, values, strict=True) if value is not None}
+        settings: dict[str, Value] = {
+            name: value for name, value in zip(choices, values, strict=True) if value is not None
+        }
+        if kept and "loader.num_workers" in settings:
+            settings["loader.persistent_workers"] = True
+        yield settings
 
 
 def _sizes(gradient_bytes: Sequence[int]) -> Iterator[float]:

@@ -63,6 +63,8 @@ def relinked(link: Link, before: int, settings: Mapping[str, Value]) -> Link:
     if ranks % nodes:
         raise Missing(f"{ranks} ranks cannot be spread evenly over {nodes} nodes")
     within = Hop(link.alpha_ns / (2 * (before - 1)), link.bytes_per_ns * 2 * (before - 1) / before)
+    if nodes == 1 and not settings.keys().isdisjoint(TOPOLOGY[-2:]):
+        raise Missing("one node has no link to others: say over how many `nodes` the ranks are spread")
     alpha_us, rate = (settings.get(f"link.between_{name}") for name in ("alpha_us", "gb_per_s"))
     between = Hop(
         within.alpha_ns if alpha_us is None else float(alpha_us) * 1e3,

@@ -15,17 +15,17 @@ import numpy as np
 
 from dptune.measure.across import Across
 from dptune.measure.device.critical import Walk
-from dptune.measure.device.precisions import is_fp32
+from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
+from dptune.measure.device.precisions import is_tensor_core
 from dptune.measure.exchange.matching import Exchange
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Intervals
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing
-from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 from dptune.whatif.wire import Link
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
+_PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _NOTHING = -1
 _END, _HOST, _BEGIN = range(3)  # of items of one moment, in this order
 
@@ -99,9 +99,8 @@ def _of_rank(
 ) -> Iterator[_Item]:
     """The items of one rank, by the first rank's clock: those of its host, then those of its device."""
     walk, rank = Walk.of(own.columns, device.operations, own.host), own.rank
-    updating = _updating(own)
-    yield from _of_host(own, walk, shift, updating)
-    computing = _computing(walk, updating)
+    yield from _of_host(own, walk, shift)
+    computing = _computing(walk)
     for place, row in enumerate(walk.rows.tolist()):
         yield _begins(walk, rank, place, shift)
         last = _Item(int(walk.end[place]) + shift, _END, (rank, "end", row))
@@ -114,22 +113,16 @@ def _of_rank(
         yield last
 
 
-def _updating(own: RankView) -> Intervals:
-    """When the script's threads are in a step of the optimizer."""
-    rows = own.columns.rows(RANGE_CATEGORIES, lambda name: OPTIMIZER_STEP_NAME.match(name) is not None)
-    return Intervals.union(own.columns.ts_ns[rows], own.columns.ends(rows))
-
-
-def _computing(walk: Walk, updating: Intervals) -> list[Kind]:
+def _computing(walk: Walk) -> list[Kind]:
     """What each operation is of, if it is a kernel that computes."""
-    launched = walk.columns.ts_ns[walk.launch]
-    update = (walk.launch != UNLAUNCHED) & (updating.lengths(launched, launched + 1) > 0)
-    fp32 = walk.columns.named(is_fp32, walk.rows)
-    kinds = np.where(fp32, Kind.FP32, np.where(update, Kind.UPDATE, Kind.COMPUTE))
-    return [Kind(kind) for kind in kinds.tolist()]
+
+    def may_multiply(name: str) -> bool:
+        return kernel_kind(name) in _PRODUCTS and not is_tensor_core(name)
+
+    return [Kind.PRODUCT if may else Kind.COMPUTE for may in walk.columns.named(may_multiply, walk.rows).tolist()]
 
 
-def _of_host(own: RankView, walk: Walk, shift: int, updating: Intervals) -> Iterator[_Item]:
+def _of_host(own: RankView, walk: Walk, shift: int) -> Iterator[_Item]:
     """Calls that launch, returns of calls that wait for the device, and the borders of waits for batches, in order.
 
     Each waits for the one before; the return of a call that waits also for what ended last on the device within it.
@@ -140,14 +133,8 @@ def _of_host(own: RankView, walk: Walk, shift: int, updating: Intervals) -> Iter
     moments += [(at, "held", number) for number, at in enumerate(walk.held.end_ns.tolist())]
     moments += [(at, "asked", number) for number, at in enumerate(loading.start_ns.tolist())]
     moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
-    moments.sort()
-    at_ns = np.array([at for at, _, _ in moments], dtype=np.int64)
-    spans_ns = np.diff(at_ns, prepend=at_ns[:1])
-    within = (
-        updating.lengths(at_ns - spans_ns, at_ns) == spans_ns
-    )  # that a call comes in the same step of the optimizer
     before: tuple[int, str, int] | None = None
-    for (at, sort, number), updates in zip(moments, within.tolist(), strict=True):
+    for at, sort, number in sorted(moments):
         item = _Item(at + shift, _HOST, (rank, sort, number))
         goes_on = at
         if sort == "held":
@@ -156,7 +143,7 @@ def _of_host(own: RankView, walk: Walk, shift: int, updating: Intervals) -> Iter
                 goes_on = begun
                 item.waits.append(((rank, "end", int(walk.rows[over])), at - int(walk.end[over]), Kind.SYNC, -1))
         if before is not None:
-            kind = Kind.INPUT if sort == "given" else Kind.UPDATING if updates else Kind.HOST
+            kind = Kind.INPUT if sort == "given" else Kind.HOST
             item.waits.append(((rank, before[1], before[2]), max(0, goes_on - before[0]), kind, -1))
         yield item
         before = at, sort, number

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
+from dptune.whatif.changes import is_off
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
-from dptune.whatif.topology import TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.topology import RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.wire import Link
 
 Changing = Callable[[Program, Value], Program]
 _OF_THE_LOADER = (
     "loader.num_workers",
     "loader.prefetch_factor",
-    "loader.persistent_workers",
     "loader.pin_memory",
 )
-_KERNELS = (Kind.COMPUTE, Kind.FP32, Kind.UPDATE)
+_KERNELS = (Kind.COMPUTE, Kind.PRODUCT)
 _HALVED = ("float", "float32", "fp32")
 
 
@@ -27,7 +27,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     if not settings.keys().isdisjoint(TOPOLOGY):
         program = _topology(program, settings)
     order = [*CHANGES, *settings]
-    rest = [one for one in settings.items() if one[0] not in TOPOLOGY]
+    rest = [one for one in settings.items() if one[0] not in TOPOLOGY and not _comes_with_workers(one[0], settings)]
     for name, value in sorted(rest, key=lambda one: order.index(one[0])):
         if name in bounded({name: value}):
             program = BOUNDS[name](program)
@@ -40,7 +40,12 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes of which it is told only what they could save at most."""
-    return [name for name, value in settings.items() if name in BOUNDS and value is not False]
+    return [name for name, value in settings.items() if name in BOUNDS and not is_off(value)]
+
+
+def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
+    """Whether it is about workers that come with it: the bound of these holds for both."""
+    return name == "loader.persistent_workers" and bool(settings.get("loader.num_workers"))
 
 
 def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:
@@ -72,12 +77,17 @@ def _link(program: Program) -> Link:
     return program.link
 
 
-def _relinked(program: Program, link: Link) -> Program:
+def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Program:
+    """With another link for all-reduces, and for other exchanges that or a third."""
     before = _link(program)
     if not program.messages:
         raise Missing("no collective of known size was read on all its ranks")
-    told = _messages(program, lambda one: link.alone_ns(one.message_bytes) / before.alone_ns(one.message_bytes))
-    return replace(told, link=link)
+
+    def times(one: Message) -> float:
+        after = link if one.kind == "all_reduce" else of_others or link
+        return after.alone_ns(one.message_bytes) / before.alone_ns(one.message_bytes)
+
+    return replace(_messages(program, times), link=link)
 
 
 def _alpha(program: Program, value: Value) -> Program:
@@ -112,13 +122,15 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
     """Those ranks that were read stand for the others."""
     before = program.world_size
     ranks = ranks_asked(settings, before)
-    told = _relinked(program, relinked(_link(program), before, settings))
+    link = relinked(_link(program), before, settings)
+    around = relinked(_link(program), before, {**settings, "allreduce.algorithm": RING})  # what others than these take
+    told = _relinked(program, link, around)
     samples = None if program.samples is None else program.samples * ranks / before
     return replace(told, samples=samples, world_size=ranks)
 
 
 def _host(program: Program, value: Value) -> Program:
-    return _times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), float(value or 0))
+    return _times(program, (Kind.HOST, Kind.LAUNCH), float(value or 0))
 
 
 def _compute(program: Program, value: Value) -> Program:
@@ -134,21 +146,14 @@ def _no_loader(program: Program) -> Program:
     return _times(program, (Kind.INPUT,), 0.0)
 
 
-def _no_updates(program: Program) -> Program:
-    """Neither the optimizer's kernels take time, nor the host as it launches them."""
-    if not any(edge.kind == Kind.UPDATING for own in program.edges for edge in own):
-        raise Missing("the trace does not say when the optimizer steps")
-    return _times(program, (Kind.UPDATE, Kind.UPDATING), 0.0)
-
-
-def _no_fp32(program: Program) -> Program:
-    """Kernels that multiply matrices or convolve in fp32 take no time."""
-    return _times(program, (Kind.FP32,), 0.0)
+def _no_products(program: Program) -> Program:
+    """Kernels that may multiply matrices or convolve in fp32 take no time."""
+    return _times(program, (Kind.PRODUCT,), 0.0)
 
 
 def _half_precision(program: Program) -> Program:
     """They take no time, and the other kernels half of theirs: they move half of the bytes."""
-    return _times(_no_fp32(program), _KERNELS, 0.5)
+    return _times(_no_products(program), _KERNELS, 0.5)
 
 
 def _gathered_ahead(program: Program) -> Program:
@@ -159,11 +164,9 @@ def _gathered_ahead(program: Program) -> Program:
 
 BOUNDS: dict[str, Callable[[Program], Program]] = {
     **dict.fromkeys(_OF_THE_LOADER, _no_loader),
-    "precision.float32_matmul": _no_fp32,
+    "precision.float32_matmul": _no_products,
     "precision.autocast": _half_precision,
-    "cudnn.allow_tf32": _no_fp32,
-    "optimizer.fused": _no_updates,
-    "optimizer.foreach": _no_updates,
+    "cudnn.allow_tf32": _no_products,
     "fsdp.prefetch": _gathered_ahead,
 }
 # In the order in which they are made: another link is that of all ranks there are then, and messages are halved last.
@@ -175,4 +178,4 @@ CHANGES: dict[str, Changing] = {
     "compute.times": _compute,
     "syncs.removed": _no_sync_calls,
 }
-TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY})
+TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

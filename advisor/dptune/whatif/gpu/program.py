@@ -28,9 +28,7 @@ class Kind(IntEnum):
     EXCHANGE = 6  # a collective, from the last rank's begin to its end
     WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
     INPUT = 8  # the script waits for its data loader
-    FP32 = 9  # a kernel that multiplies matrices or convolves in fp32
-    UPDATE = 10  # a kernel of the optimizer
-    UPDATING = 11  # from one call of the host to the next, within a step of the optimizer
+    PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
 
 
 @dataclass(frozen=True)
