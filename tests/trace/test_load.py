@@ -300,3 +300,16 @@ def test_digits_that_are_no_number(tmp_path):
     for name in ("a\u00b2.json", "a\u0663.json", "a3.json"):
         write(tmp_path / name)
     assert len(load([str(tmp_path)]).ranks) == 3
+
+
+def test_what_is_kept_of_links_and_proofs_is_no_trace(tmp_path):
+    """Beside the runs and in them; and of two runs that lie side by side, trials are none."""
+    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "accumulation_without_no_sync"
+    for name in ("a", "b"):
+        shutil.copytree(sample, tmp_path / name, ignore=shutil.ignore_patterns(".dptune-cache"))
+        trial = tmp_path / name / "verified" / "ddp.no_sync=true" / "trial-001-A"
+        shutil.copytree(sample, trial, ignore=shutil.ignore_patterns(".dptune-cache", "verified"))
+        shutil.copy(sample / "links.json", tmp_path / "links.json")
+    with pytest.raises(RunError, match="holds 2 runs"):
+        load([tmp_path])
+    assert sorted(ranks(load([tmp_path / "a"]))) == [0, 1]

@@ -176,7 +176,10 @@ def test_a_slowdown_costs_at_most_what_is_computed_beside_the_exchange(parts, sl
         start_ns=3,
     )
     free, slowed = step_ns(plain), step_ns(replace(plain, slowdown=slowdown))
-    assert free * (1 - 1e-9) <= slowed <= (free + (slowdown - 1) * (ready[-1] * 1.1 + 3 * len(parts))) * (1 + 1e-9)
+    most = (slowdown - 1) * (ready[-1] * 1.1 + 3 * len(parts))
+    # Of two in flight the first may end earlier where the second comes later, and let a third in: by no more than that.
+    sooner = most if lanes > 1 else 0.0
+    assert (free - sooner) * (1 - 1e-9) <= slowed <= (free + most) * (1 + 1e-9)
 
 
 def test_no_rate_is_too_quick_to_end():

@@ -66,7 +66,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prove it, and print what came of it."""
     from dptune.prove import engine
-    from dptune.prove.kept import VERIFIED
+    from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
     settings, advice = _change(args, folder)

@@ -10,10 +10,8 @@ from dptune.proof import Proof
 from dptune.prove import again, judging
 from dptune.prove import folder as folders
 from dptune.runfile import form
-from dptune.runfile.paths import RUN_JSON
+from dptune.runfile.paths import RUN_JSON, VERIFIED
 from dptune.runfile.record import RunRecord
-
-VERIFIED = "verified"
 
 
 def told(report: Report, folder: Path, shown: str) -> Report:

@@ -9,6 +9,7 @@ from pathlib import Path
 RUNS = Path("dptune-runs")
 RUN_JSON = "run.json"
 COMPARED = "compared"
+VERIFIED = "verified"
 LATEST = "latest"
 LIVE = "live"
 _RANK_FILE = re.compile(r"^rank-(\d+)\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")

@@ -121,7 +121,8 @@ def _folder(folder: Path, found: Files) -> None:
         return
     files = {path for path in folder.rglob("*") if path.is_file()}
     inside = sorted(_traces(folder, files), key=lambda path: _natural(str(path)))
-    nested = sorted({path.parent for path in files if path.name == names.RUN_JSON}, key=str)
+    runs = {path.parent for path in files if path.name == names.RUN_JSON}
+    nested = sorted((run for run in runs if not _is_of_a_proof(run, runs)), key=str)
     if nested and not inside:
         raise RunError(f"{folder} holds {len(nested)} runs", f"name one of them, such as {nested[-1]}")
     if not inside:
@@ -159,14 +160,24 @@ def _is_facts(path: Path) -> bool:
 
 
 def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
-    """Whether a file is part of a recording and no trace to read by itself: facts, and rich windows beside lean ones.
+    """Whether a file is part of a recording and no trace to read by itself.
 
-    Traces that lost their run.json and facts are read like any others.
+    Facts, rich windows beside lean ones, what was measured of links, what was run to prove a change. Traces that lost
+    their run.json and facts are read like any others.
     """
+    if path.name == LINKS_JSON:
+        return any(path.parent in (folder, folder.parent) for folder in run_folders)
+    if _is_of_a_proof(path, run_folders):
+        return True
     if names.rank_of(path) is None:
         return False
     lean = path.with_name(path.name.replace(".detail.", "."))
     return path.parent in run_folders or path.name.endswith(".facts.json") or (lean != path and lean in files)
+
+
+def _is_of_a_proof(path: Path, run_folders: set[Path]) -> bool:
+    """Whether it lies in what `dptune verify` keeps in one of these run folders."""
+    return any(above.name == names.VERIFIED and above.parent in run_folders for above in path.parents)
 
 
 def _last_iteration(traces: list[Path], found: Files) -> list[Path]:
