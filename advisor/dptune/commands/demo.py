@@ -27,7 +27,7 @@ FAULTS = {
 }
 PACKAGED = "accumulation-without-no-sync"
 _WINDOWS = {"unprofiled": 40, "lean": 8, "rich": 1}
-_SIZES = [4**power * 1024 for power in range(1, 8)]  # 4 KiB to 16 MiB
+_LARGEST_BYTES = 16 * 2**20  # of the messages by which the link is measured
 _DEMO = Path(__file__).parents[1] / "demo"
 
 
@@ -79,6 +79,7 @@ def _record(fault: str, python: str | None) -> Path:
     from dptune.capture import epilogue, interpreter, launch, links, recording
     from dptune.capture.options import Options
     from dptune.capture.torchrun import Torchrun
+    from dptune.commands.links import SIZES
     from dptune.errors import CaptureError
     from dptune.measure.exchange.links import fitted
     from dptune.runfile import form
@@ -100,7 +101,8 @@ def _record(fault: str, python: str | None) -> Path:
         return made.folder
     kept = made.folder / LINKS_JSON
     print(f"dptune: dptune links --nproc-per-node 2 --kinds all_reduce --max-size 16m -o {kept}", file=sys.stderr)
-    asked = links.Asked(("all_reduce",), _SIZES, "", repeats=7, seconds=20.0, timeout_s=60.0)
+    sizes = [size for size in SIZES if size <= _LARGEST_BYTES]
+    asked = links.Asked(("all_reduce",), sizes, "", repeats=7, seconds=20.0, timeout_s=60.0)
     try:
         record = links.sweep(launch.under_torchrun(asked.script, chosen, ranks), asked, lambda *_: None)
     except CaptureError as error:  # the report does without

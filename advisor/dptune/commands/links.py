@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dptune.runfile.links import LinkRecord, SizeTimes
 
 _KIB = 1024
-_SIZES = tuple(4 * _KIB * 4**step for step in range(9))  # 4 KiB to 256 MiB
+SIZES = tuple(4 * _KIB * 4**step for step in range(9))  # 4 KiB to 256 MiB
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
 _LARGEST = 64 * _KIB**3
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.measure.exchange.links import fitted
     from dptune.runfile import form
 
-    sizes = args.sizes or [size for size in _SIZES if size <= (args.max_size or _SIZES[-1])] or [args.max_size]
+    sizes = args.sizes or [size for size in SIZES if size <= (args.max_size or SIZES[-1])] or [args.max_size]
     asked = links.Asked(args.kinds or links.KINDS, sizes, args.backend, args.repeats, args.seconds, args.timeout)
     _check(args.output)
     started = _launch(args, asked)

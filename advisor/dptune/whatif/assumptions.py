@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
+from dptune.whatif.building import OPERATOR_NS
+from dptune.whatif.changes import ADDING_NS, WORKER_STARTS_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.topology import TOPOLOGY
@@ -21,12 +23,13 @@ _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
-    "ddp.comm_hook": f"a cast takes what copying a bucket back into gradients takes, adding floats of fp16 1 ns each "
-    f"more than half of 32-bit ones; {_SIZES}",
+    "ddp.comm_hook": f"a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
+    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones; {_SIZES}",
     "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; without "
-    "persistent_workers starting one takes 30 ms in each epoch",
+    f"persistent_workers starting one takes {WORKER_STARTS_NS / 1e6:g} ms in each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
-    "loader.batch_size": "calling an operator takes 1.5 us whatever it computes; all else of a pass grows with it",
+    "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes; all else of a pass "
+    "grows with it",
     "straggler.": "every rank takes the median over ranks, of each part of a step",
 }
 _ON_GPUS = {

@@ -34,7 +34,7 @@ _GLOO_LANES = 2  # threads of a process group of gloo
 # Of an exchange that hardly gets a core. Of 25 changes predicted between recordings of two scripts on three wires, 8
 # left the least error (4.0 % in the mean; 4 as much, 16 4.1, 64 4.4, and 6.6 where compute slowed no exchange).
 _MOST_BESIDE, _HALVINGS = 8.0, 6
-_OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
+OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
 ALL = slice(None)
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
 
@@ -153,7 +153,7 @@ def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretc
     shares = []
     for rank, own in timelines.items():
         computed = median(sum(one.forward_ns + one.backward_ns for one in step.passes) for step in own.steps)
-        shares.append(min(1.0, own.operators * _OPERATOR_NS * stretch[rank].rest / max(1.0, computed)))
+        shares.append(min(1.0, own.operators * OPERATOR_NS * stretch[rank].rest / max(1.0, computed)))
     return median(shares)
 
 

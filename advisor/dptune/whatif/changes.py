@@ -28,14 +28,14 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not _loading(model).workers:
         raise Missing("workers that are not there cannot be kept")
     only = bounded(settings)
-    for name in sorted(settings.keys() - set(TOPOLOGY), key=lambda name: (name in only, _place(name))):
-        value = settings[name]
+    for name in settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys():
+        raise Missing(f"no step model tells what {name} does")
+    for name, change in CHANGES.items():
+        if name in settings and name not in only:
+            model = change(model, settings[name])
+    for name, bound in BOUNDS.items():
         if name in only:
-            model = BOUNDS[name](model)
-        elif name in CHANGES:
-            model = CHANGES[name](model, value)
-        else:
-            raise Missing(f"no step model tells what {name} does")
+            model = bound(model)
     return model
 
 
@@ -54,14 +54,6 @@ def _is_bounded(name: str, value: Value) -> bool:
 def is_off(value: Value) -> bool:
     """Whether a setting is off: it leaves things as torch has them."""
     return value is False or value in ("off", "highest")
-
-
-def _place(name: str) -> tuple[int, str]:
-    """Where a change comes in the order of all, however they were asked for."""
-    return (
-        _FIRST.index(name) if name in _FIRST else len(_FIRST) + (_LAST.index(name) + 1 if name in _LAST else 0),
-        name,
-    )
 
 
 def _bucket_cap(model: StepModel, value: Value) -> StepModel:
@@ -96,7 +88,7 @@ def _comm_hook(model: StepModel, value: Value) -> StepModel:
     """
     if value == "none":
         return model
-    cast, adding = model.copy_ns_per_byte, _ADDING_NS.get(str(value), 0.0) / _FLOAT_BYTES
+    cast, adding = model.copy_ns_per_byte, ADDING_NS.get(str(value), 0.0) / _FLOAT_BYTES
     if not cast:
         raise Missing("gradients are views of the buckets, so what copying and casting them takes is not seen")
     if model.dtype not in (_HALVED, None):
@@ -128,7 +120,7 @@ def _workers(model: StepModel, value: Value) -> StepModel:
     wanted = 1 + loading.computing * min(workers, passes * loading.prepare_ns / step)
     crowding = max(1.0, wanted / loading.cores_per_rank)
     slower = _computing(without, crowding)
-    starts = 0.0 if loading.persistent or not loading.epoch else workers * _WORKER_STARTS_NS / loading.epoch
+    starts = 0.0 if loading.persistent or not loading.epoch else workers * WORKER_STARTS_NS / loading.epoch
     first = loading.prepare_ns * crowding / loading.epoch if loading.epoch else 0.0
     every = {rank: one * crowding + starts for rank, one in supply.items()}  # nothing is prepared while they start
     return replace(slower, supply_ns=every, restart_ns=first + starts)
@@ -290,28 +282,31 @@ def _each_pass(model: StepModel, of: Callable[[Pass], Pass]) -> dict[int, list[R
     }
 
 
+# In the order in which they are made, after the topology: the batch first, for what else is asked for is of the batch
+# that there is then; workers late, for what they do depends on how long a step takes; a hook last, which adds at the
+# pace of the link. Bounds come after all.
 CHANGES: dict[str, Changing] = {
-    "ddp.bucket_cap_mb": _bucket_cap,
-    "ddp.bucket_cap_mb_list": _bucket_caps,
-    "ddp.first_bucket_mb": _first_bucket,
-    "ddp.no_sync": _no_sync,
-    "ddp.comm_hook": _comm_hook,
-    "loader.num_workers": _workers,
-    "loader.persistent_workers": _persistent,
     "loader.batch_size": _batch,
+    "loader.persistent_workers": _persistent,
     "straggler.removed": _straggler,
     "compute.times": _compute,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
+    "ddp.no_sync": _no_sync,
+    "ddp.bucket_cap_mb": _bucket_cap,
+    "ddp.bucket_cap_mb_list": _bucket_caps,
+    "ddp.first_bucket_mb": _first_bucket,
+    "loader.num_workers": _workers,
+    "ddp.comm_hook": _comm_hook,
 }
 _POWERSGD, _WORKERS, _PERSISTENT = "powersgd", "loader.num_workers", "loader.persistent_workers"
 # To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,
 # Linux, fork).
-_WORKER_STARTS_NS = 30e6
+WORKER_STARTS_NS = 30e6
 _HALVED, _FLOAT_BYTES = "float32", 4
 # What gloo takes for a float beyond half of the time of a 32-bit one (torch 2.13, two ranks on one host, messages of 1
 # and 4 MB: 1.0 to 1.4 ns of fp16, up to 0.5 of bf16).
-_ADDING_NS = {"fp16": 1.0}
+ADDING_NS = {"fp16": 1.0}
 BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
     "optimizer.fused": _no_updates,
     "optimizer.foreach": _no_updates,
@@ -324,7 +319,3 @@ BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
     "ddp.comm_hook": _no_bytes,  # of PowerSGD
 }
 _SAVES_WHEN_OFF = frozenset({"ddp.broadcast_buffers"})
-# The topology and then the batch come first: what else is asked for is of the ranks and the batch that there are then.
-_FIRST = ("loader.batch_size", _PERSISTENT)
-# What workers do depends on how long a step takes, a hook adds at the pace of the link. Bounds come after all.
-_LAST = (_WORKERS, "ddp.comm_hook")
