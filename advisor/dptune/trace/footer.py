@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from dptune.trace.scan import closing
+from dptune.trace.scan import STRING, closing
 
-_KEY = re.compile(rb'[\s,]*+("(?:[^"\\]|\\.)*+")\s*+:\s*+', re.DOTALL)
+_KEY = re.compile(rb"[\s,]*+(" + STRING + rb")\s*+:\s*+", re.DOTALL)
 # A string, or a number or word that something follows: one at the end may have been longer.
-_FLAT = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^\s,{}\[\]"]++(?=[\s,}])', re.DOTALL)
+_FLAT = re.compile(STRING + rb'|[^\s,{}\[\]"]++(?=[\s,}])', re.DOTALL)
 _END = re.compile(rb"[\s,]*+\}")
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dptune.trace.scan import STRING
+
 REFUSED = (ValueError, RecursionError)  # what decoders raise: the errors of msgspec and of text are ValueErrors
 
 # A string that is never closed is a token too: it would be looked for anew at each quote inside of it.
 _TOKEN = re.compile(
-    rb'(?P<string>"(?:[^"\\]|\\.)*+"?)|(?P<number>-?\b(?:nan|inf(?:inity)?)\b)|(?P<comma>,(?=\s*[}\]]))',
+    rb"(?P<string>" + STRING + rb"?)|(?P<number>-?\b(?:nan|inf(?:inity)?)\b)|(?P<comma>,(?=\s*[}\]]))",
     re.DOTALL | re.IGNORECASE,
 )
 _ESCAPE = re.compile(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 
-_STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_FLAT = rb'[{\[](?:[^{}\[\]"]++|' + _STRING + rb")*+[}\]]"  # an object or list that holds no other
+# Nothing here gives back what it took, so that damaged text is walked in one go. No choice stands in a possessive
+# group: Python before 3.11.5 ends such a one too early (gh-106052).
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_FLAT = rb'[{\[][^{}\[\]"]*+(?:' + STRING + rb'[^{}\[\]"]*+)*+[}\]]'  # an object or list that holds no other
 _WHOLE = re.compile(_FLAT, re.DOTALL)
-# All up to brackets that are not those of an object or list that holds no other; those; a quote that opens no string.
-_BRACKETS = re.compile(rb'(?:[^{}\[\]"]++|' + _STRING + rb"|" + _FLAT + rb')++|([{\[]++|[}\]]++|")', re.DOTALL)
+# What holds no bracket, a string, such a one; brackets of others; a quote that opens no string.
+_BRACKETS = re.compile(rb'[^{}\[\]"]++|' + STRING + rb"|" + _FLAT + rb'|([{\[]++|[}\]]++|")', re.DOTALL)
 _GAP = re.compile(rb"[\s,]*+")
 
 
