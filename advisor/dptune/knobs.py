@@ -256,19 +256,30 @@ _ALL = (
         "let cuDNN's convolutions use TF32",
         "torch.backends.cudnn.allow_tf32 = {then}",
     ),
+    Knob(
+        "optimizer.lr",
+        float,
+        "",
+        None,
+        "changes",
+        "the learning rate that the optimizer is made with: of its first parameter group, the others in proportion",
+        "Optimizer(parameters, ..., lr={then})",
+        least=1e-12,
+        argument="lr",
+    ),
     _flag(
         "optimizer.fused",
         False,
         "same",
         "update all parameters in one kernel",
-        "{{optimizer}}(parameters, ..., fused={then})",
+        "Optimizer(parameters, ..., fused={then})",
     ),
     _flag(
         "optimizer.foreach",
         False,
         "same",
         "update parameters in lists, not one by one",
-        "{{optimizer}}(parameters, ..., foreach={then})",
+        "Optimizer(parameters, ..., foreach={then})",
     ),
 )
 

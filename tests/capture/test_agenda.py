@@ -16,7 +16,13 @@ from dptune.capture.injected import agenda as agendas
 
 COUNTS = st.integers(min_value=0, max_value=50)
 SCHEDULES = st.builds(
-    Schedule, warmup=COUNTS, unprofiled=COUNTS, lean=COUNTS, rich=COUNTS, window_s=st.sampled_from([0.0, 60.0])
+    Schedule,
+    warmup=COUNTS,
+    unprofiled=COUNTS,
+    lean=COUNTS,
+    rich=COUNTS,
+    noise=COUNTS,
+    window_s=st.sampled_from([0.0, 60.0]),
 )
 
 
@@ -49,7 +55,7 @@ def test_windows_follow_one_another_and_end_where_the_plan_says(schedule: Schedu
     assert not agenda.cut_short
     opened = {window: step for step, action, window in moments if action == "open"}
     closed = {window: step for step, action, window in moments if action == "close"}
-    for window in ("unprofiled", "lean", "rich"):
+    for window in ("unprofiled", "lean", "rich", "noise"):
         length = getattr(schedule, window)
         assert (window in opened) == (length > 0)
         if length:

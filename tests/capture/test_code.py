@@ -73,6 +73,17 @@ def report(folder: Path) -> dict[str, dict[str, object]]:
     return told
 
 
+def test_norms_of_gradients_are_taken_from_code_too(tmp_path: Path) -> None:
+    """One process with one pass a step: the small gradient is the large one."""
+    script = START + LOOP.format(f"{SIZES}, noise_scale=4")
+    done = python(tmp_path, script.replace("torch.randn(64, 8)", "torch.randn(96, 8)"))
+    assert done.returncode == 0, done.stderr
+    (facts,) = facts_in(next((tmp_path / "dptune-runs").glob("*-train")))
+    assert facts.noise is not None
+    assert len(facts.noise.of_steps) == 4
+    assert [[large] for large in facts.noise.of_steps] == facts.noise.of_passes
+
+
 def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
     done = python(tmp_path, START + LOOP.format(f"'mine', {SIZES}"))
     assert done.returncode == 0, done.stderr

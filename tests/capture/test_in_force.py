@@ -160,6 +160,109 @@ def test_an_optimizer_is_the_one_asked_for_under_a_scaler_too(
     assert said == NOTHING_SAID
 
 
+RATES = """\
+model = torch.nn.Linear(8, 8)
+groups = [{"params": [model.weight], "lr": 0.2}, {"params": [model.bias]}]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+print([group["lr"] for group in optimizer.param_groups])
+mine = optimizer.state_dict()
+older = {**mine, "param_groups": [{**group, "lr": 0.04} for group in mine["param_groups"]]}
+for group in older["param_groups"]:
+    group.pop("dptune_lr_times", None)
+optimizer.load_state_dict(mine)
+print([group["lr"] for group in optimizer.param_groups], sorted(optimizer.param_groups[0])[:2])
+optimizer.load_state_dict(older)
+print([group["lr"] for group in optimizer.param_groups])
+optimizer.load_state_dict(mine)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.1)
+for _ in range(6):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    schedule.step()
+print([round(group["lr"], 9) for group in optimizer.param_groups])
+"""
+
+
+def test_a_learning_rate_is_the_one_asked_for_whatever_is_loaded_and_scheduled(tmp_path: Path) -> None:
+    """Twice that of the first group, so twice all others; of a state of a run without it as well. Six steps of a
+    schedule leave a thousandth."""
+    out, said, facts = profiled(tmp_path, RATES, "optimizer.lr=0.4")
+    assert out.splitlines() == [
+        "[0.4, 0.2]",
+        "[0.4, 0.2] ['dampening', 'differentiable']",
+        "[0.08, 0.08]",
+        "[0.0004, 0.0002]",
+    ]
+    assert said == NOTHING_SAID
+    (optimizer,) = facts.optimizers
+    assert optimizer.first_learning_rate == 0.4
+
+
+WRAPPED = """\
+class Wrapper(torch.optim.Optimizer):  # as Accelerate wraps one
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    defaults = property(lambda self: self.optimizer.defaults)
+
+    def step(self):
+        self.optimizer.step()
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+model = torch.nn.Linear(8, 8)
+inner = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.LinearLR(inner, start_factor=0.1, total_iters=3)
+optimizer = Wrapper(inner)
+train(model, optimizer, steps=6)
+for _ in range(4):
+    schedule.step()
+print(round(inner.param_groups[0]["lr"], 9))
+"""
+
+
+def test_a_wrapped_optimizer_has_its_rate_changed_once(tmp_path: Path) -> None:
+    out, said, _ = profiled(tmp_path, WRAPPED, "optimizer.lr=0.2")
+    assert out.splitlines() == ["0.2"]
+    assert said == NOTHING_SAID
+
+
+def test_of_several_optimizers_it_is_not_known_which_is_meant(tmp_path: Path) -> None:
+    script = """\
+model, other = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+second = torch.optim.SGD(other.parameters(), lr=0.3)
+train(model)
+"""
+    _, said, _ = profiled(tmp_path, script, "optimizer.lr=0.2")
+    assert said.startswith("dptune: optimizer.lr did not take effect: the script makes several optimizers")
+
+
+def test_a_schedule_that_was_loaded_and_starts_elsewhere_is_said(tmp_path: Path) -> None:
+    script = """\
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+schedule.load_state_dict({**schedule.state_dict(), "base_lrs": [0.1]})  # of a run without the change
+train(model, optimizer)
+"""
+    _, said, _ = profiled(tmp_path, script, "optimizer.lr=0.2")
+    assert said == "dptune: optimizer.lr did not take effect: StepLR starts from 0.1 there"
+
+
+def test_a_learning_rate_that_the_script_sets_itself_is_said(tmp_path: Path) -> None:
+    script = """\
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer.param_groups[0]["lr"] = 0.3
+train(model, optimizer)
+"""
+    _, said, _ = profiled(tmp_path, script, "optimizer.lr=0.2")
+    assert said == "dptune: optimizer.lr did not take effect: it is 0.3 there"
+
+
 def test_an_optimizer_that_cannot_be_it_is_left_alone(tmp_path: Path) -> None:
     script = """\
 model = torch.nn.Linear(8, 8)

@@ -62,6 +62,7 @@ TOGETHER = [
             "loader.persistent_workers": "true",
             "loader.batch_size": "4",
             "optimizer.fused": "true",
+            "optimizer.lr": "0.02",
             "precision.float32_matmul": "medium",
             "env.OMP_NUM_THREADS": "2",
         },
@@ -114,6 +115,7 @@ def check(own: Facts, settings: dict[str, str]) -> None:
         assert ddp.rebuilt_bucket_sizes == [4 * 16640, 2 * 16640]
         assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (2, 4, 4)
         assert (optimizer.fused, optimizer.foreach) == (True, False)
+        assert optimizer.learning_rates == [0.02]
         assert own.settings["float32_matmul_precision"] == "medium"
         assert own.environment["OMP_NUM_THREADS"] == "2"
         assert ddp.comm_hook == "fp16_gradients"

@@ -51,11 +51,19 @@ MALLOCS = [
 DEVICES = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 8000}]
 
 
+def test_the_least_growth_is_of_three_or_more(tmp_path):
+    """1100, 1120, 1130 and 1170 at the ends of four steps: 20, 10 and 40 more."""
+    fourth = [step(3, 300, 400), launch(350, 350, 352), kernel("gemm", 355, 375, 350)]
+    ends = [allocation(390, 100, 1170, 1800) if at is ALLOCATIONS[7] else at for at in ALLOCATIONS]
+    (one,) = measure_events(tmp_path, STEPS + kernels() + fourth + ends, deviceProperties=DEVICES).memory
+    assert (one.growth_bytes_per_step, one.least_growth_bytes) == (20, 10)
+
+
 def test_a_foreign_trace_with_allocations(tmp_path):
     events = STEPS + kernels() + ALLOCATIONS + MALLOCS
     (one,) = measure_events(tmp_path, events, deviceProperties=DEVICES).memory
     assert one.model_dump() == {
-        "missing": {},
+        "missing": {"least_growth_bytes": "it takes four steps in a row, and what is allocated after each allocation"},
         "rank": 0,
         "device": "cuda:0",
         "window": "lean",
@@ -68,6 +76,7 @@ def test_a_foreign_trace_with_allocations(tmp_path):
         "allocated_bytes_per_step": 500,  # 400, 500 and 500
         "fragmentation": pytest.approx(1 - 1620 / 2000),
         "growth_bytes_per_step": 15,  # 1100, 1120, 1130
+        "least_growth_bytes": None,
         "malloc_calls_per_step": 2 / 3,
         "malloc_ns": 30 * US,
         "malloc_share": 0.1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isclose
 from typing import Any
 
 from dptune.knobs import ENVIRONMENT
@@ -127,6 +128,21 @@ def _optimizer(get: Callable[[OptimizerFacts], Any]) -> Reading:
     return lambda own, _: (bool(get(one)) for one in own.optimizers)
 
 
+def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
+    """By what a scheduler starts from, else by the rate there is: without a scheduler nothing should have moved it."""
+    bases = [one.base_learning_rate for one in own.schedulers if one.base_learning_rate is not None]
+    for one in own.optimizers:
+        there = next(iter(bases), one.first_learning_rate) or next(iter(one.learning_rates), None)
+        if there is None:
+            yield Words("cannot be told: the optimizer has no learning rate")
+        elif value is None or isclose(there, value, rel_tol=1e-6):
+            yield value
+        elif own.schedulers:
+            yield Words(f"{own.schedulers[0].name} starts from {there:g} there")
+        else:
+            yield there
+
+
 def _setting(name: str) -> Reading:
     return lambda own, _: iter([own.settings[name]] if name in own.settings else [])
 
@@ -183,6 +199,7 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "precision.autocast": (_autocast, _NO_DDP),
     "cudnn.benchmark": (_setting("backends.cudnn.benchmark"), "torch did not tell"),
     "cudnn.allow_tf32": (_setting("backends.cudnn.allow_tf32"), "torch did not tell"),
+    "optimizer.lr": (_learning_rate, _NO_OPTIMIZER),
     "optimizer.fused": (_optimizer(lambda one: one.fused), _NO_OPTIMIZER),
     "optimizer.foreach": (_optimizer(lambda one: one.foreach), _NO_OPTIMIZER),
 }

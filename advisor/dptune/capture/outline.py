@@ -100,6 +100,8 @@ def _windows(options: Options) -> Iterator[tuple[str, str]]:
     ):
         before = f", after {PROFILER_WARMUP} to set the profiler up" if name != "unprofiled" else ""
         yield name, f"{steps} {'step' if steps == 1 else 'steps'} {what}{before}" if steps else "none"
+    if schedule.noise:
+        yield "noise", f"{schedule.noise} steps in which norms of gradients are taken, neither timed nor traced"
     bound = f"no window lasts longer than {schedule.window_s:g} s" if schedule.window_s else "no bound in seconds"
     yield "bound", f"{bound}; {schedule.total_steps} steps in all at the most"
 

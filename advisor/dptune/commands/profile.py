@@ -60,6 +60,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         ("rich", 3, "steps traced with shapes, stacks and memory"),
     ):
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {default})")
+    noise = "steps after these in which norms of gradients are taken, for the largest useful batch (40 without N)"
+    steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
     window = "a window also ends after S seconds; 0: never (default: 60)"
     steps.add_argument("--window-time", type=seconds_or_none, default=60.0, metavar="S", help=window)
     end = parser.add_argument_group("when it ends")
@@ -117,7 +119,7 @@ def _options(args: argparse.Namespace) -> Options:
     from dptune.runfile.record import Schedule
 
     return Options(
-        schedule=Schedule(args.warmup, args.unprofiled, args.lean, args.rich, args.window_time),
+        schedule=Schedule(args.warmup, args.unprofiled, args.lean, args.rich, args.window_time, noise=args.noise_scale),
         ranks=None if args.ranks is None else ranks.parse(args.ranks),
         run_dir=args.run_dir,
         end_when_full=not args.keep_going,

@@ -8,7 +8,7 @@ from dptune.measure.across import Across, across, host_of
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap
 from dptune.measure.host import attribution, launching
-from dptune.measure.steps import accumulation, feeding, steady
+from dptune.measure.steps import accumulation, feeding, noise, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
 from dptune.measured import CriticalPath, Measured, RankFigures
@@ -36,6 +36,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     detail = _rich(run)
     windowed = [each for each in together.spent if each[1].windows]
     told = phases.phased(windowed)
+    noisy = noise.noise(facts, run.world_size)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (run.world_size, "neither the recording nor the traces say how many ranks the run had"),
@@ -76,6 +77,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             kernels.kernels(((own, device) for own in stepped for device in own.devices), account),
             no_steps if account is None else "no kernel and no operator runs in the steps",
         ),
+        "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
         "memory": (
             memory.memory(run.facts, views, detail) or None,
             "neither the recording nor the trace names a device",

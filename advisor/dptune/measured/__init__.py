@@ -28,6 +28,7 @@ from dptune.measured.device import (
     PhaseFigures,
 )
 from dptune.measured.exchange import (
+    LAG_CAUSES,
     ArrivalFigures,
     CollectiveFigures,
     CommunicationFigures,
@@ -42,13 +43,22 @@ from dptune.measured.exchange import (
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
 from dptune.measured.run import Measured, RankFigures
-from dptune.measured.steps import AccumulationFigures, InputFigures, SetAsideStep, StepBasis, StepsFigures, StepTime
+from dptune.measured.steps import (
+    AccumulationFigures,
+    InputFigures,
+    NoiseFigures,
+    SetAsideStep,
+    StepBasis,
+    StepsFigures,
+    StepTime,
+)
 
 __all__ = [
     "ABSENT",
     "CLASSES",
     "IDLE",
     "IDLE_CAUSES",
+    "LAG_CAUSES",
     "PATH",
     "Account",
     "AccumulationFigures",
@@ -76,6 +86,7 @@ __all__ = [
     "MemoryFigures",
     "Missing",
     "Model",
+    "NoiseFigures",
     "OnPath",
     "OverlapFigures",
     "Phase",

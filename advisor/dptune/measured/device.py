@@ -175,6 +175,10 @@ class MemoryFigures(Figures):
     growth_bytes_per_step: Figure[int] = Field(
         ABSENT, description="what is allocated when a step ends less when the one before ended, the median"
     )
+    least_growth_bytes: Figure[int] = Field(
+        ABSENT,
+        description="the least that was allocated more at the end of a step than of the one before; of 3 or more",
+    )
     malloc_calls_per_step: Figure[float] = Field(
         ABSENT, description="calls that take or return memory of the device: cudaMalloc, cudaFree, hipMalloc, ..."
     )

@@ -118,6 +118,18 @@ class StepLag(Model):
 
 LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "host", "communication", "unexplained"]
 
+# What a late rank does meanwhile, in words, by the cause.
+LAG_CAUSES: dict[LagCause, str] = {
+    "input": "it waits for its data loader",
+    "copies": "it copies",
+    "slower compute": "it computes the same, but slower",
+    "more compute": "it computes more than the others",
+    "gc": "Python collects garbage",
+    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
+    "communication": "it takes part in other collectives",
+    "unexplained": "its device is idle, and why is not known",
+}
+
 
 class ArrivalFigures(Figures):
     """How a rank comes to symmetric collectives (those that no rank can leave before the last has come)."""

@@ -17,7 +17,7 @@ from dptune.measured.device import (
 from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing
 from dptune.measured.host import AttributionFigures, LaunchFigures
-from dptune.measured.steps import AccumulationFigures, InputFigures, StepsFigures, StepTime
+from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
 
 class RankFigures(Figures):
@@ -62,6 +62,7 @@ class Measured(Figures):
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
+    noise: Figure[NoiseFigures] = Field(ABSENT, description="from how many samples on larger batches teach little more")
     input: InputFigures = Field(description="waiting for the data loader")
     accumulation: AccumulationFigures = Field(description="micro-batches per optimizer step")
     matmul: MatmulFigures = Field(description="matrix products and their precision")

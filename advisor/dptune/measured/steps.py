@@ -74,3 +74,20 @@ class AccumulationFigures(Figures):
 
     backwards_per_step: Figure[int] = Field(ABSENT, description="calls of backward per optimizer step")
     synchronised_backwards_per_step: Figure[int] = Field(ABSENT, description="those of them that all-reduced gradients")
+
+
+class NoiseFigures(Figures):
+    """The noise of gradients: from how many samples on a larger batch teaches little more.
+
+    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training". `low` and `high` are of 90 %, by
+    drawing the steps anew.
+    """
+
+    steps: int = Field(description="in which norms of gradients were taken")
+    small_batch: int = Field(description="samples of the small gradient: of a backward pass of one rank")
+    large_batch: int = Field(description="samples of the large gradient: of a step of all ranks")
+    noise_scale: Figure[float] = Field(
+        ABSENT, description="samples: variance of one sample's gradient / square of the mean gradient's norm"
+    )
+    low: Figure[float] = Field(ABSENT, description="the least that the steps allow, in samples")
+    high: Figure[float] = Field(ABSENT, description="the most that the steps allow, in samples")

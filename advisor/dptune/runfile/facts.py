@@ -6,6 +6,7 @@ Every fact is optional: one that could not be read is absent and stands in `unre
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil, floor
 
 SCHEMA_VERSION = "0.2"
 
@@ -60,7 +61,9 @@ class DdpFacts:
 
     `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
     size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
-    `grad_ready_order`; `gradient_dtypes`: the types that there are among them.
+    `grad_ready_order`; `gradient_dtypes`: the types that there are among them. `buffer_bytes`: of the buffers that rank
+    0 sends, as DDP is told to; `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps
+    count in some steps where it looks for them.
     """
 
     module: str
@@ -80,6 +83,9 @@ class DdpFacts:
     static_graph: bool | None = None
     gradient_as_bucket_view: bool | None = None
     broadcast_buffers: bool | None = None
+    sync_batch_norm: bool | None = None
+    buffer_bytes: int | None = None
+    unused_parameter_bytes: int | None = None
     comm_hook: str | None = None
 
 
@@ -107,10 +113,11 @@ class FsdpFacts:
 
 @dataclass
 class SchedulerFacts:
-    """One learning-rate scheduler."""
+    """One learning-rate scheduler. `base_learning_rate`: what it multiplies for the first group."""
 
     name: str
     where: str | None = None
+    base_learning_rate: float | None = None
 
 
 @dataclass
@@ -129,6 +136,8 @@ class LoaderFacts:
     """One DataLoader that the training thread drew batches from.
 
     `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
+    `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
+    given by set_epoch, None where it does not shuffle.
     """
 
     where: str | None = None
@@ -144,17 +153,36 @@ class LoaderFacts:
     batches_drawn: int | None = None
     sampler: str | None = None
     distributed_sampler: bool | None = None
+    replicas: int | None = None
+    sampler_epoch: int | None = None
+
+    def epoch_batches(self, ranks: int) -> int | None:
+        """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""
+        if not self.dataset_samples or not self.batch_size:
+            return None
+        parts = self.replicas or (ranks if self.distributed_sampler else 1)
+        samples = ceil(self.dataset_samples / parts)  # the sampler fills up
+        return max(1, (floor if self.drop_last else ceil)(samples / self.batch_size))
 
 
 @dataclass
 class OptimizerFacts:
-    """One optimizer. The first one seen is the clock of the recording. `parameters` are those this rank updates."""
+    """One optimizer. The first one seen is the clock of the recording. `parameters` are those this rank updates.
+
+    `learning_rates` are those of this moment, `first_learning_rate` the one its first group was made with, where a
+    scheduler noted it, `default_learning_rate` that of groups that were given none. `betas` and `eps` are those of the
+    first group, where it is of Adam's family.
+    """
 
     name: str
     where: str | None = None
     learning_rates: list[float] = field(default_factory=list)
+    first_learning_rate: float | None = None
+    default_learning_rate: float | None = None
     fused: bool | None = None
     foreach: bool | None = None
+    betas: list[float] = field(default_factory=list)
+    eps: float | None = None
     parameter_tensors: int = 0
     parameters: int = 0
 
@@ -175,6 +203,19 @@ class DeviceFacts:
     cores: int | None = None
     usable_cores: int | None = None
     torch_threads: int | None = None
+
+
+@dataclass
+class NoiseFacts:
+    """Squares of the norms of gradients, by steps of the window `noise`, before they are clipped or unscaled.
+
+    `of_passes`: of what each backward pass of this rank added to the gradient; `of_steps`: of the gradient that the
+    passes of all ranks made; `why` there are none.
+    """
+
+    of_passes: list[list[float]] = field(default_factory=list)
+    of_steps: list[float] = field(default_factory=list)
+    why: str = ""
 
 
 @dataclass
@@ -226,11 +267,22 @@ class Facts:
     steps: int = 0
     backward_where: str | None = None
     losses: list[float] = field(default_factory=list)
+    noise: NoiseFacts | None = None
     autocast: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
+
+    @property
+    def debug_switches(self) -> dict[str, str]:
+        """Variables of the environment that are on, help to find errors and slow steps; by name, with their value."""
+        on = {
+            "CUDA_LAUNCH_BLOCKING": self.environment.get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0"),
+            "TORCH_DISTRIBUTED_DEBUG": self.environment.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING": "PYTORCH_NO_CUDA_MEMORY_CACHING" in self.environment,  # whatever it says
+        }
+        return {name: self.environment[name] for name, is_on in on.items() if is_on}
 
     def window(self, name: str) -> Window | None:
         """The window called `unprofiled`, `lean` or `rich`, if one was begun."""

@@ -23,14 +23,15 @@ class Ending:
 # Steps with the profiler set up but not yet recording, before each traced window: they pay for the setting up.
 PROFILER_WARMUP = 1
 # A window that its time bound ends has at least so many steps; the unprofiled one is what the step time comes from.
-LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1}
+LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1, "noise": 8}
 
 
 @dataclass
 class Schedule:
     """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never).
 
-    The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short.
+    The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short. In the last
+    one, `noise`, norms of gradients are taken.
     """
 
     warmup: int = 5
@@ -39,6 +40,7 @@ class Schedule:
     rich: int = 3
     window_s: float = 60.0
     least_s: float = 0.0
+    noise: int = 0
 
     @property
     def first_boundary(self) -> int:
@@ -49,7 +51,7 @@ class Schedule:
     def total_steps(self) -> int:
         """Optimizer steps from the first one to the end of the recording, unless a time shortens or lengthens it."""
         traced = sum(steps + PROFILER_WARMUP for steps in (self.lean, self.rich) if steps)
-        return self.first_boundary + self.unprofiled + traced
+        return self.first_boundary + self.unprofiled + traced + self.noise
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The windows of a recording, step by step, and the agreement of all ranks on where a window ends early.
 
-    warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > done
+    warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > noise > done
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
 a window would last past its time bound, or so short that it is to hold more of them, rank 0 announces through the
@@ -35,9 +35,9 @@ class Phase:
 def phases(schedule: Schedule) -> list[Phase]:
     """The phases that the schedule asks for, in order; windows of no steps are left out."""
     made = [Phase("warm-up", schedule.first_boundary)]
-    for name in ("unprofiled", "lean", "rich"):
+    for name in ("unprofiled", "lean", "rich", "noise"):
         steps: int = getattr(schedule, name)
-        if steps and name != "unprofiled":
+        if steps and name in ("lean", "rich"):
             made.append(Phase(f"set-up of {name}", PROFILER_WARMUP, prepares=name))
         if steps:
             made.append(Phase(name, steps, window=name))

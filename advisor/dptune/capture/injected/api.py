@@ -42,7 +42,8 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
     and training goes on: `prof.done` says so. What was recorded lies in `prof.folder`, one for all ranks.
 
     `run_dir` names a new folder (default: one under dptune-runs/). `warmup`, `unprofiled`, `lean` and `rich` are steps
-    per window, and after `window_time` seconds a window ends in any case (0: never). `ranks` are those to record
+    per window, and after `window_time` seconds a window ends in any case (0: never). In `noise_scale` more steps norms
+    of gradients are taken, which tell the largest useful batch. `ranks` are those to record
     (default: all). A failure of the recording is one line on stderr and never an exception in the training loop. Where
     `run_dir` holds something already, the recording goes to a folder beside it, NAME-2, and that is said.
 
@@ -60,12 +61,13 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         lean: int = 5,
         rich: int = 3,
         window_time: float = 60.0,
+        noise_scale: int = 0,
         ranks: Iterable[int] | None = None,
     ) -> None:
-        if min(warmup, unprofiled, lean, rich, window_time) < 0:
+        if min(warmup, unprofiled, lean, rich, window_time, noise_scale) < 0:
             raise ValueError("dptune.profile: numbers of steps and seconds cannot be negative")
         self._asked = None if run_dir is None else Path(run_dir)
-        self._schedule = Schedule(warmup, unprofiled, lean, rich, float(window_time))
+        self._schedule = Schedule(warmup, unprofiled, lean, rich, float(window_time), noise=noise_scale)
         self._ranks = None if ranks is None else tuple(sorted(set(ranks)))
         self._recorder: Recorder | None = None
         self._plan: Plan | None = None

@@ -77,7 +77,12 @@ def _guarded(facts: Facts, name: str, read: Callable[[], None]) -> None:
 
 
 def _schedulers(places: Places) -> list[SchedulerFacts]:
-    return [SchedulerFacts(type(one).__name__, places.line(one)) for one in places.alive(LRScheduler)]
+    return [SchedulerFacts(type(one).__name__, places.line(one), _base(one)) for one in places.alive(LRScheduler)]
+
+
+def _base(scheduler: Any) -> float | None:
+    rates = getattr(scheduler, "base_lrs", None)
+    return float(rates[0]) if rates else None
 
 
 def _scalers(places: Places) -> list[Any]:

@@ -63,6 +63,9 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         static_graph=bool(module.static_graph),
         gradient_as_bucket_view=bool(module.gradient_as_bucket_view),
         broadcast_buffers=bool(module.broadcast_buffers),
+        sync_batch_norm=bool(log.get("has_sync_bn")),
+        buffer_bytes=sum(one.numel() * one.element_size() for one in getattr(module, "modules_buffers", ())),
+        unused_parameter_bytes=log.get("unused_parameter_size") if module.find_unused_parameters else None,
         comm_hook=log.get("comm_hook"),
     )
 
@@ -165,7 +168,13 @@ def loader(loader: Any, places: Places) -> LoaderFacts:
         batches_drawn=places.draws[id(loader._index_sampler)],
         sampler=type(sampler).__name__,
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
+        replicas=getattr(sampler, "num_replicas", None),
+        sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
     )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
@@ -176,8 +185,12 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         name=type(optimizer).__name__,
         where=places.line(optimizer),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+        default_learning_rate=_number(optimizer.defaults.get("lr")),
+        first_learning_rate=float(first["initial_lr"]) if "initial_lr" in first else None,
         fused=first.get("fused"),
         foreach=first.get("foreach"),
+        betas=[float(one) for one in first.get("betas") or () if isinstance(one, float)],
+        eps=first["eps"] if "betas" in first and isinstance(first.get("eps"), float) else None,
         parameter_tensors=len(tensors),
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
     )

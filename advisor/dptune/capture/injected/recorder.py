@@ -59,7 +59,7 @@ class Recorder:
     def listen(self) -> None:
         """Heed the backward passes, the script's own profilers, and forks."""
         self._observers.meters.before_pass = self._leave_before_pass
-        self._observers.meters.after_pass = self._clock.settle
+        self._observers.meters.after_pass = self._after_pass
         self._observers.places.before_profiler = lambda: self._guarded(self._give_way)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._disown)
@@ -147,6 +147,12 @@ class Recorder:
                     self._conclude("complete")
         if not self._elsewhere and not self.ended:
             self._live.say(self._agenda.step, self._agenda.phase)
+
+    def _after_pass(self) -> None:
+        take = self._take
+        if take is not None:
+            self._guarded(take.after_pass)
+        self._clock.settle()
 
     def _leave_before_pass(self) -> None:
         passes = self._observers.meters.synchronised_passes

@@ -12,12 +12,13 @@ from dataclasses import replace
 from dptune.capture.injected import identity
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.meters import Tally
+from dptune.capture.injected.noise import GradientNoise
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.stopwatch import Stopwatch
 from dptune.capture.injected.tracing import Tracing
 from dptune.runfile import form, paths
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts, NoiseFacts, Window
 
 # A step of the rich window, as text, against one of the lean window: 2 to 5 in the sample runs.
 _RICH_TO_LEAN_BYTES = 6
@@ -36,6 +37,7 @@ class Take:
         self._stopwatch: Stopwatch | None = None
         self._window: Window | None = None
         self._tracing: Tracing | None = None
+        self._noise: GradientNoise | None = None
         self.facts = Facts(rank=identity.rank(), host=socket.gethostname(), pid=os.getpid())
 
     @property
@@ -96,6 +98,8 @@ class Take:
         if self._tracing is not None:
             self._tracing.begin()
             self._tracing.begin_step(first_step)
+        if name == "noise":
+            self._begin_noise()
         self._observers.garbage.take()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
 
@@ -106,6 +110,8 @@ class Take:
             return
         if self._tracing is not None:
             self._tracing.end_step()
+        if self._noise is not None:
+            self._noise.end_step()
         stopwatch.mark()
         window.loader_wait_ns.append(tally.loader_wait_ns)
         window.loader_cpu_ns.append(tally.loader_cpu_ns)
@@ -130,6 +136,7 @@ class Take:
         self._window = self._stopwatch = self._tracing = None
         if tracing is not None:
             tracing.end()
+        self._end_noise()
         if window is None or stopwatch is None:
             return
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
@@ -141,6 +148,25 @@ class Take:
             window.saving_ns = time.monotonic_ns() - begun
             window.trace = target.name
         self.write()
+
+    def after_pass(self) -> None:
+        """A backward pass of the script has ended."""
+        if self._noise is not None:
+            self._noise.after_pass()
+
+    def _begin_noise(self) -> None:
+        noise = GradientNoise(self._observers.places)
+        try:
+            noise.begin()
+        except ValueError as error:
+            self.facts.noise = NoiseFacts(why=str(error))
+        else:
+            self._noise = noise
+
+    def _end_noise(self) -> None:
+        noise, self._noise = self._noise, None
+        if noise is not None:
+            self.facts.noise = noise.end()
 
     def put_down(self, ended: str) -> None:
         """Write the facts as they stand, with the times of the open window but without its trace."""

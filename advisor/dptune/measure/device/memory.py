@@ -27,6 +27,7 @@ from dptune.trace.schema import NONE
 # c10::DeviceType; HIP calls itself cuda, as torch does.
 _TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
 _CPU = 0
+_LEAST_TIMES = 3  # of fewer growths the median is one of them, or the mean of two
 # Where the caching allocator's memory comes from: the driver; by cuMem* with expandable segments.
 _MALLOC = re.compile(
     r"^(cuda|hip)(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^(cu|hip)Mem(Create|Release|Map|Unmap)"
@@ -126,6 +127,12 @@ def _figures(
             if events is None
             else "it takes two steps in a row, and what is allocated after each allocation",
         ),
+        "least_growth_bytes": (
+            events.least_growth() if events is not None else None,
+            _NO_EVENTS
+            if events is None
+            else "it takes four steps in a row, and what is allocated after each allocation",
+        ),
         "malloc_calls_per_step": (malloc[0] if malloc else None, no_malloc),
         "malloc_ns": (malloc[1] if malloc else None, no_malloc),
         "malloc_share": (malloc[2] if malloc else None, no_malloc),
@@ -200,10 +207,21 @@ class _Events:
 
     def growth(self) -> int | None:
         """What is allocated at the end of a step less what was at the end of the one before, the median."""
+        more = self._more()
+        return round(float(np.median(more))) if len(more) else None
+
+    def least_growth(self) -> int | None:
+        """The least of it, over three times or more."""
+        more = self._more()
+        return int(more.min()) if len(more) >= _LEAST_TIMES else None
+
+    def _more(self) -> Ints:
+        if (self.allocated == NONE).any():
+            return np.empty(0, np.int64)
         last = np.searchsorted(self.ts_ns, [step.end_ns for step in self.steps]) - 1
         following = np.diff([step.number for step in self.steps]) == 1
-        more = np.diff(self.allocated[last])[following & (last[:-1] >= 0)]
-        return round(float(np.median(more))) if len(more) and (self.allocated != NONE).all() else None
+        more: Ints = np.diff(self.allocated[last])[following & (last[:-1] >= 0)]
+        return more
 
 
 def _capacity(lean: RankView | None, name: str) -> int | None:

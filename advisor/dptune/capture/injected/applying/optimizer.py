@@ -1,4 +1,4 @@
-"""Which implementation of its step an optimizer takes."""
+"""The learning rate of an optimizer, and which implementation of its step it takes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.optim import optimizer as implementation
 from dptune.capture.injected.applying.constructing import follow
 from dptune.capture.injected.asked import asked
 
+_MARK = "dptune_lr_times"
 _OTHER = {"fused": "foreach", "foreach": "fused"}
 
 
@@ -84,6 +85,55 @@ def _can_be_fused(parameter: Any) -> bool:
     return True
 
 
+def _learning_rate(value: float | None) -> None:
+    """Of the first group; the others keep their proportion to it, and a scheduler that is made later starts from it."""
+    changed: list[dict[str, Any]] = []  # the groups; a wrapper of an optimizer has those of the one it wraps
+
+    def change(optimizer: Any) -> None:
+        first = optimizer.param_groups[0]
+        if value is None or any(first is group for group in changed):
+            return
+        if changed:
+            asked.refuse("optimizer.lr", "the script makes several optimizers: which of them is meant is not known")
+            return
+        now = first.get("lr")
+        if not now:
+            asked.refuse("optimizer.lr", f"{type(optimizer).__name__} is made with no learning rate to be changed")
+            return
+        times = value / float(now)
+        changed.extend(optimizer.param_groups)
+        for group in (optimizer.defaults, *optimizer.param_groups):
+            _scale(group, times)
+        optimizer.register_state_dict_post_hook(lambda _, state: _with_mark(state, times))
+        optimizer.register_load_state_dict_pre_hook(lambda _, saved: _scaled(saved, times))
+
+    follow(Optimizer, change)
+
+
+def _scale(group: dict[str, Any], times: float) -> None:
+    for name in ("lr", "initial_lr"):
+        if isinstance(group.get(name), torch.Tensor):
+            group[name] = group[name] * times
+        elif group.get(name) is not None:
+            group[name] *= times
+
+
+def _with_mark(state: dict[str, Any], times: float) -> dict[str, Any]:
+    """A state to be saved, of a run with the change: where it is loaded again, its rates are what they should be."""
+    return {**state, "param_groups": [{**group, _MARK: times} for group in state["param_groups"]]}
+
+
+def _scaled(saved: dict[str, Any], times: float) -> dict[str, Any]:
+    """A saved state, with its rates changed by as much as they are not yet: those of a run without it by all of it."""
+    groups = []
+    for one in saved["param_groups"]:
+        group = {name: value for name, value in one.items() if name != _MARK}
+        _scale(group, times / one.get(_MARK, 1.0))
+        groups.append(group)
+    return {**saved, "param_groups": groups}
+
+
 APPLIERS: dict[str, Callable[[Any], None]] = {
-    name: _implementation(name.partition(".")[2]) for name in ("optimizer.fused", "optimizer.foreach")
+    "optimizer.lr": _learning_rate,
+    **{name: _implementation(name.partition(".")[2]) for name in ("optimizer.fused", "optimizer.foreach")},
 }
