@@ -77,6 +77,9 @@ class Saving(Model):
     low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
     high_us_per_sample: float | None = None
     global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
+    samples_times: float = Field(
+        1.0, description="the samples of a step with the change / without: then ms are of as many"
+    )
     predicted_share: float | None = Field(None, description="the share that is predicted; null for a bound")
     unpredicted: str | None = Field(None, description="of a bound: why no prediction stands in its place")
     basis: Basis
@@ -162,6 +165,14 @@ class RunSummary(Model):
     rank_basis: str = Field("", description="where the rank numbers come from")
 
 
+class Together(Model):
+    """What several pieces of advice save together, predicted as one set of changes."""
+
+    rules: list[str] = Field(description="their codes, in the order of the report")
+    numerics: Literal["same", "changes"] = Field(description="whether what is learned stays as it is")
+    saves: Saving
+
+
 class Verified(Model):
     """A change that was run beside the script as it is, by `dptune verify`."""
 
@@ -189,6 +200,9 @@ class Report(Model):
     headline: Headline
     trust: Trust
     advice: list[Advice] = Field(description="ranked within each kind")
+    together: list[Together] = Field(
+        default_factory=list, description="all predicted advice that leaves learning as it is, and the first three"
+    )
     skipped: list[Skipped]
     quiet: list[str] = Field(description="rules that ran and had nothing to say")
     measured: Measured

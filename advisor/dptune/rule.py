@@ -69,6 +69,15 @@ class RunView:
             raise Missing("the run has no facts: it was not recorded by `dptune profile`")
         return self.facts[0]
 
+    def gpu(self) -> tuple[str, str]:
+        """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""
+        device = self.facts[0].device if self.facts else None
+        names = (rank.known("device_name") for rank in self.measured.ranks)
+        capability, name = (device and device.compute_capability) or "", next(filter(None, names), "")
+        if not capability and not name:
+            raise Missing("the traces do not name the GPU, so what its tensor cores compute in is not known")
+        return capability, name
+
     def bound(self, low_share: float, high_share: float, how: str) -> Saving:
         """A saving between two shares of the step that is a bound: more cannot be saved."""
         return self._saving(low_share, high_share, "bound", how)
@@ -108,7 +117,10 @@ class RunView:
         """
         if self.predictor is None:
             raise Missing(f"no step model to predict {', '.join(change.knob for change in changes)} with")
-        told = self.predictor({change.knob: change.then for change in changes})
+        settings = {change.knob: change.then for change in changes}
+        if any(settings[change.knob] != change.then for change in changes):
+            raise Missing("one setting gets several values, at several places: the model has one for all")
+        told = self.predictor(settings)
         step_ns = self.measured.step.median_ns
         before, after = self.measured.known("samples_per_step"), told.known("global_batch")
         grown = after / before if before and after else 1.0
@@ -116,7 +128,7 @@ class RunView:
         low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
         how = f"replayed with the change, a step takes {told.step_ns / 1e6:.3g} ms instead of {step_ns / 1e6:.3g}"
         how += f", with {grown:.3g} times the samples" if grown != 1 else ""
-        return self._saving(low, high, "replayed", how, likely)
+        return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 
     def saving(self, changes: Sequence[Change], bound: Saving) -> Saving:
         """What the changes would save: as replayed, or the bound where the run has no model that tells."""

@@ -76,6 +76,12 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     assert told.next.endswith("It saves 0.5 to 1 ms of each step.")
 
 
+def test_of_a_larger_batch_it_is_the_time_of_a_sample_that_gets_less(make_measured, make_advice):
+    saves = make_advice(low=0.2, high=0.3).saves.model_copy(update={"samples_times": 2.0})
+    told = said(make_measured(), advice=[make_advice(saves=saves)])
+    assert told.next.endswith("A sample then takes 20 % to 30 % less.")
+
+
 def test_next_without_a_change_points_to_the_page(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(changes=[])])
     assert told.next == "Something costs 10 % of a step. How: `dptune rules explain XX101`."

@@ -19,7 +19,8 @@ def codes():
 
 
 def test_our_rules_are_a_pack_like_any_other():
-    assert codes() == ["DP101", "DP102", "DP401", "DP501"]
+    assert codes() == sorted(codes())
+    assert codes()[:3] == ["DP101", "DP102", "DP103"]
     assert packs.problems() == []
     assert packs.load_packs()[0].doc.startswith("Gradient buckets")
     assert packs.load_packs()[0].pack.startswith("dptune ")
@@ -66,7 +67,7 @@ def test_a_broken_module_is_named_and_the_others_are_there(install_pack, text, n
     (problem,) = packs.problems()
     assert "acme.bad" in problem
     assert named in problem
-    assert codes() == ["ACME009", "DP101", "DP102", "DP401", "DP501"]
+    assert codes()[:3] == ["ACME009", "DP101", "DP102"]
 
 
 def test_a_pack_that_is_not_there_is_named(install_pack):
@@ -89,7 +90,7 @@ def test_a_rule_is_found_by_code_or_name_in_any_case():
     assert packs.find_rule("dp501") == packs.find_rule("Loader-Starves-Step") == packs.find_rule("DP501")
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("DP502", "DP501"), ("no-sync", "no-sync-missing")])
+@pytest.mark.parametrize(("asked", "meant"), [("DP5011", "DP501"), ("no-sync", "no-sync-missing")])
 def test_an_unknown_rule_names_the_nearest(asked, meant):
     with pytest.raises(UsageError) as raised:
         packs.find_rule(asked)

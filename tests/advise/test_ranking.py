@@ -22,6 +22,15 @@ def test_then_time_is_ranked_by_the_middle_of_what_it_saves(make_advice):
     assert rules(ranked([small, ceiling, measured])) == ["XX102", "XX101", "XX103"]
 
 
+def test_of_what_costs_alike_what_leaves_learning_as_it_is_comes_first(make_advice):
+    larger = make_advice("XX101", low=0.5, high=0.6, numerics="changes")
+    safe = make_advice("XX102", low=0.1, high=0.2)
+    worse = make_advice("XX103", low=0.1, high=0.2, severity="error", numerics="changes")
+    batch = make_advice("XX104", numerics="changes")
+    batch = batch.model_copy(update={"saves": batch.saves.model_copy(update={"samples_times": 4.0, "high_share": 0.9})})
+    assert rules(ranked([batch, larger, safe, worse])) == ["XX103", "XX102", "XX101", "XX104"]
+
+
 def test_then_by_confidence_and_name(make_advice):
     one = make_advice("XX104", severity="warning")
     worse = make_advice("XX103", severity="error", confidence="low")

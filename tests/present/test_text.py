@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from dptune.advice import Headline, Report, RunSummary, Skipped, Trust
+from dptune.advice import Headline, Report, RunSummary, Skipped, Together, Trust
 from dptune.finding import Finding
+from dptune.measured import NoiseFigures
 from dptune.present.lines import code
 from dptune.present.text import text
 
@@ -189,3 +190,45 @@ def test_nothing_runs_over_a_narrow_page(report: Report) -> None:
 def test_folded_code_keeps_its_indentation() -> None:
     rows = ["".join(span.text for span in row) for row in code("    call(first_word, second_word)", "> ", 26)]
     assert rows == [">     call(first_word,", ">         second_word)"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (
+            {"noise_scale": 812.4, "low": 690.0, "high": 1010.0},
+            "812 samples (690 to 1,010): beyond about that many a larger global batch teaches little more",
+        ),
+        ({"noise_scale": 812.4, "low": 690.0}, "812 samples (690 to no known bound): beyond"),
+        ({"low": 690.0}, "more than 690 samples; not measured: lost in its noise"),
+        ({}, "not measured: lost in its noise"),
+    ],
+)
+def test_the_noise_of_gradients_says_how_large_a_batch_may_be(
+    report: Report, figures: dict[str, float], said: str
+) -> None:
+    noise = NoiseFigures.only("lost in its noise", steps=40, small_batch=8, large_batch=64, **figures)
+    measured = report.measured.model_copy(update={"noise": noise})
+    assert f"Noise scale {said}" in flat(text(report.model_copy(update={"measured": measured})))
+    assert "Noise scale" not in text(report)
+
+
+def test_what_advice_saves_together_stands_below_the_verdict(report: Report) -> None:
+    saves = report.advice[0].saves
+    assert saves is not None
+    both = Together(
+        rules=["DP101", "DP102"],
+        numerics="same",
+        saves=saves.model_copy(update={"low_share": 0.2, "high_share": 0.4}),
+    )
+    page = text(report.model_copy(update={"together": [both]}))
+    together = page.index("Together    DP101 and DP102 save 20.0 to 40.0 % of a sample's time")
+    assert page.index("Next  ") < together < page.index("Can this run be judged?")
+
+
+def test_with_a_larger_batch_it_is_the_time_of_a_sample_that_is_saved(report: Report) -> None:
+    one = report.advice[0]
+    assert one.saves is not None
+    saves = one.saves.model_copy(update={"samples_times": 4.0, "low_share": 0.2, "high_share": 0.3})
+    page = text(report.model_copy(update={"advice": [one.model_copy(update={"saves": saves})]}))
+    assert "Saves 20.0 to 30.0 % of the time of a sample, a step then has 4 times as many." in flat(page)

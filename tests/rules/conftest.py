@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,14 +16,19 @@ from dptune.knobs import Value
 from dptune.measured import (
     Account,
     AccumulationFigures,
+    ArrivalFigures,
     CollectiveFigures,
+    CommunicationFigures,
     DeviceFigures,
     InputFigures,
     MatmulFigures,
     Measured,
     Missing,
+    OverlapFigures,
+    PhaseFigures,
     RankFigures,
     StepAccount,
+    StepLag,
     StepTime,
 )
 from dptune.predicted import Prediction
@@ -37,6 +44,20 @@ MakeMeasured = Callable[..., Measured]
 MakeFacts = Callable[..., Facts]
 MakeAllReduce = Callable[..., CollectiveFigures]
 Ask = Callable[..., list[Advice]]
+
+
+def arrival(lags_ms: Sequence[float], cause: str | None = None, covers: float | None = None) -> ArrivalFigures:
+    """How late a rank came in each step."""
+    steps = [StepLag(number=n, lag_ns=int(lag * 1e6)) for n, lag in enumerate(lags_ms)]
+    return figures(
+        ArrivalFigures,
+        collectives=2 * len(steps),
+        last_share=0.5,
+        lag_ns=int(statistics.median(lags_ms) * 1e6),
+        steps=steps,
+        cause=cause,
+        cause_share=covers,
+    )
 
 
 def account(
@@ -75,6 +96,8 @@ def measured_run(
     world: int = 2,
     steps: int = STEPS,
     samples: int | None = 64,
+    lags_ms: Sequence[Sequence[float]] = (),
+    causes: Mapping[int, tuple[str, float]] = MappingProxyType({}),
     **changed: Any,
 ) -> Measured:
     one = account(exposed_share, hidden_share, wait_share or 0.0)
@@ -113,7 +136,17 @@ def measured_run(
             rich_steps=3,
         ),
         "ranks": [
-            figures(RankFigures, rank=r, device_name=device_name, source=f"{r}.json", events=9, devices=devices)
+            figures(
+                RankFigures,
+                rank=r,
+                device_name=device_name,
+                source=f"{r}.json",
+                events=9,
+                devices=devices,
+                arrival=arrival(lags_ms[r] if r < len(lags_ms) else [0.0] * steps, *(causes.get(r, ())))
+                if steps
+                else None,
+            )
             for r in range(world)
         ],
         "input": figures(InputFigures, wait_share=wait_share, basis="unprofiled"),
@@ -124,19 +157,53 @@ def measured_run(
 
 
 def all_reduce(
-    message_bytes: int | None, calls_per_step: float, shortest_ns: int = 50_000, kind: str = "all_reduce"
+    message_bytes: int | None,
+    calls_per_step: float,
+    shortest_ns: int = 50_000,
+    kind: str = "all_reduce",
+    dtype: str | None = None,
 ) -> CollectiveFigures:
     calls = int(calls_per_step * STEPS * 2)
     return figures(
         CollectiveFigures,
         kind=kind,
         message_bytes=message_bytes,
+        dtype=dtype,
         calls=calls,
         calls_per_step=calls_per_step,
         median_ns=2 * shortest_ns,
         shortest_ns=shortest_ns,
         total_ns=2 * shortest_ns * calls,
     )
+
+
+def exchanges(*rows: tuple[str, str, float], steps: int = STEPS, world: int = 2) -> OverlapFigures:
+    """What is exchanged beside gradients: kind, phase, and the exposed share of a step; one call a step and rank."""
+    told = [
+        figures(
+            CommunicationFigures,
+            kind=kind,
+            phase=phase,
+            calls=steps * world,
+            communication_ns=int(share * STEP_NS * steps * world),
+            hidden_ns=0,
+            exposed_ns=int(share * STEP_NS * steps * world),
+        )
+        for kind, phase, share in rows
+    ]
+    return figures(OverlapFigures, rows=told)
+
+
+def phases(forward: float, backward: float, optimizer: float) -> list[PhaseFigures]:
+    """The shares of the host's time that the phases of a step take."""
+    shares = {"forward": forward, "backward": backward, "optimizer": optimizer}
+    nothing = dict.fromkeys(
+        ("compute_ns", "communication_ns", "hidden_communication_ns", "exposed_communication_ns"), 0
+    )
+    return [
+        figures(PhaseFigures, phase=phase, host_ns=int(share * STEP_NS * STEPS), **nothing)
+        for phase, share in shares.items()
+    ]
 
 
 def facts_of(

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.runfile.facts import DdpFacts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, _epoch
+from dptune.whatif.building import ALL, Recorded
 from dptune.whatif.model import Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
@@ -39,4 +39,4 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
     ],
 )
 def test_batches_of_an_epoch(facts, batches):
-    assert _epoch(LoaderFacts(**facts), 2) == batches
+    assert LoaderFacts(**facts).epoch_batches(2) == batches

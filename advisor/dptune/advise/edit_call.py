@@ -7,14 +7,16 @@ from collections import defaultdict
 
 from dptune.knobs import knob
 
+_WITH_FOREACH = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"),
+    *("Rprop", "SGD"),
+)
 _MAKES = {
     "ddp": ("DistributedDataParallel",),
     "loader": ("DataLoader",),
+    "optimizer.lr": (*_WITH_FOREACH, "LBFGS", "Muon", "SparseAdam"),
     "optimizer.fused": ("Adagrad", "Adam", "AdamW", "SGD"),
-    "optimizer.foreach": (
-        *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"),
-        *("Rprop", "SGD"),
-    ),
+    "optimizer.foreach": _WITH_FOREACH,
 }
 _SHORT = {"DDP": "DistributedDataParallel"}  # where the file does not say what it is
 
@@ -30,6 +32,7 @@ POSITIONS = {
     "ddp.gradient_as_bucket_view": (9, 10),
     "ddp.static_graph": (10, 11),
     "ddp.bucket_cap_mb_list": (16, 17),
+    "optimizer.lr": (1,),
     "optimizer.foreach": (5, 6, 8),
 }
 

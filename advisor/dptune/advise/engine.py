@@ -16,6 +16,7 @@ from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
 from dptune.advise import packs
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
+from dptune.advise.together import together, weighed
 from dptune.advise.trust import judge, recording
 from dptune.config import Settings
 from dptune.errors import UsageError
@@ -77,15 +78,19 @@ def assemble(
         outcome = run_rules(chosen, measured, facts, settings, predictor)
         trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
     advice, contradicted = settled(merged(outcome.advice))
+    view = RunView(measured, facts, predictor=predictor)
+    advice, not_on_top = weighed(advice, view)
     if trust.level == "partial":
         advice = [_no_surer_than_medium(one) for one in advice]
-    skipped = [*outcome.skipped, *contradicted]
+    could_not = [*outcome.skipped, *contradicted]
+    skipped = [*could_not, *not_on_top]
     return Report(
         dptune=__version__,
         run=about,
-        headline=headline(measured, trust, advice, skipped, outcome.quiet, recorded=about.command is not None),
+        headline=headline(measured, trust, advice, could_not, outcome.quiet, recorded=about.command is not None),
         trust=trust,
         advice=advice,
+        together=together(advice, view),
         skipped=skipped,
         quiet=outcome.quiet,
         measured=measured,

@@ -125,7 +125,9 @@ def _change(one: Advice) -> str:
     first, more, _ = change.paste.partition("\n")
     what = f"`{first} ...` (all lines: see {one.rule})" if more else f"`{first}`"
     saves = ""
-    if one.saves and one.saves.basis == "bound":
+    if one.saves and one.saves.samples_times != 1:  # a step takes longer then
+        saves = f" A sample then takes {percent(one.saves.low_share)} to {percent(one.saves.high_share)} less."
+    elif one.saves and one.saves.basis == "bound":
         saves = f" It cannot save more than {one.saves.high_ms:.3g} ms of each step."
     elif one.saves:
         saves = f" It saves {one.saves.low_ms:.3g} to {one.saves.high_ms:.3g} ms of each step."

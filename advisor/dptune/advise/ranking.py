@@ -1,7 +1,8 @@
 """The order of advice, one card for one mechanism, and one voice on one setting.
 
-Kinds are ranked within themselves: by severity, which is what a step pays, and advice that saves time then by the
-middle of its interval, so that a ceiling counts half of what it allows.
+Kinds are ranked within themselves: by severity, which is what a step pays; then what leaves learning as it is before
+what rounds otherwise, and that before what takes other batches; and advice that saves time then by the middle of its
+interval, so that a ceiling counts half of what it allows.
 """
 
 from __future__ import annotations
@@ -43,10 +44,17 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
     return kept, dropped
 
 
-def _key(one: Advice) -> tuple[int, int, float, int, str]:
+def _key(one: Advice) -> tuple[int, int, int, float, int, str]:
     expected = (one.saves.low_share + one.saves.high_share) / 2 if one.saves and one.kind == "time" else 0.0
     severity, confidence = SEVERITIES.index(one.severity), _CONFIDENCE.index(one.confidence)
-    return (KINDS.index(one.kind), -severity, -expected, -confidence, one.fingerprint)
+    return (KINDS.index(one.kind), -severity, _learning(one), -expected, -confidence, one.fingerprint)
+
+
+def _learning(one: Advice) -> int:
+    """How much it changes what is learned: not, by rounding, or by the samples that a step learns of."""
+    if one.numerics == "same":
+        return 0
+    return 1 if one.saves is None or one.saves.samples_times == 1 else 2
 
 
 def _joined(first: Advice, other: Advice) -> Advice:

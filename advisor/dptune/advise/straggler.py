@@ -7,21 +7,11 @@ from dataclasses import dataclass
 
 from dptune.advice import Advice
 from dptune.advise.limits import milliseconds
-from dptune.measured import IDLE, ArrivalFigures, LagCause, Measured, StragglerFigures
+from dptune.measured import IDLE, LAG_CAUSES, ArrivalFigures, LagCause, Measured, StragglerFigures
 
 LEAST_SHARE = 0.10  # that the lag is of the traced step, and that it costs of the account: less is no bottleneck
 LEAST_STEPS_SHARE = 0.60  # two equal ranks come last in half of the steps each
 
-LAG_CAUSES: dict[LagCause, str] = {
-    "input": "it waits for its data loader",
-    "copies": "it copies",
-    "slower compute": "it computes the same, but slower",
-    "more compute": "it computes more than the others",
-    "gc": "Python collects garbage",
-    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
-    "communication": "it takes part in other collectives",
-    "unexplained": "its device is idle, and why is not known",
-}
 _ALL_OF_IT = 0.995  # a cause may cover more than the lag, where another makes up for it
 _KNOBS: dict[LagCause, str] = {"input": "loader."}  # cause -> how the names of the settings begin that mend it
 

@@ -8,10 +8,11 @@ from dptune.finding import Finding
 from dptune.runfile.facts import Facts
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which binds no rank to cores of its own
-_SWITCHES = (
-    ("CUDA_LAUNCH_BLOCKING", lambda value: value not in ("", "0"), "every kernel is waited for, so nothing overlaps"),
-    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "every collective is checked across ranks"),
-)
+_EFFECTS = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so nothing overlaps",
+    "TORCH_DISTRIBUTED_DEBUG": "every collective is checked across ranks",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is taken from the driver for every tensor",
+}
 
 
 def limits(facts: Sequence[Facts]) -> Iterator[Finding]:
@@ -59,12 +60,9 @@ def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:
-    left_on = {}
+    left_on: dict[str, str] = {}
     for rank in facts:
-        for name, is_on, effect in _SWITCHES:
-            value = rank.environment.get(name, "")
-            if is_on(value):
-                left_on[f"{name}={value}"] = effect
+        left_on |= {f"{name}={value}": _EFFECTS[name] for name, value in rank.debug_switches.items()}
         if rank.settings.get("anomaly_mode"):
             left_on["torch.autograd.detect_anomaly"] = "every backward operation is checked for NaN"
     for switch, effect in left_on.items():

@@ -122,6 +122,10 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
 
 def saving(saves: Saving, measured: Measured) -> str:
     """The interval in ms and percent, with its basis in plain words."""
+    if saves.samples_times != 1:
+        part = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
+        many = f"a step then has {saves.samples_times:g} times as many"
+        return f"{part} of the time of a sample, {many}. {_BASIS[saves.basis]}"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
     step = shown(lambda: measured.step.median_ns, lambda ns: f"each {milliseconds(ns / 1e6)} step")
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")

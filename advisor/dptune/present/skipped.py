@@ -17,7 +17,7 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
         reason = _UNJUDGED if one.reason.startswith(_UNJUDGED) else one.reason  # why stands in the headline
         reasons.setdefault(reason, []).append(one.rule)
     if reasons:
-        yield from heading("Rules that could not run", width)
+        yield from heading("Rules that could not run, or gave way", width)
     for reason, rules in reasons.items():
         yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
     if report.quiet:

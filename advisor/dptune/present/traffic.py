@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Measured, Missing
+from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Measured, Missing, NoiseFigures
 from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
@@ -115,6 +115,19 @@ def feeding(report: Report, width: int) -> Iterator[Line]:
         ("  that exchange", shown(lambda: step.synchronised_backwards_per_step)),
     ):
         yield from labelled(label, str(text), width, column=18, indent="  ")
+    noise = measured.known("noise")
+    if noise is not None:
+        yield from labelled("Noise scale", _noise(noise), width, column=18, indent="  ")
+
+
+def _noise(noise: NoiseFigures) -> str:
+    """`812 samples (690 to 1,010): beyond about that many a larger global batch teaches little more`."""
+    low, high = (shown(read, lambda found: f"{found:,.0f}") for read in (lambda: noise.low, lambda: noise.high))
+    scale = shown(lambda: noise.noise_scale, lambda found: f"{found:,.0f} samples")
+    if isinstance(scale, Hole):
+        return str(scale) if isinstance(low, Hole) else f"more than {low} samples; {scale}"
+    between = f"{low} to {'no known bound' if isinstance(high, Hole) else high}"
+    return f"{scale} ({between}): beyond about that many a larger global batch teaches little more"
 
 
 def _collective(one: CollectiveFigures) -> list[Cell]:

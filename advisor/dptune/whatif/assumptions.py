@@ -17,6 +17,7 @@ _EVERYWHERE = {
     "world_size": "further ranks compute as those recorded do, over links like the one measured",
     "nodes": "ranks are spread evenly over nodes; the link measured is that within one, and those of a node share its "
     "link to others",
+    "optimizer.lr": "what the optimizer computes takes as long with any learning rate",
     "allreduce.": "the algorithm takes the hops and bytes of its formula, and what was measured is a ring",
 }
 _ON_CPUS = {

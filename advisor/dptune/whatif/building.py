@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import ceil, floor
 from statistics import median
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
 from dptune.measured import LinkFigures, Measured, Missing
-from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, Window
+from dptune.runfile.facts import DdpFacts, Facts, Window
 from dptune.trace.plausible import PER_STEP
 from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps
@@ -175,18 +174,10 @@ def _loading(facts: Mapping[int, Facts]) -> Loading | None:
         prepare_ns=prepare,
         computing=sum(window.loader_cpu_ns) / waited if waited else 0.0,
         cores_per_rank=cores / max(1, neighbours),
-        epoch=_epoch(loader, first.world_size),
+        epoch=loader.epoch_batches(first.world_size),
         persistent=bool(loader.persistent_workers),
         sharded=bool(loader.distributed_sampler),
     )
-
-
-def _epoch(loader: LoaderFacts, ranks: int) -> int | None:
-    """How many batches of it a rank draws in an epoch; None where its dataset has no length."""
-    if not loader.dataset_samples or not loader.batch_size:
-        return None
-    samples = ceil(loader.dataset_samples / (ranks if loader.distributed_sampler else 1))  # the sampler fills up
-    return max(1, (floor if loader.drop_last else ceil)(samples / loader.batch_size))
 
 
 class Stretch(NamedTuple):

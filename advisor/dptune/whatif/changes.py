@@ -217,6 +217,11 @@ def _turned(steps: Sequence[RankStep], by: int) -> list[RankStep]:
     return [*steps[at:], *steps[:at]]
 
 
+def _same_time(model: StepModel, value: Value) -> StepModel:
+    """What is learned changes, and not how long that takes."""
+    return model
+
+
 def _no_updates(model: StepModel) -> StepModel:
     return replace(
         model, steps={rank: [replace(step, after_ns=0.0) for step in steps] for rank, steps in model.steps.items()}
@@ -298,6 +303,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.first_bucket_mb": _first_bucket,
     "loader.num_workers": _workers,
     "ddp.comm_hook": _comm_hook,
+    "optimizer.lr": _same_time,
 }
 _POWERSGD, _WORKERS, _PERSISTENT = "powersgd", "loader.num_workers", "loader.persistent_workers"
 # To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,

@@ -29,7 +29,8 @@ two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % save
 
 ## When to leave it alone
 
-- A batch that is ready in a few milliseconds: a worker needs as long to hand it over, and steps become slower.
+- A batch that is ready in a few milliseconds: a worker needs as long to hand it over, and steps become slower. What is
+  said then is one degree milder, for no setting mends it.
 - The first batches of an epoch wait, the others do not: that is the start of the workers.
 - On a GPU, where the device still has work queued while the script waits: the wait is then hidden.
 - The storage is the limit: more workers then wait together. Watch its rate first.
@@ -51,7 +52,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Literal
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Change, Evidence, Location, Severity
 from dptune.rule import Rule, RunView, Threshold
 
 MOST_WORKERS = 16  # where the cores are not known
@@ -111,7 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="error" if wait >= run.limit(ERROR_SHARE) and not cheap else "warning",
+        severity=_severity(cheap, wait >= run.limit(ERROR_SHARE)),
         title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
         why=_why(now, run.measured.known("device_kind")),
         changes=changes,
@@ -122,6 +123,13 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Random augmentation in workers draws other numbers than in the training process.",
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
     )
+
+
+def _severity(cheap: bool, much: bool) -> Severity:
+    """Of batches that no worker makes quicker one less: of a short step a short wait is a large share."""
+    if cheap:
+        return "warning" if much else "note"
+    return "error" if much else "warning"
 
 
 def _longest(run: RunView) -> float:

@@ -42,7 +42,6 @@ import re
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, severity_of
-from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; less is often one layer kept in fp32 on purpose")
@@ -80,7 +79,9 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{100 * share:.0f} % of a step is fp32 matrix products that tensor cores could compute in TF32",
         why="fp32 products leave the tensor cores idle. TF32 runs on them, and bf16 autocast goes further still.",
         changes=[Change(knob="precision.float32_matmul", now=now, then="high")],
-        saves=run.bound(0.0, share, "no more than the time of the fp32 matrix product and convolution kernels"),
+        saves=run.bound(
+            0.0, run.unstretched(share), "no more than the time of the fp32 matrix product and convolution kernels"
+        ),
         confidence="medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step"),
@@ -95,12 +96,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _knows_tf32(run: RunView) -> bool:
     """By compute capability where it was recorded, else by the name of the card."""
-    device = run.facts[0].device if run.facts else None
-    if device and device.compute_capability:
-        return int(device.compute_capability.partition(".")[0]) >= TF32_CAPABILITY
-    name = next((rank.known("device_name") for rank in run.measured.ranks if rank.known("device_name")), None)
-    if not name:
-        raise Missing("the traces do not name the GPU, so whether it knows TF32 is not known")
+    capability, name = run.gpu()
+    if capability:
+        return int(capability.partition(".")[0]) >= TF32_CAPABILITY
     return not _BEFORE_AMPERE.search(name)
 
 

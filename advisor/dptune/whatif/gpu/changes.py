@@ -142,6 +142,11 @@ def _no_sync_calls(program: Program, value: Value) -> Program:
     return _edges(program, lambda edge: None if edge.kind == Kind.SYNC else edge) if value else program
 
 
+def _same_time(program: Program, value: Value) -> Program:
+    """What is learned changes, and not how long that takes."""
+    return program
+
+
 def _no_loader(program: Program) -> Program:
     return _times(program, (Kind.INPUT,), 0.0)
 
@@ -177,5 +182,6 @@ CHANGES: dict[str, Changing] = {
     "host.times": _host,
     "compute.times": _compute,
     "syncs.removed": _no_sync_calls,
+    "optimizer.lr": _same_time,
 }
 TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

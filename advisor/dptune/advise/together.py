@@ -1,0 +1,77 @@
+"""What advice does together: predicted as one set of changes, never added up.
+
+Advice that changes what is learned is weighed on top of the advice that does not: a larger batch hides the cost of
+small buckets, and is not needed for it once those are mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dptune.advice import Advice, Change, Evidence, Saving, Skipped, Together
+from dptune.advise.ranking import ranked
+from dptune.measured import Missing
+from dptune.rule import RunView
+
+WORTH_ON_TOP = 0.05  # of the time of a sample that the other advice leaves: what a warning is
+FIRST = 3
+
+
+def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[Skipped]]:
+    """The advice without what is not worth it on top of what leaves learning as it is; and that, as skipped."""
+    safe = [one for one in advice if _is_predicted(one) and one.numerics == "same"]
+    kept: list[Advice] = []
+    dropped: list[Skipped] = []
+    for one in advice:
+        left = _left(one, safe, run) if safe and _is_predicted(one) and one.numerics == "changes" else None
+        if left is None:
+            kept.append(one)
+        elif left < WORTH_ON_TOP:
+            others = " and ".join(other.rule for other in safe)
+            more = f"only {100 * left:.0f} % more" if left >= 0.005 else "nothing more"
+            reason = f"with what {others} changes it would save {more}"
+            dropped.append(Skipped(rule=one.rule, reason=reason))
+        else:
+            label = f"saved on top of {' and '.join(other.rule for other in safe)}"
+            on_top = Evidence(label=label, value=left, unit="of the time of a sample")
+            kept.append(one.model_copy(update={"evidence": [*one.evidence, on_top]}))
+    return ranked(kept), dropped
+
+
+def together(advice: Sequence[Advice], run: RunView) -> list[Together]:
+    """What all advice that leaves learning as it is saves together, and the first three, where these are others."""
+    predicted = [one for one in advice if _is_predicted(one)]
+    sets = [[one for one in predicted if one.numerics == "same"], predicted[:FIRST]]
+    found: list[Together] = []
+    for chosen in sets:
+        rules = [one.rule for one in chosen]
+        if len(chosen) < 2 or any(set(rules) == set(one.rules) for one in found):
+            continue
+        try:
+            saves = run.predict(_changes(chosen))
+        except Missing:
+            continue
+        learning = "same" if all(one.numerics == "same" for one in chosen) else "changes"
+        found.append(Together(rules=rules, numerics=learning, saves=saves))
+    return found
+
+
+def _is_predicted(one: Advice) -> bool:
+    return one.kind == "time" and one.saves is not None and one.saves.basis == "replayed" and bool(one.changes)
+
+
+def _changes(advice: Sequence[Advice]) -> list[Change]:
+    return [change for one in advice for change in one.changes]
+
+
+def _left(one: Advice, safe: Sequence[Advice], run: RunView) -> float | None:
+    """What it saves of the time of a sample that the others leave; None where it is not told."""
+    try:
+        before, after = (_remains(run.predict(changes)) for changes in (_changes(safe), _changes([*safe, one])))
+    except Missing:
+        return None
+    return 1 - after / before if before else 0.0
+
+
+def _remains(saves: Saving) -> float:
+    return 1 - (saves.predicted_share or 0.0)

@@ -1,0 +1,1 @@
+"""How many samples a step takes, and the learning rate that goes with it."""

@@ -1,0 +1,248 @@
+"""The batch is so small that much of a step does not grow with it.
+
+## What it measures
+
+What the recorded steps, replayed with twice, four and eight times the samples per rank, save of the time that a sample
+takes. Communication, the optimizer, the launching of kernels and the calling of operators take as long for a large
+batch as for a small one.
+
+## Why it costs time
+
+Each step exchanges every gradient and updates every parameter once, however many samples it has seen. A step that
+exchanges half of its time does so for twice the samples with twice the batch.
+
+## What to change
+
+The loader's batch size, and with it what depends on it. The largest of the sizes is proposed whose last doubling still
+saves what `worth_share` says, and that fits: a GPU's memory is taken to grow with the batch, all of it, which is more
+than it will. What a CPU's host has left is not recorded.
+
+The global batch grows from B to kB, so the learning rate grows with it, and this is a hypothesis about convergence, to
+be checked on the loss:
+
+- SGD: k times the learning rate, with a warm-up of some epochs (Goyal et al.).
+- Adam and AdamW: the square root of k times the learning rate; 1 - beta becomes k times as much for both betas, and eps
+  is divided by the square root of k (Malladi et al.).
+- Others: no rule has been shown to hold, so the rate is left to you.
+
+A schedule that counts steps has to count k times fewer, so that it ends after the same number of samples. Both rules
+hold up to a critical batch, beyond which more samples in a step teach little more (McCandlish et al.). It is about the
+noise scale of the gradients, which `dptune profile --noise-scale` measures: a global batch above the most that it can
+be is not proposed.
+
+Where the batch that a step takes is given, and only its micro-batches are to grow, accumulate k times fewer: then the
+global batch stays, and the learning rate with it.
+
+## When to leave it alone
+
+- The loss falls more slowly per sample with the larger batch: the time to reach it is what counts.
+- The data set is small: more than it holds is not proposed, but with k times fewer steps in an epoch generalisation
+  often suffers.
+- Batch norm, and losses that compare the samples of a batch, are other functions with another batch.
+
+## References
+
+- Goyal et al. 2017, "Accurate, Large Minibatch SGD": https://arxiv.org/abs/1706.02677
+- Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms":
+  https://arxiv.org/abs/2205.10287
+- McCandlish et al. 2018, "An Empirical Model of Large-Batch Training": https://arxiv.org/abs/1812.06162
+- Measured with two gloo ranks over a link of 200 Mbit/s: twice the batch trained 1.83 times the samples per second,
+  four times the batch 2.92 times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+TIMES = (2, 4, 8)
+SETS_RATE = ("OneCycleLR", "CyclicLR")  # by arguments of their own, whatever the optimizer was made with
+MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at most
+
+WORTH_SHARE = Threshold(
+    "worth_share", 0.15, "what a doubling has to save of a sample's time: for less nobody tunes a learning rate again"
+)
+ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations, surely")
+
+RULE = Rule(
+    code="DP301",
+    name="small-batch",
+    family="batch",
+    kind="time",
+    summary="the batch is so small that much of a step does not grow with it",
+    since="0.1",
+    thresholds=(WORTH_SHARE, ROOM_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose the largest batch whose last doubling is worth it, with the learning rate that goes with it."""
+    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    if not loaders:
+        return
+    lacks = ""
+    if len(loaders) > 1:
+        lacks = f"batches are drawn from {len(loaders)} loaders: which of them a step is of is not recorded"
+    elif not loaders[0].batch_size:
+        lacks = "the loader's batch size was not recorded"
+    if lacks and _computes(run):
+        return
+    if lacks:
+        raise Missing(lacks)
+    loader, now, before = loaders[0], loaders[0].batch_size or 1, run.measured.samples_per_step
+    tried: list[tuple[int, Saving]] = []
+    for times in TIMES:
+        then = times * now
+        if (
+            not _teaches(run, times)
+            or not _fits(run, times)
+            or (loader.dataset_samples or math.inf) < then * run.measured.world_size
+        ):
+            break
+        change = Change(knob="loader.batch_size", now=now, then=then)
+        try:
+            saves = run.predict([change])
+        except Missing:
+            if _computes(run):
+                return
+            raise
+        if _of_last(saves, tried) < run.limit(WORTH_SHARE):
+            break
+        tried.append((times, saves))
+    if not tried:
+        return
+    times, saves = tried[-1]
+    severity = severity_of(saves.predicted_share or 0.0)
+    if severity is None:
+        return
+    rate = _scaled_rate(run, times)
+    then = times * now
+    changes = [
+        Change(knob="loader.batch_size", now=now, then=then, at=Location.parse(loader.where)),
+        *rate.changes,
+    ]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"Batches of {now} samples are small: with {then} a sample takes about "
+        f"{100 * (saves.predicted_share or 0):.0f} % less time",
+        why="Exchanging gradients, updating parameters and calling operators take as long for a large batch as for a "
+        "small one.",
+        changes=changes,
+        saves=saves,
+        confidence="low",
+        evidence=[
+            Evidence(label="samples per step, all ranks", value=before),
+            Evidence(
+                label="exposed communication", value=run.measured.share("exposed_communication_ns"), unit="of a step"
+            ),
+            *(
+                Evidence(
+                    label=f"a sample's time with {times} times the batch",
+                    value=1 - (one.predicted_share or 0),
+                    unit="of what it takes now",
+                )
+                for times, one in tried
+            ),
+            Evidence(label="global batch then", value=times * before, unit="samples"),
+            *_noise(run),
+        ],
+        numerics="changes",
+        watch=f"{rate.watch}{_accumulated(run, times)} Whether the loss falls as fast per sample is not predicted: "
+        "compare it.",
+        fingerprint=f"{RULE.code}:loader.batch_size:{loader.dataset or 'loader'}",
+    )
+
+
+def _noise(run: RunView) -> Iterator[Evidence]:
+    noise = run.measured.known("noise")
+    if noise is not None and noise.known("noise_scale") is not None:
+        yield Evidence(label="noise scale of gradients", value=round(noise.noise_scale), unit="samples")
+
+
+def _teaches(run: RunView, times: int) -> bool:
+    """Whether a step can use that many samples: where the noise of gradients was measured, no more than its scale."""
+    noise = run.measured.known("noise")
+    most = None if noise is None else noise.known("high")
+    return most is None or times * run.measured.samples_per_step <= most
+
+
+def _computes(run: RunView) -> bool:
+    """Whether so much of a step is computing, or waiting for batches, that twice the batch can save little."""
+    account = run.measured.account
+    fixed_ns = account.exposed_communication_ns + account.copy_ns + account.other_idle_ns
+    return fixed_ns / account.window_ns < 2 * run.limit(WORTH_SHARE)  # of which twice the batch takes half
+
+
+def _of_last(saves: Saving, before: list[tuple[int, Saving]]) -> float:
+    """What the last doubling saves, of what a sample takes before it."""
+    left = 1 - (before[-1][1].predicted_share or 0) if before else 1.0
+    return 1 - (1 - (saves.predicted_share or 0)) / left if left else 0.0
+
+
+def _accumulated(run: RunView, times: int) -> str:
+    """The way that leaves the global batch as it is, where a step has enough micro-batches for it."""
+    passes = run.measured.accumulation.known("backwards_per_step") or 1
+    if passes % times:
+        return ""
+    left = f"accumulating {passes // times} instead of {passes}" if passes > times else "without accumulating"
+    return f" Or, {left}, the global batch stays, and the learning rate with it: what that saves is not predicted."
+
+
+def _fits(run: RunView, times: int) -> bool:
+    """Whether a GPU has room for it, were all of its memory to grow; of a CPU it is not known, and taken to."""
+    if run.measured.device_kind == "cpu":
+        return True
+    shares = [one.peak_share for one in run.measured.memory]
+    if not shares:
+        raise Missing("how full the memory of the GPUs is was not recorded")
+    return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """What becomes of the learning rate."""
+
+    changes: list[Change]
+    watch: str
+
+
+def _scaled_rate(run: RunView, times: int) -> _Rate:
+    optimizers = run.any_facts().optimizers
+    first = optimizers[0] if len(optimizers) == 1 else None
+    now = None if first is None else _rate(first.first_learning_rate, first.learning_rates, first.default_learning_rate)
+    if first is None or not now or any(one.name in SETS_RATE for one in run.any_facts().schedulers):
+        return _Rate([], f"The global batch is {times} times as large: scale the learning rate with it.")
+    fewer = f"Schedules that count steps count {times} times fewer."
+    where = Location.parse(first.where)
+    if first.name == "SGD":
+        then = _rounded(now * times)
+        change = Change(knob="optimizer.lr", now=now, then=then, at=where)
+        return _Rate([change], f"The learning rate of SGD grows with the batch, after a warm-up. {fewer}")
+    if first.name not in ("Adam", "AdamW"):
+        return _Rate([], f"No rule is known for the learning rate of {first.name}: search it anew. {fewer}")
+    then = _rounded(now * math.sqrt(times))
+    change = Change(knob="optimizer.lr", now=now, then=then, at=where)
+    betas = [1 - times * (1 - one) for one in first.betas]
+    words = f"The learning rate of {first.name} grows with the square root of the batch"
+    if betas and min(betas) >= 0 and first.eps is not None:
+        named = ", ".join(f"{one:.6g}" for one in betas)
+        words += f", its betas become ({named}), eps {first.eps / math.sqrt(times):.3g}"
+    return _Rate([change], f"{words}. {fewer}")
+
+
+def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:
+    """What the script was started with: as a scheduler noted it, or what it still is; None where a loop sets it."""
+    return scheduled or (default if present and default and math.isclose(present[0], default) else None)
+
+
+def _rounded(rate: float) -> float:
+    """To three digits: no rule is more exact."""
+    return float(f"{rate:.3g}")

@@ -1,0 +1,104 @@
+"""Buffers that every rank could keep for itself are sent before each forward pass.
+
+## What it measures
+
+Broadcasts that are launched in forward passes and that nothing hides, as a share of the step, where a
+DistributedDataParallel module has buffers and sends them (`broadcast_buffers`, which is on unless it is switched off).
+
+## Why it costs time
+
+Before each forward pass DDP sends the buffers of rank 0 to all others: the running statistics of batch norm, mostly.
+Forward waits for it, so nothing runs beside it. With accumulated gradients it happens in every micro-batch that does
+not follow one under `no_sync`.
+
+## What to change
+
+`broadcast_buffers=False` of DistributedDataParallel; since torch 2.13 that is deprecated, and
+`forward_sync_buffers=False` does it, which sends them once at the start all the same. Each rank then keeps statistics
+of its own samples; those that are saved are rank 0's, as they were. Constants registered as buffers (masks, tables of
+positions) are the same on all ranks anyway: name them in `_ddp_params_and_buffers_to_ignore`.
+
+## When to leave it alone
+
+- Batches per rank are small, and the statistics of one rank's are noisy: then SyncBatchNorm is what is wanted.
+- Buffers are changed on rank 0 alone, and the others have to learn of it.
+
+## References
+
+- DistributedDataParallel, `broadcast_buffers`:
+  https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+- Li et al. 2020, "PyTorch Distributed", section 4.1 on buffers: https://arxiv.org/abs/2006.15704
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
+
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+RULE = Rule(
+    code="DP104",
+    name="broadcast-buffers",
+    family="communication",
+    kind="time",
+    summary="buffers that every rank could keep for itself are sent before each forward pass",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose to keep buffers where sending them holds up forward passes."""
+    sending = [one for one in run.any_facts().ddp if one.broadcast_buffers and one.buffer_bytes]
+    if not sending:
+        return
+    rows = [one for one in run.measured.overlap.rows if one.kind == "broadcast" and one.known("phase") == "forward"]
+    share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
+        return
+    if _sent(run) > TIMES * sum(one.buffer_bytes or 0 for one in sending) * _passes(run):
+        raise Missing("the script broadcasts more than DDP's buffers: which of it takes how long is not known")
+    ranks = run.measured.world_size
+    most = run.unstretched(share * ranks / max(1, ranks - 1))  # rank 0 hardly waits in what it sends
+    changes = [
+        Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(one.where)) for one in sending
+    ]
+    sent = sum(one.buffer_bytes or 0 for one in sending)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"{100 * share:.0f} % of a step goes into sending {sent / 1e6:.3g} MB of buffers before forward passes",
+        why="DistributedDataParallel sends rank 0's buffers before each forward pass, which waits for them.",
+        changes=changes,
+        saves=run.saving(
+            changes, run.bound(0.0, most, "no more than the exposed broadcasts, on the ranks that receive")
+        ),
+        confidence="medium",
+        evidence=[
+            Evidence(label="exposed broadcasts in forward", value=share, unit="of a step"),
+            Evidence(label="buffers", value=sent, unit="bytes"),
+        ],
+        numerics="changes",
+        watch="Each rank keeps its own statistics of batch norm: compare the loss of validation.",
+        fingerprint=f"{RULE.code}:ddp.broadcast_buffers:{sending[0].module}",
+    )
+
+
+def _sent(run: RunView) -> float:
+    """Bytes of all broadcasts of a step."""
+    sent = [one for one in run.measured.collectives if one.kind == "broadcast"]
+    return sum(one.calls_per_step * (one.known("message_bytes") or 0) for one in sent)
+
+
+def _passes(run: RunView) -> int:
+    """Forward passes of a step: as many as backward passes."""
+    return run.measured.accumulation.known("backwards_per_step") or 1

@@ -1,0 +1,106 @@
+"""Collectives that the script calls itself hold up each step.
+
+## What it measures
+
+Collectives that are launched outside of backward passes and that nothing hides, as a share of the step:
+`all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches. What wrappers exchange there
+is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers.
+
+## Why it costs time
+
+A collective that the script waits for costs its start-up on every link, and makes each rank wait for the slowest one
+once more in each step. Objects are pickled, and their sizes are exchanged in a collective of their own.
+
+## What to change
+
+- Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
+- `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
+- `all_gather_object`: gather tensors, and not in each step.
+- One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
+- What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
+
+## When to leave it alone
+
+- Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
+- They are hidden: then a step pays nothing for them.
+
+## References
+
+- torch.distributed, "Collective functions" and "Synchronous and asynchronous collective operations":
+  https://pytorch.org/docs/stable/distributed.html
+- PyTorch performance tuning guide, "Avoid unnecessary CPU-GPU synchronization":
+  https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence, severity_of
+from dptune.measured import CommunicationFigures
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+RULE = Rule(
+    code="DP105",
+    name="collectives-in-steps",
+    family="communication",
+    kind="time",
+    summary="collectives that the script calls itself hold up each step",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the collectives outside of backward passes that no wrapper makes, where they hold up steps."""
+    facts = run.any_facts()
+    if facts.fsdp or facts.engine or not facts.ddp:
+        return  # what is sharded is gathered in forward passes, and others' groups are not known
+    rows = [one for one in run.measured.overlap.rows if one.known("phase") in ("forward", "optimizer")]
+    rows = [one for one in rows if not _of_a_wrapper(run, one)]
+    window_ns = run.measured.account.window_ns
+    share = sum(one.exposed_ns for one in rows) / window_ns
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
+        return
+    steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
+    # Pickling objects and reading results back come on top of the collectives themselves.
+    most = run.unstretched(share + run.measured.account.other_idle_ns / window_ns)
+    kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(kinds)}",
+        why="The script waits for each of them, and in each of them every rank waits for the slowest.",
+        changes=[],
+        saves=run.bound(0.0, most, "no more than they take with nothing beside them, and all idle time but for input"),
+        confidence="medium",
+        evidence=[
+            Evidence(
+                label=f"{one.kind} ({one.phase} phase)",
+                value=one.exposed_ns / window_ns,
+                unit=f"of a step, {one.calls / steps:.3g} calls in each",
+            )
+            for one in rows
+        ],
+        numerics="same",
+        fingerprint=RULE.code,
+    )
+
+
+def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:
+    """Whether DDP makes it, which sends buffers in forward passes, or an optimizer that is sharded."""
+    facts = run.any_facts()
+    if row.known("phase") == "forward" and any(one.sync_batch_norm for one in facts.ddp):
+        return True  # statistics of batches, gathered by the module
+    if row.kind == "broadcast" and row.known("phase") == "forward":
+        return any(one.broadcast_buffers and one.buffer_bytes for one in facts.ddp)
+    return row.known("phase") == "optimizer" and any(one.name == "ZeroRedundancyOptimizer" for one in facts.optimizers)
+
+
+def _exposed_ns(rows: list[CommunicationFigures], kind: str) -> int:
+    return sum(one.exposed_ns for one in rows if one.kind == kind)

@@ -1,0 +1,157 @@
+"""Ranks train on the same data, or see it in the same order in every epoch.
+
+## What it measures
+
+- the losses with which the first backward passes began, on each rank: where they are equal to the last bit on all of
+  them, all ranks were given the same batches;
+- whether loaders shuffle all samples on each rank (a note: the script may have parted them before);
+- whether a DistributedSampler that shuffles was told the epoch (`set_epoch`) by the time that a second one was drawn
+  from.
+
+## Why it costs time
+
+Ranks that train on the same batches compute the same gradients: their mean is what one rank has alone, and the work of
+the others is for nothing. A sampler that is not told the epoch shuffles each one alike, so that each batch holds the
+same samples again, in the same order.
+
+## What to change
+
+`DataLoader(dataset, sampler=DistributedSampler(dataset))` in place of `shuffle=True`, and
+`sampler.set_epoch(epoch)` before each epoch. A data set that is iterable has to part its samples itself, by
+`torch.distributed.get_rank()`.
+
+## When to leave it alone
+
+- Model, tensor or pipeline parallel ranks share their batches by design.
+- A loss that is computed of the samples of all ranks is the same on each of them; where ranks gather anything, nothing
+  is said.
+- Ranks that are meant to see the same samples, such as for different augmentations of them.
+
+## References
+
+- torch.utils.data.distributed.DistributedSampler, on `set_epoch`: https://pytorch.org/docs/stable/data.html
+- DistributedDataParallel tutorial: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, Threshold
+
+LEAST_LOSSES = Threshold(
+    "least_losses", 3.0, "that many losses agree to the last bit by chance on no run; the first may, of weights of zero"
+)
+
+RULE = Rule(
+    code="DP504",
+    name="same-data",
+    family="feeding",
+    kind="risk",
+    summary="ranks train on the same data, or see it in the same order in every epoch",
+    since="0.1",
+    thresholds=(LEAST_LOSSES,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name ranks whose losses are the same, and a sampler that is never told the epoch."""
+    facts = run.any_facts()
+    if not facts.ddp or facts.engine:
+        return
+    said = list(_same_batches(run))
+    yield from said or _each_for_itself(run)
+    yield from _same_order(run)
+
+
+def _same_order(run: RunView) -> Iterator[Advice]:
+    """Of the loader that most is drawn from: nobody minds the order of validation."""
+    shuffling = [one for one in run.any_facts().loaders if one.sampler_epoch is not None]
+    trained = max(run.any_facts().loaders, key=lambda one: one.batches_drawn or 0, default=None)
+    if any(one.sampler_epoch for one in shuffling):
+        return
+    for loader in shuffling:
+        batches = loader.epoch_batches(run.measured.world_size)
+        if loader is not trained or loader.sampler != "DistributedSampler" or batches is None:
+            continue
+        if (loader.batches_drawn or 0) <= batches:
+            continue
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            severity="warning",
+            title="The DistributedSampler is never told the epoch: every one has the same batches in the same order",
+            why="It shuffles by its seed and the number that set_epoch gave it, which is still 0.",
+            changes=[],
+            confidence="high",
+            evidence=[
+                Evidence(label="batches of an epoch", value=batches),
+                Evidence(label="batches drawn", value=loader.batches_drawn or 0),
+                *([Evidence(label="the loader is made at", value=loader.where)] if loader.where else []),
+            ],
+            numerics="changes",
+            watch="Call sampler.set_epoch(epoch) before each epoch: what is learned changes, for the better.",
+            fingerprint=f"{RULE.code}:set_epoch:{loader.dataset or 'loader'}",
+        )
+
+
+def _each_for_itself(run: RunView) -> Iterator[Advice]:
+    """Loaders that shuffle all samples on each rank: where a script has parted them before, that is no fault."""
+    for loader in run.any_facts().loaders:
+        alike = [one for own in run.facts for one in own.loaders if one.where == loader.where]
+        whole = len({(one.dataset, one.dataset_samples) for one in alike}) == 1
+        shuffles = loader.sampler == "RandomSampler" and loader.distributed_sampler is False
+        if len(run.facts) < 2 or not shuffles or not loader.batches_drawn or not whole:
+            continue
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            severity="note",
+            title=f"Each rank shuffles all of {loader.dataset_samples} samples for itself, unless parted before",
+            why="Without a DistributedSampler an epoch of each rank is the whole data set, and batches of several "
+            "ranks can hold the same samples.",
+            changes=[],
+            confidence="low",
+            evidence=[
+                Evidence(label="sampler", value=loader.sampler),
+                *([Evidence(label="the loader is made at", value=loader.where)] if loader.where else []),
+            ],
+            numerics="changes",
+            watch="With a DistributedSampler an epoch is as many times shorter as there are ranks.",
+            fingerprint=f"{RULE.code}:sampler:{loader.dataset or 'loader'}",
+        )
+
+
+def _same_batches(run: RunView) -> Iterator[Advice]:
+    losses = [one.losses for one in run.facts]
+    least = min(map(len, losses))
+    together = {tuple(own[:least]) for own in losses}
+    if len(losses) < 2 or least < run.limit(LEAST_LOSSES) or len(together) > 1 or len(set(losses[0][:least])) < least:
+        return
+    if run.measured.known("world_size") != len(losses):
+        return  # of the ranks that were not read it is not known
+    overlap = run.measured.known("overlap")
+    if overlap is not None and any(one.kind == "all_gather" for one in overlap.rows):
+        return  # the loss may be one of all ranks' samples
+    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity="error",
+        title=f"All {len(losses)} ranks train on the same data: their first {least} losses are equal to the last bit",
+        why="Each rank computes the gradients that the others compute, so that all but one work for nothing.",
+        changes=[],
+        confidence="high",
+        evidence=[
+            Evidence(label="first loss, on each rank", value=losses[0][0]),
+            *(Evidence(label="sampler", value=one.sampler) for one in loaders if one.sampler),
+            *(Evidence(label="the loader is made at", value=one.where) for one in loaders if one.where),
+        ],
+        numerics="changes",
+        watch="With a DistributedSampler the global batch holds as many different samples as it should.",
+        fingerprint=f"{RULE.code}:batches",
+    )

@@ -1,0 +1,72 @@
+"""Switches that help to find errors, and make steps slower, are left on.
+
+## What it measures
+
+`CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG=DETAIL` and `PYTORCH_NO_CUDA_MEMORY_CACHING` in the environment of the
+ranks, and torch's anomaly detection.
+
+## Why it costs time
+
+With the first every kernel is waited for before the next one is launched. With the second ranks compare each
+collective before they start it. With the third memory is taken from the driver for every tensor. Anomaly detection
+looks for NaN after every operation of a backward pass, and keeps a stack for each of the forward pass.
+
+## What to change
+
+Take them out of the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` out of the script. How
+much quicker steps are without is not said, for nothing in this recording tells. Record again.
+
+## When to leave it alone
+
+- An error is being looked for. Then nothing else of this report is about the training as it will be.
+
+## References
+
+- torch.distributed, "Debugging torch.distributed applications": https://pytorch.org/docs/stable/distributed.html
+- torch.autograd, "Anomaly detection": https://pytorch.org/docs/stable/autograd.html
+- PyTorch, "CUDA environment variables": https://pytorch.org/docs/stable/cuda_environment_variables.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Change, Evidence
+from dptune.rule import Rule, RunView
+
+OFF = {
+    "CUDA_LAUNCH_BLOCKING": "0",
+    "TORCH_DISTRIBUTED_DEBUG": "OFF",
+}  # what is on whatever it is set to can only be taken out
+
+RULE = Rule(
+    code="DP605",
+    name="debug-switches",
+    family="host",
+    kind="risk",
+    summary="switches that help to find errors, and make steps slower, are left on",
+    since="0.1",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the switches that are on, on any rank."""
+    run.any_facts()
+    on = {name: value for one in run.facts for name, value in one.debug_switches.items()}
+    anomaly = any(one.settings.get("anomaly_mode") for one in run.facts)
+    if not on and not anomaly:
+        return
+    named = [*(f"{name}={value}" for name, value in on.items()), *(["anomaly detection"] if anomaly else [])]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity="warning",
+        title=f"Switches for finding errors are on: {', '.join(named)}",
+        why="They check what runs as it runs, so that steps are slower than they will be without.",
+        changes=[Change(knob=f"env.{name}", now=value, then=OFF[name]) for name, value in on.items() if name in OFF],
+        confidence="high",
+        evidence=[Evidence(label="is on", value=one) for one in named],
+        numerics="same",
+        fingerprint=RULE.code,
+    )

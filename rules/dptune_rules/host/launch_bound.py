@@ -1,0 +1,101 @@
+"""The GPU runs out of work, because the host cannot launch its kernels as fast as it computes them.
+
+## What it measures
+
+Time in which the GPU is idle while the host prepares and launches the next operation, as a share of the step.
+
+## Why it costs time
+
+Calling an operator takes the host some microseconds whatever it computes. A kernel that is shorter than that is over
+before the next one is launched, and with many of them the GPU waits after each.
+
+## What to change
+
+In the order of effort:
+
+- more work in each kernel: a larger batch, where memory has room (`small-batch` says what goes with it);
+- fewer kernels: `torch.compile(model)`, which fuses pointwise operations; `foreach` or `fused` optimizers;
+- launching all of them at once: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where
+  shapes stay the same.
+
+The step saves at most that idle time. Traced steps have more of it than others, for the profiler slows the host and not
+the GPU: the ceiling is above what can be gained.
+
+## When to leave it alone
+
+- The host is held up by something else: calls that allocate memory, waiting for the device, Python of the script. Those
+  are told apart, and where the allocator's calls are half of it, its own rule speaks.
+- A single step of inference, where latency is what counts.
+
+## References
+
+- PyTorch, "Accelerating PyTorch with CUDA Graphs": https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/
+- torch.compile, modes: https://pytorch.org/docs/stable/generated/torch.compile.html
+- Calibrated on public traces: it speaks of ResNet-18 on two V100 (84 % of a step), ResNet-50 on one (18 to 24 %) and
+  small loops (54 and 62 %); it is quiet on the same ResNet-50 where it waits for batches (5 %), and on training of a
+  GPT on eight H100 (3 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence, severity_of
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.15, "traced steps of healthy runs have up to 10 %, most of it the profiler's")
+
+RULE = Rule(
+    code="DP601",
+    name="launch-bound",
+    family="host",
+    kind="time",
+    summary="the GPU runs out of work, because the host cannot launch its kernels as fast as it computes them",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose fewer and larger kernels where the GPU waits for them to be launched."""
+    if run.measured.device_kind == "cpu":
+        return
+    share = run.measured.share("launch_idle_ns")
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
+        return
+    memory = run.measured.known("memory") or []
+    allocating = max((one.malloc_share for one in memory if one.known("malloc_share") is not None), default=0.0)
+    if allocating >= share / 2:
+        return
+    kernels = run.measured.kernels
+    compiled = bool(run.facts and run.facts[0].compiled)
+    remedy = "capture CUDA graphs" if compiled else "compile the model"
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"The GPU waits {100 * share:.0f} % of a step for kernels to be launched, {kernels.per_step:.0f} of "
+        f"them in each step: {remedy}, or give each of them more to do",
+        why="Launching a kernel takes the host longer than computing it takes the GPU.",
+        changes=[],
+        saves=run.bound(
+            0.0, share, "of launching alone: what compiling fuses may save of the kernels themselves comes on top"
+        ),
+        confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
+        evidence=[
+            Evidence(label="idle while the host launches", value=share, unit="of a traced step"),
+            Evidence(label="kernels", value=round(kernels.per_step, 1), unit="per rank and step"),
+            Evidence(label="median kernel", value=kernels.median_ns / 1e3, unit="us"),
+            *_short(run),
+        ],
+        numerics="same",
+        fingerprint=RULE.code,
+    )
+
+
+def _short(run: RunView) -> Iterator[Evidence]:
+    short = run.measured.kernels.known("short_share")
+    if short is not None:
+        yield Evidence(label="shorter than 10 us", value=short, unit="of the kernels")

@@ -1,0 +1,95 @@
+"""The ranks of a host compute with more threads than it has cores.
+
+## What it measures
+
+The threads that torch computes with on each rank, added up over the ranks of a host, against the cores that they may
+use, where the model computes on the CPU.
+
+## Why it costs time
+
+torch takes as many threads as there are cores, and so does each rank, unless it is told otherwise. The threads of one
+operator wait for the slowest of them, and with more threads than cores one of them is always off its core; they wait by
+spinning, which takes the cores from the others.
+
+## What to change
+
+`OMP_NUM_THREADS` in the environment of each rank, or `torch.set_num_threads`: cores of the host / its ranks. torchrun
+sets it to 1 where it is not set, other ways to start ranks (`mp.spawn`, mpirun, a scheduler) do not.
+
+What is said to be saved is a ceiling: all of a step but waiting for input, for what computes takes the cores of what
+exchanges, too.
+
+## When to leave it alone
+
+- A GPU computes, and the threads have nothing to do: then nothing is said.
+- The ranks are bound to cores of their own, and each counts only those.
+
+## References
+
+- PyTorch, "Grokking PyTorch Intel CPU performance from first principles":
+  https://pytorch.org/tutorials/intermediate/torchserve_with_ipex.html
+- torchrun, on OMP_NUM_THREADS: https://pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+VARIABLE = "OMP_NUM_THREADS"
+
+TIMES = Threshold("times", 1.5, "a thread or two more than cores are other work's, such as that of a loader")
+
+RULE = Rule(
+    code="DP604",
+    name="oversubscribed-cores",
+    family="host",
+    kind="time",
+    summary="the ranks of a host compute with more threads than it has cores",
+    since="0.1",
+    thresholds=(TIMES,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose fewer threads where ranks that compute on a CPU have more of them than there are cores."""
+    facts = run.any_facts()
+    if run.measured.device_kind != "cpu":
+        return
+    device = facts.device
+    if device is None or not device.usable_cores or not device.torch_threads:
+        raise Missing("how many threads and cores the ranks have was not recorded")
+    own = [one.device.torch_threads or 1 for one in run.facts if one.host == facts.host and one.device]
+    local = max(len(own), *(1 + (one.local_rank or 0) for one in run.facts if one.host == facts.host))
+    threads = sum(own) * local / len(own)  # of ranks that were not recorded as many
+    if len(own) < 2 or device.usable_cores != device.cores or threads < run.limit(TIMES) * device.usable_cores:
+        return
+    share = run.measured.share("compute_ns")
+    severity = severity_of(share * (1 - device.usable_cores / threads))
+    if severity is None:
+        return
+    most = run.unstretched(1 - run.measured.share("input_idle_ns"))  # gloo's threads and Python lose their cores, too
+    now = facts.environment.get(VARIABLE)
+    then = str(max(1, device.usable_cores // local))
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"{local} ranks compute with {threads:.0f} threads on {device.usable_cores} cores: give each {then}",
+        why="The threads of an operator wait for the slowest of them, and there is not a core for each.",
+        changes=[Change(knob=f"env.{VARIABLE}", now=now, then=then)],
+        saves=run.bound(0.0, most, "no more than all of a step but waiting for input"),
+        confidence="medium",
+        evidence=[
+            Evidence(label="threads of torch", value=round(threads), unit="on this host"),
+            Evidence(label="cores", value=device.usable_cores),
+            Evidence(label="compute", value=share, unit="of a step"),
+        ],
+        numerics="same",
+        watch="Sums over more or fewer threads differ in the last bits.",
+        fingerprint=f"{RULE.code}:{VARIABLE}",
+    )

@@ -1,0 +1,68 @@
+"""Losses are scaled against underflow in fp16, where nothing is computed in fp16.
+
+## What it measures
+
+Whether a GradScaler is enabled while autocast computes in bf16, or not at all.
+
+## Why it costs time
+
+A GradScaler multiplies the loss, so that small gradients do not vanish in fp16. bf16 has the range of fp32, so nothing
+vanishes. What stays is its price in each step: every gradient is divided again and looked through for infinities, and
+the process waits for the device to hear the result. A step in which one is found is skipped.
+
+## What to change
+
+Leave it out, or `GradScaler(enabled=False)`: `loss.backward()` and `optimizer.step()` as without it.
+
+## When to leave it alone
+
+- One script for both: enable it by the type, `GradScaler(enabled=dtype is torch.float16)`.
+
+## References
+
+- PyTorch, "Automatic Mixed Precision package", on gradient scaling: https://pytorch.org/docs/stable/amp.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView
+
+RULE = Rule(
+    code="DP403",
+    name="scaler-without-need",
+    family="precision",
+    kind="risk",
+    summary="losses are scaled against underflow in fp16, where nothing is computed in fp16",
+    since="0.1",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name a GradScaler that is enabled where autocast is not fp16."""
+    facts = run.any_facts()
+    kind = (facts.autocast or "").rpartition(":")[2]
+    half = kind == "float16" or any("float16" in one.gradient_dtypes for one in facts.ddp)
+    if not facts.grad_scaler or half or facts.fsdp or facts.engine:
+        return
+    skipped = sum(window.skipped_steps or 0 for window in facts.windows)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity="warning" if skipped else "note",
+        title=f"A GradScaler is enabled, and {'autocast computes in bf16' if kind else 'there is no autocast'}: "
+        "nothing can underflow that it would save",
+        why="It looks through all gradients in each step and skips steps in which one overflows; only fp16 needs that.",
+        changes=[],
+        confidence="high",
+        evidence=[
+            Evidence(label="autocast", value=facts.autocast or "none"),
+            *([] if facts.grad_scale is None else [Evidence(label="scale", value=facts.grad_scale)]),
+            *([Evidence(label="steps that were skipped", value=skipped)] if skipped else []),
+        ],
+        numerics="same",
+        fingerprint=RULE.code,
+    )

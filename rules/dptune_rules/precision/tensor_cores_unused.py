@@ -1,0 +1,96 @@
+"""Matrix products run in fp32 on a GPU whose tensor cores compute in fp16 only, and are left idle.
+
+## What it measures
+
+The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU of
+compute capability 7.x (Volta, Turing): it has tensor cores, and knows neither TF32 nor bf16 on them. And how much of
+the step runs on tensor cores.
+
+## Why it costs time
+
+The peak of a V100 is 125 TFLOP/s on tensor cores and 15.7 in fp32. Kernels that calculate little read and write half of
+the bytes in fp16, too.
+
+## What to change
+
+fp16 autocast around the forward pass and the loss, with a GradScaler around backward and the optimizer's step:
+`torch.autocast("cuda", dtype=torch.float16)` and `torch.amp.GradScaler("cuda")`. bf16 has no tensor cores there.
+
+The step saves at most all of those products and half of the rest that is computed.
+
+## When to leave it alone
+
+- Models that are known to overflow in fp16; on Ampere and later bf16 has no such trouble.
+- Products that are small, or whose sizes are no multiples of 8: they gain little.
+
+## References
+
+- NVIDIA Tesla V100 architecture whitepaper:
+  https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf
+- Micikevicius et al. 2018, "Mixed Precision Training": https://arxiv.org/abs/1710.03740
+- Calibrated on public traces: it speaks of ResNet-50 on a V100 (29 % of a step in such products) and of recommenders on
+  four of them (30 %); where the products take 6 % of a step that waits for other ranks, it is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.rule import Rule, RunView, Threshold
+
+_VOLTA_OR_TURING = re.compile(r"\b(V100|T4|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV100|RTX [3-8]000))", re.IGNORECASE)
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; less is often one layer kept in fp32 on purpose")
+USED_SHARE = Threshold("used_share", 0.05, "where tensor cores compute that much of a step, autocast is on already")
+
+RULE = Rule(
+    code="DP404",
+    name="tensor-cores-unused",
+    family="precision",
+    kind="time",
+    summary="matrix products run in fp32 on a GPU whose tensor cores compute in fp16 only, and are left idle",
+    since="0.1",
+    thresholds=(WORTH_SHARE, USED_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose fp16 autocast where fp32 products take a share of the step worth it and tensor cores are idle."""
+    if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
+        return
+    share = run.measured.matmul.fp32_share
+    used = run.measured.matmul.known("tensor_core_share") or 0.0
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or used >= run.limit(USED_SHARE) or severity is None:
+        return
+    if not _has_fp16_only(run):
+        return
+    rest = run.measured.share("compute_ns") - share
+    changes = [Change(knob="precision.autocast", now="off", then="fp16")]
+    most = "all of the fp32 matrix products and convolutions, and half of the rest that is computed"
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"{100 * share:.0f} % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast",
+        why="Tensor cores of this GPU compute in fp16 only, at eight times the peak of fp32.",
+        changes=changes,
+        saves=run.saving(changes, run.bound(0.0, run.unstretched(share + max(0.0, rest) / 2), most)),
+        confidence="medium",
+        evidence=[
+            Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step"),
+            Evidence(label="tensor-core kernels", value=used, unit="of a step"),
+        ],
+        numerics="changes",
+        watch="fp16 overflows beyond 65,504: use a GradScaler, and compare the loss over the first hundreds of steps.",
+        fingerprint=f"{RULE.code}:precision.autocast",
+    )
+
+
+def _has_fp16_only(run: RunView) -> bool:
+    """By compute capability where it was recorded, else by the name of the card."""
+    capability, name = run.gpu()
+    return capability.startswith("7.") if capability else bool(_VOLTA_OR_TURING.search(name))

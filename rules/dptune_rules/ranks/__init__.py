@@ -1,0 +1,1 @@
+"""Ranks that hold up the others."""

@@ -1,0 +1,144 @@
+"""One rank comes late to the collectives of most steps, and the others wait for it.
+
+## What it measures
+
+How late each rank comes to collectives that no rank can leave before the last has come, by clocks that were aligned:
+the rank that is late in most steps, by the part of a step that it is late and the part that the others wait. Some rank
+is always last: it is named where it is late in every step by much the same, or where chance would make one of so many
+ranks last in so many steps in one run of ten at most.
+
+What it does meanwhile is told by comparing where its time goes with where that of the others does, and only where one
+cause covers four fifths of the lag. Where none does, it is a note, whatever it costs: nothing can be changed by it.
+
+## Why it costs time
+
+A step is over when its slowest rank is. Whatever that rank does longer, all others wait for in the next all-reduce.
+
+## What to change
+
+That goes by the cause:
+
+- *input*: its loader is slower. Its storage, its share of the cores, its samples.
+- *copies*, *host*: something runs there that runs on no other rank: logging, checkpoints, evaluation "on rank 0".
+- *more compute*: its samples are longer or its part of the model is larger. Sort them into batches by length, or part
+  the model evenly.
+- *slower compute*: the same work takes longer. Other processes on its host, fewer threads, a device that is hot or
+  clocked lower, a slower card.
+- *gc*: it collects garbage at another moment than the others. See `garbage-collection`.
+
+The step saves at most what it is late, or what the others wait for it with nothing else to do, whichever is more.
+
+## When to leave it alone
+
+- Pipeline parallel training, where ranks have different parts by design.
+
+## References
+
+- Zhang et al. 2024, "Understanding Stragglers in Large Model Training Using What-if Analysis":
+  https://arxiv.org/abs/2505.05713
+- Calibrated on public traces: of four V100 it names rank 2 in the set that was made with a straggler (1,010 ms late in
+  each step), of eight H100 rank 1, which is 10 ms late in three of four steps; of two V100 it is quiet.
+- Measured with two gloo ranks over a link of 200 Mbit/s: without a straggler of 50 ms a step ran 1.37 times as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence, severity_of
+from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing
+from dptune.rule import Rule, RunView, Threshold
+
+LEAST_STEPS_SHARE = Threshold(
+    "least_steps_share", 0.6, "two equal ranks come last in half of the steps each, and one of many in fewer"
+)
+WARNING_SHARE = Threshold("warning_share", 0.1, "the lag of healthy ranks on shared machines reaches some per cent")
+CAUSE_SHARE = Threshold(
+    "cause_share", 0.8, "a cause that covers less of the lag is not the reason, or not the only one"
+)
+MOST_CHANCE = Threshold("most_chance", 0.1, "of 4 steps of 8 ranks it takes 3 that are late, of 8 steps of 2 ranks 7")
+INPUT_SHARE = Threshold("input_share", 0.05, "from there on the wait for the loader has a rule of its own")
+
+STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
+
+MOST_STRETCH = Threshold(
+    "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
+)
+
+RULE = Rule(
+    code="DP701",
+    name="late-rank",
+    family="ranks",
+    kind="time",
+    summary="one rank comes late to the collectives of most steps, and the others wait for it",
+    since="0.1",
+    thresholds=(LEAST_STEPS_SHARE, WARNING_SHARE, CAUSE_SHARE, MOST_CHANCE, INPUT_SHARE, MOST_STRETCH),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the rank that is late in most steps, by how much, and what it does meanwhile."""
+    if run.measured.world_size == 1:
+        return
+    if len(run.measured.ranks) < 2:
+        raise Missing("which rank is late only the traces of several ranks tell")
+    arrivals = {one.rank: one.arrival for one in run.measured.ranks}
+    late = run.measured.known("straggler")
+    if late is None:
+        return  # none is later than the others, or they take turns
+    lag_share = late.lag_ns / run.measured.traced_step_ns
+    if late.steps_share < run.limit(LEAST_STEPS_SHARE) or lag_share < run.limit(WARNING_SHARE):
+        return
+    lags = [one.lag_ns for one in arrivals[late.rank].steps]
+    steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
+    if not steady and _chance(late.steps_share, len(lags), len(arrivals)) > run.limit(MOST_CHANCE):
+        return
+    # The late rank itself waits for none, and what it does longer would be gone from its own steps, too.
+    most = max(
+        late.waiting_share * len(arrivals) / (len(arrivals) - 1), sum(lags) / len(lags) / run.measured.traced_step_ns
+    )
+    severity = severity_of(late.waiting_share)
+    if late.waiting_share < run.limit(WARNING_SHARE) / 2 or severity is None:
+        return
+    stretch = run.measured.traced_step_ns / run.measured.step.median_ns
+    if stretch > run.limit(MOST_STRETCH):
+        raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
+    cause, covered = _cause(run, arrivals[late.rank])
+    if cause == "input" and (run.measured.input.known("wait_share") or 0.0) >= run.limit(INPUT_SHARE):
+        return  # most ranks wait for their loaders, this one longest
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity if cause else "note",
+        title=f"Rank {late.rank} comes {late.lag_ns / 1e6:.3g} ms late in the median step, and the others wait for it: "
+        f"{LAG_CAUSES[cause] if cause else 'why is not known'}",
+        why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
+        changes=[],
+        saves=run.bound(0.0, run.unstretched(most), "no more than it is late, and than the others wait for it"),
+        confidence="medium" if cause else "low",
+        evidence=[
+            Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank),
+            Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank),
+            Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step"),
+            *([Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)] if cause else []),
+        ],
+        numerics="same",
+        fingerprint=f"{RULE.code}:{cause or 'unknown'}",
+    )
+
+
+def _chance(share: float, steps: int, ranks: int) -> float:
+    """How probable it is that one of the ranks is last in that share of the steps, or more, where all are alike."""
+    least, one = round(share * steps), 1 / ranks
+    tail = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
+    return min(1.0, ranks * tail)
+
+
+def _cause(run: RunView, arrival: ArrivalFigures) -> tuple[LagCause | None, float]:
+    """What it spends more time on, and how much of the lag that covers; none where that is too little, or not known."""
+    cause: LagCause | None = arrival.known("cause")
+    covered = arrival.known("cause_share") or 0.0
+    told = cause != "unexplained" and covered >= run.limit(CAUSE_SHARE)
+    return (cause if told else None), covered

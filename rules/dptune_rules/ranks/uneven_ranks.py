@@ -1,0 +1,109 @@
+"""Ranks wait for each other, and it is another one that is late each time.
+
+## What it measures
+
+The part of a step in which ranks wait, in collectives, for the last to come, with nothing else to do, where no rank is
+late in most of the steps.
+
+## Why it costs time
+
+A step lasts as long as its slowest rank takes. Where samples differ in cost (sentences, images, graphs of all sizes),
+each step has a slowest one, and the mean over steps of the slowest rank is above the mean of all ranks.
+
+## What to change
+
+- Batches of equal cost: sort by length and draw batches from neighbours; cut batches by tokens, not by samples.
+- Fewer moments at which ranks wait: accumulate gradients with `no_sync`, so that costs even out over micro-batches.
+- Where it is not the data: collect garbage on all ranks at once (`garbage-collection`), and give the processes of one
+  host their own cores.
+
+The step saves at most that waiting, or what the latest rank of each step is late, whichever is more.
+
+## When to leave it alone
+
+- Ranks on one small machine that share its cores: they are late because others run.
+- The first traced steps: ranks begin to record at different moments.
+
+## References
+
+- Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination": https://arxiv.org/abs/2107.02027
+- A warning at most, for what evens the work out is not known. Quiet on the public traces of several GPUs, which have
+  one rank that is late in most steps, or none that matters.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.15, "ranks that share two cores wait up to 12 % for each other all the same")
+MOST_STEPS_SHARE = Threshold(
+    "most_steps_share", 0.6, "a rank that is late in more of the steps than that is named itself"
+)
+MOST_STRETCH = Threshold(
+    "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
+)
+
+RULE = Rule(
+    code="DP702",
+    name="uneven-ranks",
+    family="ranks",
+    kind="time",
+    summary="ranks wait for each other, and it is another one that is late each time",
+    since="0.1",
+    thresholds=(WORTH_SHARE, MOST_STEPS_SHARE, MOST_STRETCH),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Say what waiting for changing ranks costs."""
+    if run.measured.world_size == 1:
+        return
+    if len(run.measured.ranks) < 2:
+        raise Missing("which rank is late only the traces of several ranks tell")
+    share = run.measured.share("exposed_waiting_ns")
+    if share < run.limit(WORTH_SHARE):
+        return
+    arrivals = {one.rank: one.arrival for one in run.measured.ranks}
+    late = run.measured.known("straggler")
+    if late is not None and late.steps_share >= run.limit(MOST_STEPS_SHARE):
+        return
+    by_step: dict[int, int] = defaultdict(int)
+    for arrival in arrivals.values():
+        for step in arrival.steps:
+            by_step[step.number] = max(by_step[step.number], step.lag_ns)
+    if not any(by_step.values()):
+        return  # who comes last is below what the clocks tell
+    stretch = run.measured.traced_step_ns / run.measured.step.median_ns
+    if stretch > run.limit(MOST_STRETCH):
+        raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
+    most = max(share, statistics.mean(by_step.values()) / run.measured.traced_step_ns)
+    latest = sorted(arrivals, key=lambda rank: -arrivals[rank].lag_ns)[:3]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity="warning",
+        title=f"Ranks wait {100 * share:.0f} % of a step for the last of them, and no one of them is it in most steps",
+        why="A step lasts as long as its slowest rank takes, and no rank is the slowest in most steps: their work is "
+        "uneven.",
+        changes=[],
+        saves=run.bound(
+            0.0, run.unstretched(most), "no more than the latest rank of each step is late, and than is waited for it"
+        ),
+        confidence="low",
+        evidence=[
+            Evidence(label="waiting for the last to come", value=share, unit="of a step"),
+            *(
+                Evidence(label="late, in the median step", value=arrivals[rank].lag_ns / 1e6, unit="ms", rank=rank)
+                for rank in latest
+            ),
+        ],
+        numerics="same",
+        fingerprint=RULE.code,
+    )

@@ -1,0 +1,1 @@
+"""Links between ranks, and how the training is spread over them."""

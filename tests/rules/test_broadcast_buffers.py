@@ -1,0 +1,43 @@
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.facts import DdpFacts
+
+SENDS = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=4_000_000)
+
+
+def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_made):
+    sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
+    rows = hand_made.exchanges(("broadcast", "forward", 0.08), ("all_reduce", "backward", 0.3))
+    run = make_measured(overlap=rows, collectives=[sent])
+    (advice,) = ask("DP104", run, [make_facts(ddp=[SENDS])])
+    assert advice.title == "8 % of a step goes into sending 4 MB of buffers before forward passes"
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == (
+        "ddp.broadcast_buffers",
+        True,
+        False,
+        "train.py:31",
+    )
+    assert (advice.severity, advice.saves.basis, advice.numerics) == ("warning", "bound", "changes")
+    assert advice.saves.high_share == pytest.approx(0.16)  # a mean over two ranks, of which rank 0 waits for none
+
+
+@pytest.mark.parametrize(
+    ("ddp", "rows"),
+    [
+        (SENDS, [("broadcast", "forward", 0.01)]),
+        (SENDS, [("broadcast", "backward", 0.3), ("all_reduce", "forward", 0.3)]),
+        (DdpFacts("Net", broadcast_buffers=False, buffer_bytes=4_000_000), [("broadcast", "forward", 0.3)]),
+        (DdpFacts("Net", broadcast_buffers=True, buffer_bytes=0), [("broadcast", "forward", 0.3)]),
+    ],
+)
+def test_quiet(ask, make_measured, make_facts, hand_made, ddp, rows):
+    assert ask("DP104", make_measured(overlap=hand_made.exchanges(*rows)), [make_facts(ddp=[ddp])]) == []
+
+
+def test_what_the_script_broadcasts_itself_is_not_theirs(ask, make_measured, make_facts, hand_made):
+    sent = hand_made.all_reduce(4_000_000, 2, kind="broadcast")
+    run = make_measured(overlap=hand_made.exchanges(("broadcast", "forward", 0.08)), collectives=[sent])
+    with pytest.raises(Missing, match="more than DDP's buffers"):
+        ask("DP104", run, [make_facts(ddp=[SENDS])])

@@ -1,0 +1,36 @@
+import pytest
+
+from dptune.runfile.facts import DdpFacts, FsdpFacts, OptimizerFacts
+
+DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
+ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_reduce", "backward", 0.3)
+
+
+def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made):
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [make_facts(ddp=[DDP])])
+    assert advice.title == "Collectives outside of backward passes hold up 9 % of a step: all_gather, barrier"
+    assert advice.saves.high_share == pytest.approx(0.09)
+    assert (advice.severity, advice.saves.basis, advice.changes) == ("warning", "bound", [])
+    assert [(one.label, one.unit) for one in advice.evidence] == [
+        ("barrier (forward phase)", "of a step, 1 calls in each"),
+        ("all_gather (forward phase)", "of a step, 1 calls in each"),
+    ]
+
+
+def test_not_what_wrappers_exchange(ask, make_measured, make_facts, hand_made):
+    buffers = make_facts(ddp=[DdpFacts("Net", broadcast_buffers=True, buffer_bytes=100)])
+    run = make_measured(overlap=hand_made.exchanges(("broadcast", "forward", 0.3)))
+    assert ask("DP105", run, [buffers]) == []
+    assert len(ask("DP105", run, [make_facts(ddp=[DDP])])) == 1
+    run = make_measured(overlap=hand_made.exchanges(("broadcast", "optimizer", 0.3)))
+    assert ask("DP105", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("ZeroRedundancyOptimizer")])]) == []
+    assert len(ask("DP105", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("AdamW")])])) == 1
+    run = make_measured(overlap=hand_made.exchanges(*ROWS))
+    assert ask("DP105", run, [make_facts(ddp=[DDP], fsdp=[FsdpFacts(2)])]) == []
+    assert ask("DP105", run, [make_facts(ddp=[DDP], engine="deepspeed")]) == []
+
+
+def test_quiet_where_it_is_little(ask, make_measured, make_facts, hand_made):
+    run = make_measured(overlap=hand_made.exchanges(("barrier", "forward", 0.015)))
+    assert ask("DP105", run, [make_facts(ddp=[DDP])]) == []
+    assert len(ask("DP105", run, [make_facts(ddp=[DDP])], {"worth_share": 0.01})) == 0  # below what a note is

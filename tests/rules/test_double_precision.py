@@ -1,0 +1,20 @@
+import pytest
+
+from dptune.runfile.facts import DdpFacts
+
+WIDE = DdpFacts("Net", gradient_dtypes=["float64"])
+
+
+def test_gradients_of_doubles(ask, make_measured, make_facts):
+    """80 % is computed and 20 exchanged: no more can be saved, and half of it is what the severity goes by."""
+    facts = make_facts(ddp=[WIDE], settings={"default_dtype": "torch.float32"})
+    (advice,) = ask("DP402", make_measured(device="cpu", exposed_share=0.2), [facts])
+    assert advice.title.startswith("The parameters of Net are float64")
+    assert advice.saves.high_share == pytest.approx(1.0)
+    assert (advice.severity, advice.numerics, advice.saves.basis) == ("error", "changes", "bound")
+
+
+@pytest.mark.parametrize("dtypes", [["bfloat16", "float32"], ["float32", "float64"], []])
+def test_quiet_where_not_all_are(ask, make_measured, make_facts, dtypes):
+    facts = make_facts(ddp=[DdpFacts("Net", gradient_dtypes=dtypes)])
+    assert ask("DP402", make_measured(), [facts]) == []

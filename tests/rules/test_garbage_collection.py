@@ -1,0 +1,44 @@
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.facts import Window
+
+
+def window(share, collections=()):
+    return Window("unprofiled", 3, [10_000_000] * 4, gc_ns=[int(share * 10_000_000)] * 4, collections_ns=collections)
+
+
+def test_in_each_step_the_rank_that_collects_longest(ask, make_measured, make_facts):
+    """Of steps of 10 ms rank 0 collects 0.1 ms and rank 1 0.8: 0.9 at most, should each hold up the other."""
+    facts = [make_facts(rank=0, windows=[window(0.01)]), make_facts(rank=1, windows=[window(0.08, [[1, 2], [3, 4]])])]
+    (advice,) = ask("DP602", make_measured(), facts)
+    assert advice.title == (
+        "Python collects garbage for 8 % of a step: collect at chosen steps, and on all ranks at once"
+    )
+    assert advice.saves.high_ms == pytest.approx(0.9)
+    assert (advice.severity, advice.confidence, advice.evidence[0].value) == ("warning", "high", pytest.approx(0.08))
+    assert (advice.evidence[1].value, advice.evidence[1].unit) == (2, "in 4 steps")
+
+
+def test_ranks_that_collect_at_different_moments_hold_up_each_other(ask, make_measured, make_facts):
+    """Four ranks collect 3 ms each, in another step of 10 ms each: every step is held up for 3."""
+    facts = []
+    for rank in range(4):
+        collecting = [3_000_000 if step == rank else 0 for step in range(4)]
+        facts.append(make_facts(rank=rank, windows=[Window("unprofiled", 3, [10_000_000] * 4, gc_ns=collecting)]))
+    (advice,) = ask("DP602", make_measured(world=4), facts)
+    assert advice.evidence[0].value == pytest.approx(0.3)
+    assert advice.saves.high_share == pytest.approx(0.3)
+    (advice,) = ask("DP602", make_measured(world=4, world_size=8), facts)
+    assert advice.saves.high_share == pytest.approx(0.6)  # the other four may do as these do
+
+
+def test_quiet(ask, make_measured, make_facts):
+    assert ask("DP602", make_measured(), [make_facts(windows=[window(0.015)])]) == []
+
+
+def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
+    with pytest.raises(Missing, match="no steps were timed"):
+        ask("DP602", make_measured(), [make_facts()])
+    with pytest.raises(Missing, match="dptune profile"):
+        ask("DP602", make_measured())

@@ -1,0 +1,84 @@
+import pytest
+
+from dptune.measured import InputFigures, Missing, StragglerFigures
+
+
+def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12):
+    return StragglerFigures(rank=1, lag_ns=int(lag_ms * 1e6), steps_share=steps_share, waiting_share=waiting_share)
+
+
+def lags(*of_rank_1):
+    return [[0.0] * len(of_rank_1), list(of_rank_1)]
+
+
+def test_the_rank_that_is_late_and_why(ask, make_measured):
+    run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
+    (advice,) = ask("DP701", run)
+    assert advice.title == (
+        "Rank 1 comes 3 ms late in the median step, and the others wait for it: its device waits for the script: "
+        "Python, files, sleep, blocking calls, launching"
+    )
+    assert (advice.severity, advice.confidence, advice.saves.basis) == ("warning", "medium", "bound")
+    assert advice.saves.high_share == pytest.approx(0.3)  # what it is late; 12 % over two ranks are 24 % of the other
+    assert {one.label: one.value for one in advice.evidence} == {
+        "late": pytest.approx(0.3),
+        "late and last": 1.0,
+        "all ranks wait for the last to come": 0.12,
+        "host": 0.95,
+    }
+
+
+@pytest.mark.parametrize("causes", [{}, {1: ("host", 0.6)}, {1: ("unexplained", 0.99)}])
+def test_a_note_where_why_is_not_known(ask, make_measured, causes):
+    (advice,) = ask("DP701", make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes=causes))
+    assert (advice.severity, advice.confidence) == ("note", "low")
+    assert advice.title.endswith("why is not known")
+
+
+def test_late_in_all_of_few_steps_is_no_chance(ask, make_measured):
+    told = {"straggler": late(), "causes": {1: ("host", 0.95)}, "steps": 3}
+    assert len(ask("DP701", make_measured(lags_ms=lags(3, 3.2, 2.9), **told))) == 1
+    assert ask("DP701", make_measured(lags_ms=lags(3, 3.2, 1.2), **told)) == []  # once it was less than half
+
+
+@pytest.mark.parametrize(
+    ("figures", "steps"),
+    [
+        (late(steps_share=0.8), lags(3, 3, 3, 3, 0)),  # 4 of 5 steps: 2 * 6 / 32, so one of two equal ranks often is
+        (late(lag_ms=0.5), lags(0.5, 0.5, 0.5, 0.5, 0.5)),
+        (late(waiting_share=0.03), lags(3, 3, 3, 3, 3)),
+        (None, lags(3, 0, 0, 0, 0)),
+    ],
+)
+def test_quiet(ask, make_measured, figures, steps):
+    assert ask("DP701", make_measured(straggler=figures, lags_ms=steps, causes={1: ("host", 0.95)})) == []
+
+
+def test_of_eight_ranks_three_of_four_steps_are_no_chance(ask, make_measured):
+    """One of eight is last in 3 or 4 of 4 steps by chance with 8 * (4 * 7 + 1) / 8**4 = 5.7 %."""
+    eight = [[0.0] * 4 for _ in range(8)]
+    eight[1] = [0.0, 3.0, 3.0, 3.0]
+    run = make_measured(world=8, steps=4, straggler=late(steps_share=0.75), lags_ms=eight, causes={1: ("host", 0.95)})
+    assert len(ask("DP701", run)) == 1
+    assert ask("DP701", run, limits={"most_chance": 0.05}) == []
+
+
+def test_a_wait_for_the_loader_has_a_rule_of_its_own(ask, make_measured, hand_made):
+    told = {"straggler": late(), "lags_ms": lags(3, 3, 3, 3, 3), "causes": {1: ("input", 0.95)}}
+    waits = hand_made.figures(InputFigures, wait_share=0.06)
+    assert ask("DP701", make_measured(**told, input=waits)) == []
+    assert len(ask("DP701", make_measured(**told))) == 1
+
+
+def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_measured):
+    assert ask("DP701", make_measured(world=1)) == []
+    with pytest.raises(Missing, match="several ranks"):
+        ask("DP701", make_measured(world=1, world_size=8))
+
+
+def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_measured):
+    """Traced steps of 10 ms, and 6 ms without the profiler."""
+    step = make_measured().step.model_copy(update={"median_ns": 6_000_000})
+    run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)}, step=step)
+    with pytest.raises(Missing, match=r"1\.7 times as long"):
+        ask("DP701", run)

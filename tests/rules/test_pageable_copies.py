@@ -1,0 +1,50 @@
+import pytest
+
+from dptune.measured import CopyFigures
+from dptune.runfile.facts import LoaderFacts
+
+
+def copies(hand_made, share, pinned=False, direction="h2d", **more):
+    """One copy a step on each of two ranks, none of it hidden."""
+    calls = 2 * hand_made.STEPS
+    told = {"calls": calls, "calls_per_step": 1.0, "total_ns": int(share * hand_made.STEP_NS * calls)}
+    return hand_made.figures(
+        CopyFigures, direction=direction, pinned=pinned, exposed_ns=told["total_ns"], gb_per_s=4.2, **told, **more
+    )
+
+
+def test_exposed_copies_from_pageable_memory(ask, make_measured, make_facts, hand_made):
+    loader = LoaderFacts("train.py:20", pin_memory=False, batches_drawn=9)
+    run = make_measured(copies=[copies(hand_made, 0.06), copies(hand_made, 0.2, direction="d2h")])
+    (advice,) = ask("DP503", run, [make_facts(loaders=[loader])])
+    assert advice.title == "6 % of a step copies to the GPU from pageable memory, with nothing beside it"
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == ("loader.pin_memory", False, True, "train.py:20")
+    assert advice.saves.high_share == pytest.approx(0.06)
+    assert (advice.severity, advice.confidence) == ("warning", "medium")
+
+
+def test_a_trace_alone_names_no_loader(ask, make_measured, hand_made):
+    (advice,) = ask("DP503", make_measured(copies=[copies(hand_made, 0.06)]))
+    assert (advice.changes[0].now, advice.changes[0].at, advice.confidence) == (None, None, "low")
+
+
+def test_quiet(ask, make_measured, make_facts, hand_made):
+    pinned = LoaderFacts("train.py:20", pin_memory=True, batches_drawn=9)
+    assert ask("DP503", make_measured(copies=[copies(hand_made, 0.01)])) == []
+    assert ask("DP503", make_measured(copies=[copies(hand_made, 0.3, pinned=True)])) == []
+    assert ask("DP503", make_measured(copies=[copies(hand_made, 0.3, pinned=None)])) == []
+    assert ask("DP503", make_measured(copies=[copies(hand_made, 0.3)]), [make_facts(loaders=[pinned])]) == []
+    assert ask("DP503", make_measured(device="cpu", copies=None)) == []
+
+
+def test_what_they_hold_the_script_for_may_be_idle_time(ask, make_measured, hand_made):
+    """Of 10 ms each copy takes 0.6 and holds the script for 4, and the device is idle for 1 beside input."""
+    held = 4_000_000 * 2 * hand_made.STEPS
+    copied = copies(hand_made, 0.06, held_ns=held)
+    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    account = hand_made.Account(
+        window_ns=whole, compute_ns=int(0.84 * whole), copy_ns=int(0.06 * whole), host_idle_ns=int(0.1 * whole)
+    )
+    (advice,) = ask("DP503", make_measured(copies=[copied], account=account))
+    assert advice.saves.high_share == pytest.approx(0.16)

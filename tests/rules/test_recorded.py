@@ -1,0 +1,105 @@
+"""Each rule on a run that has its fault, and on the same run with the fault mended: real recordings.
+
+Most stand in recorded/runs, made by recorded/record.py; those of GPUs are public traces. A rule that is in no table is
+no stable one.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from dptune.advice import Report
+from dptune.advise import packs
+from dptune.commands.reading import report_of
+
+RUNS = Path(__file__).parent / "recorded" / "runs"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+FAULTS = {
+    "DP103": "wide-gradients",
+    "DP104": "broadcast-buffers",
+    "DP105": "collectives-in-steps",
+    "DP106": "unused-parameters-searched",
+    "DP202": "sharded-optimizer",
+    "DP301": "small-batch",
+    "DP402": "double-precision",
+    "DP403": "scaler-without-need",
+    "DP502": "workers-restart",
+    "DP504": "same-data",
+    "DP602": "garbage-collection",
+    "DP603": "unfused-optimizer",
+    "DP604": "oversubscribed-cores",
+    "DP605": "debug-switches",
+    "DP701": "late-rank",
+    "DP702": "uneven-ranks",
+    "DP703": "slow-steps",
+    "DP802": "growing-memory",
+}
+OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
+# Where it fires, and where it is quiet.
+PUBLIC = {
+    "DP401": ("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
+    "DP404": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "torchrec_resnet18_2xv100"),
+    "DP503": ("single_gpu/29571b7_resnet_kineto.json.gz", "nanogpt_8xh100"),
+    "DP601": (
+        "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",
+        "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
+    ),
+    "DP801": ("single_gpu/1eeffb3_trace_05.json.gz", "single_gpu/d4c3f21_trace_04.json.gz"),
+}
+RISKS_BESIDE = {"same-order"}  # a second fault of one rule
+
+
+@functools.cache
+def told(place: Path) -> Report:
+    return report_of([str(place)], cached=False)
+
+
+def speaking(place: Path) -> list[str]:
+    return [one.rule for one in told(place).advice]
+
+
+def test_every_rule_stands_in_a_table():
+    ours = {one.rule.code for one in packs.load_packs() if one.module.startswith("dptune_rules")}
+    assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC}
+    mended = {f"{name}-mended" for name in {*FAULTS.values(), *RISKS_BESIDE}}
+    assert {one.name for one in RUNS.iterdir()} == {*FAULTS.values(), *RISKS_BESIDE, *mended}
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_it_speaks_of_its_fault_before_anything_else_of_that_kind(code):
+    (own,) = [one for one in told(RUNS / FAULTS[code]).advice if one.rule == code]
+    others = [one for one in told(RUNS / FAULTS[code]).advice if one.kind == own.kind]
+    assert others[0] == own
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_it_is_quiet_where_the_fault_is_mended_and_has_looked(code):
+    report = told(RUNS / f"{FAULTS[code]}-mended")
+    assert code in report.quiet
+
+
+@pytest.mark.parametrize("name", sorted([*FAULTS.values(), *RISKS_BESIDE]))
+def test_where_it_is_mended_nothing_is_said_above_a_note(name):
+    assert [one for one in told(RUNS / f"{name}-mended").advice if one.severity != "note"] == []
+
+
+def test_a_sampler_that_is_not_told_the_epoch():
+    (advice,) = [one for one in told(RUNS / "same-order").advice if one.rule == "DP504"]
+    assert "never told the epoch" in advice.title
+    assert "DP504" in told(RUNS / "same-order-mended").quiet
+
+
+@pytest.mark.parametrize("code", OF_SAMPLES)
+def test_it_speaks_of_a_sample_and_not_of_the_healthy_one(code):
+    assert speaking(SAMPLES / OF_SAMPLES[code])[0] == code
+    assert code in told(SAMPLES / "healthy").quiet
+
+
+@pytest.mark.parametrize("code", PUBLIC)
+def test_it_speaks_of_one_public_trace_and_not_of_another(real_traces, code):
+    fires, quiet = PUBLIC[code]
+    assert code in speaking(real_traces / fires)
+    assert code in told(real_traces / quiet).quiet

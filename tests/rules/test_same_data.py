@@ -1,0 +1,87 @@
+import pytest
+
+from dptune.runfile.facts import DdpFacts, LoaderFacts
+
+DDP = DdpFacts("Net", "train.py:31")
+LOSSES = [2.3, 2.1, 1.9]
+SAMPLED = {
+    "where": "train.py:20",
+    "batch_size": 32,
+    "dataset": "Clips",
+    "dataset_samples": 640,
+    "batches_drawn": 30,
+    "sampler": "DistributedSampler",
+    "distributed_sampler": True,
+    "sampler_epoch": 2,
+    "replicas": 2,
+}
+SHUFFLED = {**SAMPLED, "sampler": "RandomSampler", "distributed_sampler": False, "sampler_epoch": None}
+
+
+def ranks(make_facts, *losses, loader=SAMPLED, **more):
+    loaders = [LoaderFacts(**loader)]
+    return [make_facts(rank=n, ddp=[DDP], loaders=loaders, losses=own, **more) for n, own in enumerate(losses)]
+
+
+def test_losses_that_are_equal_to_the_last_bit(ask, make_measured, make_facts):
+    (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, [*LOSSES, 1.8], loader=SHUFFLED))
+    assert advice.title == "All 2 ranks train on the same data: their first 3 losses are equal to the last bit"
+    assert (advice.kind, advice.severity, advice.confidence) == ("risk", "error", "high")
+    assert ("the loader is made at", "train.py:20") in [(one.label, one.value) for one in advice.evidence]
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        (LOSSES, [2.3, 2.1, 1.9000001]),
+        ([2.3, 2.1], [2.3, 2.1]),  # too few
+        ([0.7, 0.7, 0.7], [0.7, 0.7, 0.7]),  # a loss that never changes tells nothing
+        (LOSSES,),
+    ],
+)
+def test_quiet_on_losses_that_tell_nothing(ask, make_measured, make_facts, losses):
+    assert ask("DP504", make_measured(), ranks(make_facts, *losses)) == []
+
+
+def test_of_ranks_that_were_not_read_nothing_is_said(ask, make_measured, make_facts):
+    assert ask("DP504", make_measured(world=2, world_size=8), ranks(make_facts, LOSSES, LOSSES)) == []
+
+
+def test_quiet_where_a_loss_may_be_of_all_ranks_samples(ask, make_measured, make_facts, hand_made):
+    run = make_measured(overlap=hand_made.exchanges(("all_gather", "forward", 0.1)))
+    assert ask("DP504", run, ranks(make_facts, LOSSES, LOSSES)) == []
+
+
+def test_a_shuffle_of_all_samples_on_each_rank_is_a_note(ask, make_measured, make_facts):
+    other = [1.0, 0.9, 0.8]
+    (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, other, loader=SHUFFLED))
+    assert advice.title == "Each rank shuffles all of 640 samples for itself, unless parted before"
+    assert (advice.severity, advice.confidence) == ("note", "low")
+    facts = ranks(make_facts, LOSSES, other, loader=SHUFFLED)
+    facts[1].loaders = [LoaderFacts(**{**SHUFFLED, "dataset_samples": 320})]  # it has been parted
+    assert ask("DP504", make_measured(), facts) == []
+
+
+def test_batches_that_a_wrapper_parts_are_no_fault(ask, make_measured, make_facts):
+    parted = {**SHUFFLED, "distributed_sampler": True}  # as Accelerate does
+    assert ask("DP504", make_measured(), ranks(make_facts, LOSSES, [1.0, 0.9, 0.8], loader=parted)) == []
+
+
+def test_a_sampler_that_is_never_told_the_epoch(ask, make_measured, make_facts):
+    """640 samples on two ranks are 10 batches of 32: after 30 of them two epochs are over."""
+    same = {**SAMPLED, "sampler_epoch": 0}
+    (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, [1.0], loader=same))
+    assert advice.title.startswith("The DistributedSampler is never told the epoch")
+    assert (advice.severity, advice.numerics) == ("warning", "changes")
+    told, drawn = {**SAMPLED, "dataset": "Val"}, {**same, "dataset": "Val", "batches_drawn": 99}
+    for other in (told, drawn):  # a script that knows of it, or whose training draws from another one
+        facts = ranks(make_facts, LOSSES, [1.0], loader=same)
+        facts[0].loaders.append(LoaderFacts(**other))
+        assert len(ask("DP504", make_measured(), facts)) == (1 if other is drawn else 0)
+    for quiet in ({"batches_drawn": 10}, {"sampler_epoch": None}, {"sampler_epoch": 1}):
+        assert ask("DP504", make_measured(), ranks(make_facts, LOSSES, [1.0], loader={**same, **quiet})) == []
+
+
+def test_quiet_without_ddp(ask, make_measured, make_facts):
+    facts = [make_facts(rank=n, losses=LOSSES, loaders=[LoaderFacts(**SHUFFLED)]) for n in (0, 1)]
+    assert ask("DP504", make_measured(), facts) == []

@@ -1,0 +1,151 @@
+import pytest
+
+from dptune.measured import MemoryFigures, Missing, NoiseFigures
+from dptune.runfile.facts import LoaderFacts, OptimizerFacts, SchedulerFacts
+
+LOADER = LoaderFacts("train.py:20", batch_size=32, dataset="Clips", dataset_samples=10**6, batches_drawn=50)
+ADAM = OptimizerFacts("AdamW", "train.py:22", [1e-3], default_learning_rate=1e-3, betas=[0.9, 0.999], eps=1e-8)
+SGD = OptimizerFacts("SGD", "train.py:22", [0.1], default_learning_rate=0.1)
+
+
+@pytest.fixture
+def larger(hand_made):
+    """A step of 10 ms takes so many times as long with 64, 128 and 256 samples, for 64 now on two ranks."""
+
+    def told(*times):
+        def predict(changes):
+            grown = changes["loader.batch_size"] / 32
+            took = dict(zip((2, 4, 8), times, strict=False))[grown] * hand_made.STEP_NS
+            return hand_made.figures(
+                hand_made.Prediction,
+                changes=dict(changes),
+                step_ns=int(took),
+                low_ns=int(0.95 * took),
+                high_ns=int(1.05 * took),
+                global_batch=int(64 * grown),
+            )
+
+        return predict
+
+    return told
+
+
+def room(hand_made, share):
+    return [hand_made.figures(MemoryFigures, rank=0, device="cuda:0", peak_share=share)]
+
+
+def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_facts, larger, hand_made):
+    """A sample takes 1.2 / 2 = 0.6 with twice the batch, 1.6 / 4 = 0.4 with four times; 3 / 8 is but 6 % less."""
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    run = make_measured(memory=room(hand_made, 0.1))
+    (advice,) = ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
+    assert advice.title == "Batches of 32 samples are small: with 128 a sample takes about 60 % less time"
+    batch, rate = advice.changes
+    assert (batch.knob, batch.now, batch.then, str(batch.at)) == ("loader.batch_size", 32, 128, "train.py:20")
+    assert (rate.knob, rate.now, rate.then, str(rate.at)) == ("optimizer.lr", 1e-3, 2e-3, "train.py:22")
+    assert (advice.severity, advice.confidence, advice.numerics, advice.kind) == ("error", "low", "changes", "time")
+    assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.58), pytest.approx(0.62))
+    # 1 - 4 * 0.1, 1 - 4 * 0.001, 1e-8 / 2
+    assert "its betas become (0.6, 0.996), eps 5e-09" in advice.watch
+    assert next(one.value for one in advice.evidence if one.label == "global batch then") == 256
+
+
+@pytest.mark.parametrize(
+    ("passes", "told"),
+    [(8, "Or, accumulating 2 instead of 8, the global batch stays"), (4, "Or, without accumulating, the"), (6, None)],
+)
+def test_fewer_micro_batches_leave_the_global_batch(ask, make_measured, make_facts, larger, hand_made, passes, told):
+    accumulates = hand_made.figures(hand_made.AccumulationFigures, backwards_per_step=passes)
+    run = make_measured(device="cpu", accumulation=accumulates)
+    (advice,) = ask("DP301", run, [make_facts(loaders=[LOADER], optimizers=[ADAM])], predictor=larger(1.2, 1.6, 3.0))
+    assert (told in advice.watch) if told else ("global batch stays" not in advice.watch)
+
+
+def test_a_schedule_that_sets_the_rate_itself_is_to_be_scaled(ask, make_measured, make_facts, larger):
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM], schedulers=[SchedulerFacts("OneCycleLR")])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 2.3))
+    assert [one.knob for one in advice.changes] == ["loader.batch_size"]
+
+
+def test_sgd_grows_linearly_from_the_rate_that_its_schedule_began_with(
+    ask, make_measured, make_facts, larger, hand_made
+):
+    sgd = OptimizerFacts("SGD", "train.py:22", [0.013], first_learning_rate=0.1)
+    facts = make_facts(loaders=[LOADER], optimizers=[sgd])
+    run = make_measured(memory=room(hand_made, 0.1))
+    (advice,) = ask("DP301", run, [facts], predictor=larger(1.2, 2.3))
+    assert (advice.changes[1].now, advice.changes[1].then) == (0.1, 0.2)
+    assert "warm-up" in advice.watch
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [
+        [OptimizerFacts("Adagrad", learning_rates=[0.1], default_learning_rate=0.1)],
+        [OptimizerFacts("SGD", learning_rates=[0.013], default_learning_rate=0.1)],  # a loop sets it
+        [SGD, SGD],
+        [],
+    ],
+)
+def test_no_rate_is_proposed_where_no_rule_is_known(ask, make_measured, make_facts, larger, hand_made, optimizers):
+    facts = make_facts(loaders=[LOADER], optimizers=optimizers)
+    (advice,) = ask("DP301", make_measured(memory=room(hand_made, 0.1)), [facts], predictor=larger(1.2, 2.3))
+    assert [change.knob for change in advice.changes] == ["loader.batch_size"]
+    assert "learning rate" in advice.watch
+
+
+def test_as_much_as_the_memory_and_the_samples_hold(ask, make_measured, make_facts, larger, hand_made):
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    told = larger(1.2, 1.6, 2.0)
+    assert ask("DP301", make_measured(memory=room(hand_made, 0.75)), [facts], predictor=told) == []
+    (advice,) = ask("DP301", make_measured(memory=room(hand_made, 0.4)), [facts], predictor=told)
+    assert advice.changes[0].then == 64  # four times 40 % is more than there is
+    few = LoaderFacts("train.py:20", batch_size=32, dataset_samples=200, batches_drawn=50)
+    facts = make_facts(loaders=[few], optimizers=[ADAM])
+    (advice,) = ask("DP301", make_measured(memory=room(hand_made, 0.1)), [facts], predictor=told)
+    assert advice.changes[0].then == 64  # two ranks with 128 each would take 256
+
+
+@pytest.mark.parametrize(("most", "then"), [(300.0, 128), (200.0, 64), (100.0, None), (None, 128)])
+def test_no_more_samples_than_the_noise_of_gradients_asks_for(
+    ask, make_measured, make_facts, larger, hand_made, most, then
+):
+    """Two ranks with 64 samples have 128 together, with 128 they have 256."""
+    noise = hand_made.figures(
+        NoiseFigures, steps=40, small_batch=32, large_batch=64, noise_scale=most and most / 2, low=10.0, high=most
+    )
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    run = make_measured(device="cpu", noise=noise)
+    said = ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
+    assert [one.changes[0].then for one in said] == ([then] if then else [])
+    told = [each.value for one in said for each in one.evidence if each.label == "noise scale of gradients"]
+    assert told == ([round(most / 2)] if most and then else [])
+
+
+def test_a_cpu_has_room(ask, make_measured, make_facts, larger):
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 2.0))
+    assert advice.changes[0].then == 256
+
+
+def test_quiet_where_a_sample_takes_as_long(ask, make_measured, make_facts, larger, hand_made):
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    run = make_measured(memory=room(hand_made, 0.1))
+    assert ask("DP301", run, [facts], predictor=larger(1.75)) == []
+    assert len(ask("DP301", run, [facts], {"worth_share": 0.1}, larger(1.75, 3.5))) == 1
+
+
+def test_it_says_what_it_does_not_know(ask, make_measured, make_facts, larger, hand_made):
+    run = make_measured(memory=room(hand_made, 0.1))
+    bound = make_measured(memory=room(hand_made, 0.1), exposed_share=0.3)
+    several, sizeless = [LOADER, LOADER], [LoaderFacts(batches_drawn=5)]
+    with pytest.raises(Missing, match="2 loaders"):
+        ask("DP301", bound, [make_facts(loaders=several)])
+    with pytest.raises(Missing, match="batch size"):
+        ask("DP301", bound, [make_facts(loaders=sizeless)])
+    assert ask("DP301", run, [make_facts(loaders=several)]) == ask("DP301", run, [make_facts(loaders=sizeless)]) == []
+    with pytest.raises(Missing, match="no step model"):
+        ask("DP301", bound, [make_facts(loaders=[LOADER])])
+    assert ask("DP301", run, [make_facts(loaders=[LOADER])]) == []  # it computes: no model is needed to be quiet
+    with pytest.raises(Missing, match="memory"):
+        ask("DP301", make_measured(), [make_facts(loaders=[LOADER])], predictor=larger(1.2))

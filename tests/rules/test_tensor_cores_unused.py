@@ -1,0 +1,33 @@
+import pytest
+
+from dptune.measured import MatmulFigures, Missing
+
+
+def products(hand_made, fp32, used=0.0, there=True):
+    return hand_made.figures(MatmulFigures, fp32_share=fp32, tensor_core_share=used, tensor_cores=there)
+
+
+V100 = {"device_name": "Tesla V100-SXM2-32GB"}
+
+
+def test_a_volta_whose_tensor_cores_are_idle(ask, make_measured, hand_made):
+    """All of the products, 30 %, and half of the other 70 % that is computed."""
+    (advice,) = ask("DP404", make_measured(matmul=products(hand_made, 0.3), **V100))
+    assert advice.title == "30 % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast"
+    assert [(one.knob, one.then) for one in advice.changes] == [("precision.autocast", "fp16")]
+    assert advice.saves.high_share == pytest.approx(0.65)
+    assert (advice.severity, advice.numerics, advice.saves.basis) == ("error", "changes", "bound")
+
+
+@pytest.mark.parametrize(("fp32", "used", "there"), [(0.03, 0.0, True), (0.3, 0.2, True), (0.3, 0.0, False)])
+def test_quiet(ask, make_measured, hand_made, fp32, used, there):
+    assert ask("DP404", make_measured(matmul=products(hand_made, fp32, used, there), **V100)) == []
+
+
+def test_quiet_on_cards_that_know_tf32_which_has_a_rule_of_its_own(ask, make_measured, make_facts, hand_made):
+    told = {"matmul": products(hand_made, 0.3)}
+    assert ask("DP404", make_measured(**told)) == []
+    assert ask("DP404", make_measured(**told, **V100), [make_facts()]) == []  # its facts say 8.0
+    assert ask("DP404", make_measured(**told, device_name="NVIDIA A100-SXM4-80GB")) == []
+    with pytest.raises(Missing, match="do not name the GPU"):
+        ask("DP404", make_measured(**told, device_name=None))

@@ -1,0 +1,46 @@
+import pytest
+
+from dptune.measured import Missing, StragglerFigures
+
+
+def waiting(hand_made, share):
+    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    ns = int(share * whole)
+    return hand_made.Account(window_ns=whole, compute_ns=whole - ns, exposed_waiting_ns=ns, communication_ns=ns)
+
+
+def test_ranks_that_take_turns(ask, make_measured, hand_made):
+    run = make_measured(account=waiting(hand_made, 0.2), lags_ms=[[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]])
+    (advice,) = ask("DP702", run)
+    assert advice.title == "Ranks wait 20 % of a step for the last of them, and no one of them is it in most steps"
+    assert (advice.severity, advice.saves.basis) == ("warning", "bound")
+    assert advice.saves.high_share == pytest.approx(0.4)  # 4 ms of 10: what the latest of each step is late
+
+
+@pytest.mark.parametrize("steps_share", [0.6, 1.0])
+def test_one_that_is_late_in_most_steps_is_named_itself(ask, make_measured, hand_made, steps_share):
+    late = StragglerFigures(rank=1, lag_ns=4_000_000, steps_share=steps_share, waiting_share=0.2)
+    assert ask("DP702", make_measured(account=waiting(hand_made, 0.2), straggler=late)) == []
+
+
+def test_quiet_where_they_wait_little(ask, make_measured, hand_made):
+    run = make_measured(account=waiting(hand_made, 0.1), lags_ms=[[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]])
+    assert ask("DP702", run) == []
+    assert len(ask("DP702", run, limits={"worth_share": 0.05})) == 1
+
+
+def test_quiet_where_the_clocks_do_not_tell_who_is_late(ask, make_measured, hand_made):
+    assert ask("DP702", make_measured(account=waiting(hand_made, 0.2))) == []
+
+
+def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_measured):
+    assert ask("DP702", make_measured(world=1)) == []
+    with pytest.raises(Missing, match="several ranks"):
+        ask("DP702", make_measured(world=1, world_size=8))
+
+
+def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_measured, hand_made):
+    step = make_measured().step.model_copy(update={"median_ns": 6_000_000})
+    lags = [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]]
+    with pytest.raises(Missing, match=r"1\.7 times as long"):
+        ask("DP702", make_measured(account=waiting(hand_made, 0.2), lags_ms=lags, step=step))
