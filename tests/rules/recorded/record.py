@@ -1,0 +1,80 @@
+"""Record runs/: each fault of train.py, and its mended twin, two ranks over gloo on the CPU of one machine.
+
+    python -m tests.rules.recorded.record [FAULT ...]      all, or these (as root: two of them need a shaped network)
+
+What dptune says of them is tested in test_recorded.py. The machine should be idle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.testbed.network import SLOW, Node, shaped
+from tests.testbed.running import on_both
+
+HERE = Path(__file__).parent
+RUNS = HERE / "runs"
+SLOWLY = ("wide-gradients", "small-batch")  # over 200 Mbit/s, 1 ms
+LOCALLY = (
+    *(
+        "broadcast-buffers",
+        "collectives-in-steps",
+        "unused-parameters-searched",
+        "sharded-optimizer",
+        "double-precision",
+        "scaler-without-need",
+    ),
+    *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
+    *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
+)
+SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")
+
+
+def windows(fault: str) -> tuple[str, ...]:
+    """Of what a rule needs: predictions need more traced steps."""
+    lean = "12" if fault in SLOWLY else "6" if fault.endswith(("-rank", "-ranks")) else "4"
+    return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", "4" if fault == "growing-memory" else "0")
+
+
+def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
+    """Record one of them anew."""
+    target = RUNS / (f"{fault}-mended" if mended else fault)
+    script = ("train.py", fault, *(("--mended",) if mended else ()))
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copy(HERE / "train.py", place)
+        if nodes:
+            on_both(nodes, [Path(place)] * 2, ("profile", *windows(fault), "--run-dir", "run"), script, 29741)
+            on_both(nodes, [Path(place)] * 2, (*SWEEP, "-o", "run/links.json"), (), 29743)
+        else:
+            words = [sys.executable, "-m", "dptune", "profile", "-q", *windows(fault), "--run-dir", "run"]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            subprocess.run([*words, "--nproc-per-node", "2", *script], cwd=place, env=env, check=True)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(Path(place) / "run", target)
+    for file in target.glob("*.json"):  # paths of this machine are nobody's business
+        file.write_text(file.read_text().replace(place, "/home/ada"))
+    took = [json.loads(one.read_text())["windows"] for one in sorted(target.glob("*.facts.json"))]
+    print(target.name, [[len(window["durations_ns"]) for window in own] for own in took], file=sys.stderr)
+
+
+def main(faults: Sequence[str]) -> None:
+    """Record the faults named, or all."""
+    for fault in [one for one in LOCALLY if one in faults or not faults]:
+        for mended in (False, True):
+            record(fault, mended)
+    if slowly := [one for one in SLOWLY if one in faults or not faults]:
+        with shaped(SLOW) as nodes:
+            for fault in slowly:
+                for mended in (False, True):
+                    record(fault, mended, nodes)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,170 @@
+"""An ordinary training script of two ranks on a CPU, with one of several faults in it, or with that fault mended.
+
+    torchrun --nproc-per-node 2 train.py FAULT [--mended]
+
+What is recorded of it stands beside it under runs/: see record.py.
+"""
+
+import argparse
+import gc
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+FAULTS = (
+    "wide-gradients",
+    "small-batch",
+    "broadcast-buffers",
+    "collectives-in-steps",
+    "unused-parameters-searched",
+    "sharded-optimizer",
+    "double-precision",
+    "scaler-without-need",
+    "workers-restart",
+    "same-data",
+    "same-order",
+    "garbage-collection",
+    "unfused-optimizer",
+    "late-rank",
+    "uneven-ranks",
+    "slow-steps",
+    "oversubscribed-cores",
+    "debug-switches",
+    "growing-memory",
+)
+parser = argparse.ArgumentParser()
+parser.add_argument("fault", choices=FAULTS)
+parser.add_argument("--mended", action="store_true")
+parser.add_argument("--steps", type=int, default=200)
+args = parser.parse_args()
+
+
+class Rows(Dataset):
+    """Rows of a tensor, a whole batch of them at a time."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitems__(self, indices):
+        return self.rows[indices]
+
+
+def as_it_is(batch):
+    return batch
+
+
+def has(fault):
+    return args.fault == fault and not args.mended
+
+
+def build_model():
+    if args.fault == "broadcast-buffers":  # a table of 4 MB, the same on all ranks
+        model = layers(256, 8)
+        model.register_buffer("positions", torch.randn(1024, 1024))
+        return model
+    if args.fault in ("unfused-optimizer", "unused-parameters-searched"):
+        return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(16, 16), nn.LayerNorm(16))))
+    if args.fault == "wide-gradients":
+        return layers(256, 9)
+    if args.fault == "small-batch":
+        return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
+    if args.fault == "sharded-optimizer":
+        return layers(512, 4)
+    return layers(384, 3)
+
+
+def layers(width, count):
+    return nn.Sequential(*(one for _ in range(count) for one in (nn.Linear(width, width), nn.ReLU())))
+
+
+def build_loader(width):
+    if args.fault == "small-batch":
+        batch = 16 if has("small-batch") else 1536
+    else:
+        batch = {
+            "unfused-optimizer": 64,
+            "unused-parameters-searched": 64,
+            "wide-gradients": 256,
+            "workers-restart": 64,
+        }.get(args.fault, 768)
+    dtype = torch.float64 if has("double-precision") else torch.float32
+    data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
+    options = {"collate_fn": as_it_is, "drop_last": True}
+    if has("same-data"):
+        return DataLoader(data, batch, shuffle=True, **options), None
+    sampler = DistributedSampler(data)
+    if args.fault == "workers-restart":
+        options |= {"num_workers": 2, "persistent_workers": args.mended}
+    return DataLoader(data, batch, sampler=sampler, **options), sampler
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(2 if has("oversubscribed-cores") else 1)
+    torch.autograd.set_detect_anomaly(has("debug-switches"))
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = build_model()
+    width = model[0].in_features
+    if has("double-precision"):
+        model = model.double()
+    loader, sampler = build_loader(width)
+    keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
+    if has("unused-parameters-searched"):
+        keeps = {"find_unused_parameters": True}
+    model = DistributedDataParallel(model, **keeps)
+    if args.fault == "wide-gradients" and args.mended:
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if has("sharded-optimizer"):
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, fused=True)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=not has("unfused-optimizer"))
+    scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
+    samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
+
+    step, epoch, history = 0, 0, []
+    while step < args.steps:
+        if sampler is not None and not has("same-order"):
+            sampler.set_epoch(epoch)
+        for batch in loader:
+            if has("late-rank") and rank == 1:
+                time.sleep(0.03)
+            if has("uneven-ranks"):
+                time.sleep(0.06 * ((step + rank) % 2))
+            if samples_in_lists and (not args.mended or step % 100 == 99):
+                gc.collect()
+            with torch.autocast("cpu", torch.bfloat16, enabled=args.fault == "scaler-without-need"):
+                outputs = model(batch)
+                loss = (outputs - batch).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            if args.fault == "collectives-in-steps" and (not args.mended or step % 50 == 0):
+                losses = [None] * dist.get_world_size()
+                dist.all_gather_object(losses, {"loss": loss.item(), "rank": rank, "host": os.uname().nodename})
+                dist.barrier()
+            if has("slow-steps") and step % 5 == 0:
+                time.sleep(0.1)  # as long as it may take to write a checkpoint
+            if has("growing-memory"):
+                history.append(outputs.detach())  # to look at, some day
+            step += 1
+            if step >= args.steps:
+                break
+        epoch += 1
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
