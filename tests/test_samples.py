@@ -17,12 +17,15 @@ from dptune.trace import load
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "sample_traces"
+# The rules that speak, the planted fault's first, and the fault. Small models have an optimizer worth fusing, too, and
+# what is predicted of a larger batch needs links.
 RUNS = {
-    "healthy": (None, "none"),
-    "tiny_buckets": ("DP101", "tiny-buckets"),
-    "starved_loader": ("DP501", "starved-loader"),
-    "accumulation_without_no_sync": ("DP102", "accumulation-without-no-sync"),
+    "healthy": ([], "none"),
+    "tiny_buckets": (["DP101", "DP603"], "tiny-buckets"),
+    "starved_loader": (["DP501"], "starved-loader"),
+    "accumulation_without_no_sync": (["DP102", "DP603"], "accumulation-without-no-sync"),
 }
+NEED_LINKS = {"DP103", "DP301"}
 
 
 @pytest.fixture(params=RUNS)
@@ -35,8 +38,9 @@ def test_each_fault_is_found_and_nothing_else(name):
     report = build_report(run, measure(run), Settings())
     assert report.trust.level == "sound"
     expected, _ = RUNS[name]
-    assert [a.rule for a in report.advice if a.severity != "note"] == ([expected] if expected else [])
-    assert not report.skipped or {s.rule for s in report.skipped} == {"DP401"}
+    assert [a.rule for a in report.advice if a.severity != "note"] == expected
+    assert {one.rule for one in report.skipped} <= NEED_LINKS
+    assert expected or not report.skipped
     for rank in report.measured.ranks:
         (device,) = rank.devices
         assert device.device == "cpu"
@@ -69,7 +73,7 @@ def test_the_packaged_run_is_one_of_them():
 def test_of_the_packaged_run_the_promise_was_kept():
     """What running the change gave lies within what the report promises of it."""
     report = report_of([str(SAMPLES / PACKAGED.replace("-", "_"))], cached=False)
-    (advice,), (found,) = report.advice, report.verified
+    advice, (found,) = report.advice[0], report.verified
     assert (found.outcome, found.advice) == ("better", advice.rule)
     assert advice.saves.basis == "replayed"
     assert advice.saves.low_share <= 1 - found.ratio <= advice.saves.high_share

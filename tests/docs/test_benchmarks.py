@@ -11,7 +11,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("benchmark", "page"),
-    [("overhead", "recording"), ("loading", "reading-traces"), ("real_replays", "predicting")],
+    [
+        ("overhead", "recording"),
+        ("loading", "reading-traces"),
+        ("real_replays", "predicting"),
+        ("real_advice", "rules/index"),
+    ],
 )
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     script = ROOT / "tests" / "benchmarks" / f"{benchmark}.py"

@@ -22,7 +22,10 @@ def test_the_demo_prints_what_is_shown():
     shown = next(
         block for block in blocks("text") if "DP102 no-sync-missing" in block and "packaged with dptune" in block
     )
-    assert dptune("demo").stdout.startswith(shown + "\n")
+    printed = dptune("demo").stdout
+    assert printed.startswith(shown + "\n")
+    (account,) = [block for block in blocks("text") if block.startswith("Where the time of a step goes")]
+    assert f"\n\n{account}\n\n" in printed
 
 
 def test_the_healthy_run_prints_what_is_shown():
