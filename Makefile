@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-predictions bench-replays bench-rules docs dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-predictions bench-replays bench-rules advice-bench docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ..
 
 bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_advice.py
+
+advice-bench: $(VENV)/.test ## whether advice names planted faults and keeps its word (hours, as root, idle machine; resumes)
+	$(BIN)/python tests/benchmarks/advice.py
 
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

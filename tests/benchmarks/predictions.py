@@ -89,7 +89,7 @@ def collect(work: Path) -> dict[str, Any]:
             for title, case in CASES.items():
                 one = cases[f"{name}: {title}"]
                 if "found" not in one:
-                    one["found"] = verified(folders[title], case.b)
+                    one["found"] = verified(folders[title], "--set", case.b)
                     RESULTS.write_text(json.dumps(results) + "\n")
                     print(f"{name}: {title}: {_row(one)}", file=sys.stderr, flush=True)
     return results

@@ -63,9 +63,9 @@ def swept(nodes: Sequence[Node], folder: Path) -> Path:
     return target
 
 
-def verified(folder: Path, b: str) -> dict[str, Any]:
+def verified(folder: Path, *change: str) -> dict[str, Any]:
     """What `dptune verify` finds of a change of a recording, made or gone on with."""
-    words = [*DPTUNE, "verify", str(folder), "--format", "json", "--set", b]
+    words = [*DPTUNE, "verify", str(folder), "--format", "json", *change]
     done = subprocess.run(words, cwd=folder.parent, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}")

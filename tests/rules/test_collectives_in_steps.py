@@ -1,6 +1,6 @@
 import pytest
 
-from dptune.runfile.facts import DdpFacts, FsdpFacts, OptimizerFacts
+from dptune.runfile.facts import CallFacts, DdpFacts, FsdpFacts, OptimizerFacts
 
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
 ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_reduce", "backward", 0.3)
@@ -34,3 +34,18 @@ def test_quiet_where_it_is_little(ask, make_measured, make_facts, hand_made):
     run = make_measured(overlap=hand_made.exchanges(("barrier", "forward", 0.015)))
     assert ask("DP105", run, [make_facts(ddp=[DDP])]) == []
     assert len(ask("DP105", run, [make_facts(ddp=[DDP])], {"worth_share": 0.01})) == 0  # below what a note is
+
+
+def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, make_measured, make_facts, hand_made):
+    calls = [
+        CallFacts("barrier", "train.py:9", [0, 1], calls=20, host_ns=40_000_000),
+        CallFacts("all_gather_object", "train.py:8", [0, 1], calls=20, host_ns=80_000_000),
+        CallFacts("all_reduce", "eval.py:3", [0, 1], calls=2, host_ns=900_000_000),  # not in each step
+    ]
+    facts = make_facts(ddp=[DDP], calls=calls, calls_steps=20)
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [facts])
+    assert advice.title.endswith("9 % of a step: all_gather_object (train.py:8), barrier (train.py:9)")
+    assert [(one.label, one.value, one.unit) for one in advice.evidence[2:]] == [
+        ("all_gather_object at train.py:8", 4.0, "ms a call of this rank, 1 in each step"),
+        ("barrier at train.py:9", 2.0, "ms a call of this rank, 1 in each step"),
+    ]

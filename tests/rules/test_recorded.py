@@ -23,6 +23,7 @@ FAULTS = {
     "DP105": "collectives-in-steps",
     "DP106": "unused-parameters-searched",
     "DP202": "sharded-optimizer",
+    "DP203": "rank-placement",
     "DP301": "small-batch",
     "DP402": "double-precision",
     "DP403": "scaler-without-need",
@@ -63,6 +64,7 @@ def speaking(place: Path) -> list[str]:
 
 def test_every_rule_stands_in_a_table():
     ours = {one.rule.code for one in packs.load_packs() if one.module.startswith("dptune_rules")}
+    ours -= {one.rule.code for one in packs.load_packs() if one.rule.preview}
     assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC}
     mended = {f"{name}-mended" for name in {*FAULTS.values(), *RISKS_BESIDE}}
     assert {one.name for one in RUNS.iterdir()} == {*FAULTS.values(), *RISKS_BESIDE, *mended}

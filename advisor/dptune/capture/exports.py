@@ -29,5 +29,11 @@ def make(options: Options, interpreter: Interpreter | None) -> tuple[RunFolder, 
 def plan(options: Options, own: RunFolder) -> Plan:
     """The plan of a recording without a launcher."""
     return Plan(
-        str(own.path.resolve()), 0, options.schedule, options.end_when_full, options.ranks, None, options.settings
+        folder=str(own.path.resolve()),
+        launcher=0,
+        schedule=options.schedule,
+        end_when_full=options.end_when_full,
+        ranks=options.ranks,
+        settings=options.settings,
+        nccl_log=options.nccl_log,
     )

@@ -130,7 +130,8 @@ def environment(plan: plans.Plan, base: Mapping[str, str] | None = None) -> dict
 
 def additions(plan: plans.Plan, base: Mapping[str, str]) -> dict[str, str]:
     """What is added to the user's environment."""
-    return {plans.VARIABLE: plan.as_environment(), **beside_the_plan(base, plan.settings)}
+    logs = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{plan.folder}/nccl.%h.%p.log"} if plan.nccl_log else {}
+    return {plans.VARIABLE: plan.as_environment(), **logs, **beside_the_plan(base, plan.settings)}
 
 
 def removed(settings: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,8 @@ from dptune.runfile.record import Schedule
 class Options:
     """`ranks`: those to record, None for all. `run_dir`: the folder to make, None for one under dptune-runs/.
 
-    `settings`: what to change in the script, by the names of knobs. `environment`: variables it gets beside ours;
+    `settings`: what to change in the script, by the names of knobs. `nccl_log`: let NCCL write its log into the folder.
+    `environment`: variables it gets beside ours;
     `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams;
     `leaves_nothing`: no process that it started lives on after it.
     """
@@ -26,6 +27,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     quiet: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    nccl_log: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     directory: Path | None = None
     output: Path | None = None

@@ -75,6 +75,7 @@ class Session:
             ranks=options.ranks,
             live=str(own.live.resolve()),
             settings=options.settings,
+            nccl_log=options.nccl_log,
         )
         self._entry = launch.mark(self._plan)
         self._hung = False

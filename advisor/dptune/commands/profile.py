@@ -62,6 +62,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {default})")
     noise = "steps after these in which norms of gradients are taken, for the largest useful batch (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
+    log = "let NCCL log how ranks are connected, into the run folder"
+    steps.add_argument("--nccl-log", action="store_true", help=log)
     window = "a window also ends after S seconds; 0: never (default: 60)"
     steps.add_argument("--window-time", type=seconds_or_none, default=60.0, metavar="S", help=window)
     end = parser.add_argument_group("when it ends")
@@ -126,6 +128,7 @@ def _options(args: argparse.Namespace) -> Options:
         limits=Limits(args.first_step_timeout, args.stall_timeout),
         quiet=args.quiet,
         settings=settings_of(args),
+        nccl_log=args.nccl_log,
     )
 
 

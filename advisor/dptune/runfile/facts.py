@@ -63,7 +63,7 @@ class DdpFacts:
     size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
     `grad_ready_order`; `gradient_dtypes`: the types that there are among them. `buffer_bytes`: of the buffers that rank
     0 sends, as DDP is told to; `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps
-    count in some steps where it looks for them.
+    count in some steps where it looks for them. `ranks`: those of its process group.
     """
 
     module: str
@@ -86,6 +86,7 @@ class DdpFacts:
     sync_batch_norm: bool | None = None
     buffer_bytes: int | None = None
     unused_parameter_bytes: int | None = None
+    ranks: list[int] = field(default_factory=list)
     comm_hook: str | None = None
 
 
@@ -132,12 +133,29 @@ class CompileFacts:
 
 
 @dataclass
+class PreparingFacts:
+    """What preparing the batches of a loader took, in all processes that prepare them, since the script began.
+
+    `reading` is getting samples from the data set, with its transforms; `collating` making a batch of them; `cpu` the
+    part in which the thread computed. `read_by` and `collated_by` name the functions and the lines they begin at.
+    """
+
+    batches: int
+    reading_ns: int = 0
+    reading_cpu_ns: int = 0
+    collating_ns: int = 0
+    collating_cpu_ns: int = 0
+    read_by: str | None = None
+    collated_by: str | None = None
+
+
+@dataclass
 class LoaderFacts:
     """One DataLoader that the training thread drew batches from.
 
     `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
     `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
-    given by set_epoch, None where it does not shuffle.
+    given by set_epoch, None where it does not shuffle. `preparing`: None where nothing was metered.
     """
 
     where: str | None = None
@@ -155,6 +173,7 @@ class LoaderFacts:
     distributed_sampler: bool | None = None
     replicas: int | None = None
     sampler_epoch: int | None = None
+    preparing: PreparingFacts | None = None
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""
@@ -219,6 +238,44 @@ class NoiseFacts:
 
 
 @dataclass
+class CallFacts:
+    """A collective that the script calls itself, at one line, among some ranks (by their global numbers).
+
+    `host_ns`: time the callers spent in it; `sent_bytes`: max(input, output) of each call, summed; 0 of objects.
+    """
+
+    function: str
+    where: str | None = None
+    ranks: list[int] = field(default_factory=list)
+    calls: int = 0
+    host_ns: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass
+class ChannelFacts:
+    """Channels of NCCL from one rank to another of a communicator, and what carries them.
+
+    `via`: P2P (NVLink or PCIe between devices), SHM (the host's memory), NET/IB, NET/Socket, ...; with `/GDRDMA` the
+    network card reads the memory of the GPU itself.
+    """
+
+    sender: int
+    receiver: int
+    via: str
+    channels: int = 1
+
+
+@dataclass
+class NcclFacts:
+    """What NCCL's log says of connections; `networks`: what it found of each kind of network."""
+
+    version: str | None = None
+    networks: list[str] = field(default_factory=list)
+    channels: list[ChannelFacts] = field(default_factory=list)
+
+
+@dataclass
 class VariableFacts:
     """A variable of the environment that was set from outside, as it stands in the script; None where it is not set.
 
@@ -237,9 +294,10 @@ class Facts:
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the NCCL,
     GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that calls
     backward; `variables` those that were set from outside; `refused` the settings that were not made or can do nothing
-    here, by the names of knobs, with the reason; `losses` those of the first backward passes; `engine` the library that
-    wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps were counted; `ended` how this rank's part
-    ended: `recording` while it has not, and for one that was killed.
+    here, by the names of knobs, with the reason; `losses` those of the first backward passes; `calls` the collectives
+    that the script calls itself, in `calls_steps` steps; `nccl` what its log says, where it was asked for one; `engine`
+    the library that wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps were counted; `ended` how
+    this rank's part ended: `recording` while it has not, and for one that was killed.
     """
 
     rank: int
@@ -268,6 +326,9 @@ class Facts:
     backward_where: str | None = None
     losses: list[float] = field(default_factory=list)
     noise: NoiseFacts | None = None
+    calls: list[CallFacts] = field(default_factory=list)
+    calls_steps: int = 0
+    nccl: NcclFacts | None = None
     autocast: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None

@@ -4,7 +4,8 @@
 
 Collectives that are launched outside of backward passes and that nothing hides, as a share of the step:
 `all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches. What wrappers exchange there
-is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers.
+is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers. Where dptune recorded the
+run, the functions that the script calls are named with their lines.
 
 ## Why it costs time
 
@@ -40,6 +41,8 @@ from dptune.advice import Advice, Evidence, severity_of
 from dptune.measured import CommunicationFigures
 from dptune.rule import Rule, RunView, Threshold
 
+EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
+
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
@@ -68,13 +71,16 @@ def check(run: RunView) -> Iterator[Advice]:
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.
     most = run.unstretched(share + run.measured.account.other_idle_ns / window_ns)
+    called = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    called.sort(key=lambda one: -one.host_ns)
     kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
+    names = [f"{one.function} ({one.where})" if one.where else one.function for one in called[:3]] or kinds
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(kinds)}",
+        title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}",
         why="The script waits for each of them, and in each of them every rank waits for the slowest.",
         changes=[],
         saves=run.bound(0.0, most, "no more than they take with nothing beside them, and all idle time but for input"),
@@ -86,6 +92,15 @@ def check(run: RunView) -> Iterator[Advice]:
                 unit=f"of a step, {one.calls / steps:.3g} calls in each",
             )
             for one in rows
+        ]
+        + [
+            Evidence(
+                label=f"{one.function} at {one.where or 'a line that is not known'}",
+                value=one.host_ns / one.calls / 1e6,
+                unit=f"ms a call of this rank, {one.calls / facts.calls_steps:.3g} in each step",
+                rank=facts.rank,
+            )
+            for one in called
         ],
         numerics="same",
         fingerprint=RULE.code,

@@ -11,6 +11,10 @@ saving go by the rank that waits most in each step, because the others wait for 
 With `num_workers=0` the training process prepares every batch itself, and the device waits meanwhile. With workers it
 waits when they deliver more slowly than steps consume.
 
+What preparing a batch is made of is metered where dptune recorded the run, in workers too: reading and transforming
+samples, or collating them, and whether that computes or waits for storage. Where one of them is most of it, it is named
+with its line.
+
 With no worker, preparing takes the wait w of a step and the rest takes 1 - w, so that w / (1 - w) workers keep up.
 Where n workers leave a wait of w, n / (1 - w) would keep up.
 
@@ -22,7 +26,8 @@ mostly sleeps while it waits, preparing a batch needs no core, and the cores are
 `persistent_workers=True`, which keeps them from starting anew each epoch.
 
 Where no core is free, make a batch cheaper: decode and resize once and store the result, transform whole batches, or
-move transforms to the device.
+move transforms to the device. Collating is quicker with arrays of one shape (`torch.stack`) than with lists of numbers,
+and a data set with `__getitems__` gives whole batches.
 
 The step saves at most that wait, and no more than the workers proposed can take off it. Measured with two gloo ranks on
 two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs.
@@ -54,6 +59,7 @@ from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
 from dptune.rule import Rule, RunView, Threshold
+from dptune.runfile.facts import Facts, LoaderFacts, PreparingFacts
 
 MOST_WORKERS = 16  # where the cores are not known
 
@@ -67,6 +73,7 @@ LEAST_MS = Threshold(
 )
 WARNING_SHARE = Threshold("warning_share", 0.05, "what a warning is: a step pays 5 % for waiting")
 ERROR_SHARE = Threshold("error_share", 0.20, "above the 15 % of other errors: a wait on the host may be hidden in part")
+MOST_SHARE = Threshold("most_share", 0.6, "a part of preparing a batch that is less is not what it is slow for")
 
 RULE = Rule(
     code="DP501",
@@ -75,7 +82,7 @@ RULE = Rule(
     kind="time",
     summary="the training process waits for its data loader",
     since="0.1",
-    thresholds=(WARNING_SHARE, ERROR_SHARE, LEAST_MS),
+    thresholds=(WARNING_SHARE, ERROR_SHARE, LEAST_MS, MOST_SHARE),
 )
 
 
@@ -86,21 +93,23 @@ def check(run: RunView) -> Iterator[Advice]:
     wait = run.measured.input.wait_share
     if wait < run.limit(WARNING_SHARE):
         return
-    loaders = run.facts[0].loaders if run.facts else []
-    loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
+    loader = _loader(run)
     now = loader.num_workers if loader else None
-    cores = _free_cores(run)
+    cores = _free_cores(run, loader)
+    made_of = _made_of(loader)
+    slow = _slow_part(run, made_of) if made_of else None
+    cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
     longest = max([wait, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
     cheap = batch_ms < run.limit(LEAST_MS)
     then = None if now is None or cheap else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
     if cheap:
-        remedy = f"{batch_ms:.2g} ms for a batch is too little for workers to help, so make it cheaper to prepare"
+        remedy = f"{batch_ms:.2g} ms for a batch is too little for workers to help, so {cheaper}"
     elif now is None:
-        remedy = "give the DataLoader more workers, or make a batch cheaper to prepare"
+        remedy = f"give the DataLoader more workers, or {cheaper}"
     elif then is None:
-        remedy = f"no core is left for more than its {now} workers, so make a batch cheaper to prepare"
+        remedy = f"no core is left for more than its {now} workers, so {cheaper}"
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
     high = longest if then is None else min(longest, 1 - (now or longest) / then)
@@ -118,7 +127,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=changes,
         saves=run.saving(changes, bound) if changes else bound,
         confidence=_confidence(run, now),
-        evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
+        evidence=list(_evidence(run, wait, loader, cores)),
         numerics="same",
         watch="Random augmentation in workers draws other numbers than in the training process.",
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
@@ -147,7 +156,36 @@ def _batches(run: RunView) -> int:
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
 
 
-def _free_cores(run: RunView) -> int | None:
+def _loader(run: RunView) -> LoaderFacts | None:
+    """The loader that the steps drew from, of the rank that waited longest for it."""
+
+    def waited(facts: Facts) -> int:
+        window = facts.window("unprofiled")
+        return sum(window.loader_wait_ns) if window else 0
+
+    loaders = max(run.facts, key=waited).loaders if run.facts else []
+    return max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
+
+
+def _made_of(loader: LoaderFacts | None) -> PreparingFacts | None:
+    """What its batches are made of; None where that is not known."""
+    told = loader.preparing if loader else None
+    return told if told and told.batches > 0 and told.reading_ns + told.collating_ns > 0 else None
+
+
+def _slow_part(run: RunView, preparing: PreparingFacts) -> str | None:
+    """What most of preparing a batch is, with the function that does it; None where it is neither."""
+    whole = preparing.reading_ns + preparing.collating_ns
+    if preparing.reading_ns >= run.limit(MOST_SHARE) * whole:
+        waits = preparing.reading_cpu_ns < COMPUTED_SHARE * preparing.reading_ns
+        how = "mostly waits, as for storage" if waits else "computes"
+        return f"reading and transforming samples is {100 * preparing.reading_ns / whole:.0f} % of that, and {how}"
+    if preparing.collating_ns >= run.limit(MOST_SHARE) * whole:
+        return f"collating is {100 * preparing.collating_ns / whole:.0f} % of that"
+    return None
+
+
+def _free_cores(run: RunView, loader: LoaderFacts | None) -> int | None:
     """Cores that workers of one rank may take: its part of the host's; None where they are not known or not needed.
 
     A model on the CPU has its own threads' cores taken, unless a batch is mostly waited for, not computed.
@@ -155,13 +193,20 @@ def _free_cores(run: RunView) -> int | None:
     if not run.facts or run.facts[0].device is None or not run.facts[0].device.usable_cores:
         return None
     first, device = run.facts[0], run.facts[0].device
-    computed = run.measured.input.known("computed_share")
+    computed = _computed(run, loader)
     if computed is not None and computed < COMPUTED_SHARE:
         return None
     ranks = sum(facts.host == first.host for facts in run.facts)
     ranks = max(ranks, *(1 + (facts.local_rank or 0) for facts in run.facts if facts.host == first.host))
     share = max(1, (device.usable_cores or 1) // ranks)
     return max(0, share - (device.torch_threads or 1)) if device.kind == "cpu" else share
+
+
+def _computed(run: RunView, loader: LoaderFacts | None) -> float | None:
+    """The part of preparing batches in which it computes; the training thread alone tells it only without workers."""
+    if told := _made_of(loader):
+        return (told.reading_cpu_ns + told.collating_cpu_ns) / (told.reading_ns + told.collating_ns)
+    return None if loader and loader.num_workers else run.measured.input.known("computed_share")
 
 
 def _workers(now: int, wait: float, cores: int | None) -> int | None:
@@ -191,15 +236,30 @@ def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high
     return "high" if sure else "medium"
 
 
-def _evidence(run: RunView, wait: float, now: int | None, cores: int | None, where: str) -> Iterator[Evidence]:
+def _evidence(run: RunView, wait: float, loader: LoaderFacts | None, cores: int | None) -> Iterator[Evidence]:
     yield Evidence(label="waiting for the loader", value=wait, unit=f"of a step ({run.measured.input.basis})")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:
         yield Evidence(label="on the rank that waits most", value=waits[slowest], unit="of a step", rank=slowest)
-    if now is not None:
-        yield Evidence(label="workers", value=now, unit="processes")
+    if loader and loader.num_workers is not None:
+        yield Evidence(label="workers", value=loader.num_workers, unit="processes")
     if cores is not None:
         yield Evidence(label="cores that this rank may use", value=cores)
-    if where:
-        yield Evidence(label="the loader is made at", value=where)
+    if told := _made_of(loader):
+        yield from _parts(told)
+    if loader and loader.where:
+        yield Evidence(label="the loader is made at", value=loader.where)
+
+
+def _parts(preparing: PreparingFacts) -> Iterator[Evidence]:
+    whole = preparing.reading_ns + preparing.collating_ns
+    yield Evidence(label="preparing a batch", value=whole / preparing.batches / 1e6, unit="ms, the mean")
+    parts = (
+        ("reading and transforming samples", preparing.reading_ns, preparing.reading_cpu_ns, preparing.read_by),
+        ("collating", preparing.collating_ns, preparing.collating_cpu_ns, preparing.collated_by),
+    )
+    for label, spent, computed, by in parts:
+        if spent:
+            unit = f"of that; it computes for {100 * min(1.0, computed / spent):.0f} % of it{f': {by}' if by else ''}"
+            yield Evidence(label=label, value=spent / whole, unit=unit)

@@ -1,6 +1,6 @@
-"""Record runs/: each fault of train.py, and its mended twin, two ranks over gloo on the CPU of one machine.
+"""Record runs/: each fault of train.py, and its mended twin, ranks over gloo on the CPU of one machine.
 
-    python -m tests.rules.recorded.record [FAULT ...]      all, or these (as root: two of them need a shaped network)
+    python -m tests.rules.recorded.record [FAULT ...]      all, or these (as root: three of them need a shaped network)
 
 What dptune says of them is tested in test_recorded.py. The machine should be idle.
 """
@@ -21,7 +21,7 @@ from tests.testbed.running import on_both
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
-SLOWLY = ("wide-gradients", "small-batch")  # over 200 Mbit/s, 1 ms
+SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 LOCALLY = (
     *(
         "broadcast-buffers",
@@ -50,12 +50,15 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
     with tempfile.TemporaryDirectory() as place:
         shutil.copy(HERE / "train.py", place)
         if nodes:
-            on_both(nodes, [Path(place)] * 2, ("profile", *windows(fault), "--run-dir", "run"), script, 29741)
-            on_both(nodes, [Path(place)] * 2, (*SWEEP, "-o", "run/links.json"), (), 29743)
+            several = ("--nproc-per-node", "2") if fault == "rank-placement" else ()
+            words = ("profile", *windows(fault), *several, "--run-dir", "run")
+            on_both(nodes, [Path(place)] * 2, words, script, 29741)
+            if not several:
+                on_both(nodes, [Path(place)] * 2, (*SWEEP, "-o", "run/links.json"), (), 29743)
         else:
-            words = [sys.executable, "-m", "dptune", "profile", "-q", *windows(fault), "--run-dir", "run"]
+            alone = [sys.executable, "-m", "dptune", "profile", "-q", *windows(fault), "--run-dir", "run"]
             env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-            subprocess.run([*words, "--nproc-per-node", "2", *script], cwd=place, env=env, check=True)
+            subprocess.run([*alone, "--nproc-per-node", "2", *script], cwd=place, env=env, check=True)
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(Path(place) / "run", target)
     for file in target.glob("*.json"):  # paths of this machine are nobody's business

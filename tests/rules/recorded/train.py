@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -25,6 +26,7 @@ FAULTS = (
     "collectives-in-steps",
     "unused-parameters-searched",
     "sharded-optimizer",
+    "rank-placement",
     "double-precision",
     "scaler-without-need",
     "workers-restart",
@@ -59,6 +61,27 @@ class Rows(Dataset):
         return self.rows[indices]
 
 
+class Split(nn.Module):
+    """A part of each layer's inputs; what the parts of a group make of theirs is added up."""
+
+    def __init__(self, width, count, group):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
+        self.group = group
+        self.in_features = width
+
+    def forward(self, rows):
+        for layer in self.layers:
+            rows = all_reduce(layer(rows), group=self.group)
+        return rows
+
+
+def pair(first, second):
+    """The group of two of four ranks that this one is in."""
+    made = {ranks: dist.new_group(ranks) for ranks in (first, second)}
+    return next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+
+
 def as_it_is(batch):
     return batch
 
@@ -80,6 +103,8 @@ def build_model():
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
     if args.fault == "sharded-optimizer":
         return layers(512, 4)
+    if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
+        return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
     return layers(384, 3)
 
 
@@ -115,13 +140,15 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
-    width = model[0].in_features
+    width = model.in_features if args.fault == "rank-placement" else model[0].in_features
     if has("double-precision"):
         model = model.double()
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
     if has("unused-parameters-searched"):
         keeps = {"find_unused_parameters": True}
+    if args.fault == "rank-placement":
+        keeps = {"process_group": pair((0, 1), (2, 3)) if has("rank-placement") else pair((0, 2), (1, 3))}
     model = DistributedDataParallel(model, **keeps)
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from dptune.capture.injected import identity, idle, objects
+from dptune.capture.injected import identity, idle, nccl_log, objects
 from dptune.capture.injected.asked import asked
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
@@ -48,7 +48,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "device": objects.device,
         "ddp": lambda: [objects.ddp(module, places) for module in places.ddp()] or facts.ddp,
         "fsdp": lambda: objects.fsdp(places) or facts.fsdp,
-        "loaders": lambda: [objects.loader(one, places) for one in places.alive(DataLoader)] or facts.loaders,
+        "loaders": lambda: [objects.loader(one, observers) for one in places.alive(DataLoader)] or facts.loaders,
         "optimizers": lambda: [objects.optimizer(one, places) for one in places.alive(Optimizer)] or facts.optimizers,
         "schedulers": lambda: _schedulers(places) or facts.schedulers,
         "compiled": lambda: _compiled(places),
@@ -58,6 +58,9 @@ def gather(facts: Facts, observers: Observers) -> None:
         "refused": lambda: {**idle.settings(asked.settings, identity.device_kind()), **asked.refused},
         "backward_where": lambda: observers.meters.backward_line,
         "losses": observers.meters.losses,
+        "nccl": lambda: nccl_log.read() or facts.nccl,
+        "calls": observers.calls.facts,
+        "calls_steps": lambda: max(0, facts.steps - observers.calls.first_step),
         "autocast": lambda: places.autocast,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

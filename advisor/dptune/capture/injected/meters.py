@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import dataloader
 
 from dptune.capture.injected.places import Places, users_line
+from dptune.capture.injected.preparing import Preparing
 
 _LOSSES = 64  # backward passes whose loss is kept
 
@@ -71,8 +72,9 @@ def samples_drawn(iterator: Any, batch: Any) -> int:
 class Meters:
     """Tallies by thread. Several threads may draw batches; only the training thread's tally is a step's."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, preparing: Preparing) -> None:
         self._places = places
+        self._preparing = preparing
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None
         self._losses: list[torch.Tensor] = []  # detached, and not read while steps are timed: that would synchronise
@@ -96,6 +98,7 @@ class Meters:
 
         @functools.wraps(begin)
         def begun_by(this: Any, loader: Any) -> None:
+            self._preparing.expect(loader.dataset)
             begin(this, loader)
             if not loader.persistent_workers:  # such a one holds its iterator
                 this.dptune_loader = loader  # of `for batch in DataLoader(...)` nothing else would be left to read

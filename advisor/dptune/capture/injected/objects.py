@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from dptune.capture.injected import identity
+from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
 from dptune.runfile.facts import DdpFacts, DeviceFacts, FsdpFacts, LoaderFacts, OptimizerFacts
 
@@ -66,6 +67,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         sync_batch_norm=bool(log.get("has_sync_bn")),
         buffer_bytes=sum(one.numel() * one.element_size() for one in getattr(module, "modules_buffers", ())),
         unused_parameter_bytes=log.get("unused_parameter_size") if module.find_unused_parameters else None,
+        ranks=dist.get_process_group_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
     )
 
@@ -148,8 +150,9 @@ def _dtype(dtype: torch.dtype | None) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def loader(loader: Any, places: Places) -> LoaderFacts:
+def loader(loader: Any, observers: Observers) -> LoaderFacts:
     """A DataLoader."""
+    places = observers.places
     batches = loader.batch_sampler
     while hasattr(batches, "batch_sampler"):  # Accelerate shards a loader by wrapping what it draws batches with
         batches = batches.batch_sampler
@@ -170,6 +173,7 @@ def loader(loader: Any, places: Places) -> LoaderFacts:
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
         replicas=getattr(sampler, "num_replicas", None),
         sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
+        preparing=observers.preparing.facts(loader),
     )
 
 

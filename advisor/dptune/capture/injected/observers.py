@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
+from dptune.capture.injected.preparing import Preparing
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Observers:
     places: Places
     meters: Meters
     garbage: Garbage
+    preparing: Preparing
+    calls: Calls
 
 
 @functools.cache
@@ -24,8 +28,12 @@ def observers() -> Observers:
     """The observers of this process; the first call hooks them into torch."""
     places = Places()
     places.install()
-    meters = Meters(places)
+    preparing = Preparing()
+    preparing.install()
+    meters = Meters(places, preparing)
     meters.install()
     garbage = Garbage()
     garbage.install()
-    return Observers(places, meters, garbage)
+    calls = Calls()
+    calls.install()
+    return Observers(places, meters, garbage, preparing, calls)

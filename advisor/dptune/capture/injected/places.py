@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -54,6 +54,13 @@ def users_line(frame: FrameType | None) -> str | None:
             return f"{name.removeprefix(_HERE)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+def users_code(code: CodeType | None) -> str | None:
+    """`file:line` at which a function begins; None where it is not the user's."""
+    if code is None or code.co_filename.startswith(_NOT_THE_USERS):
+        return None
+    return f"{code.co_filename.removeprefix(_HERE)}:{code.co_firstlineno}"
 
 
 class Places:

@@ -25,7 +25,7 @@ class Plan:
 
     `ranks`: those that are recorded, None for all. `live`: the folder in which ranks tell the launcher how they are,
     None where nobody watches; there the ranks write run.json themselves. `launcher`: the watching process, 0 for none.
-    `settings`: what to change in the script, by the names of knobs.
+    `settings`: what to change in the script, by the names of knobs. `nccl_log`: whether NCCL is to write its log there.
     """
 
     folder: str
@@ -35,6 +35,7 @@ class Plan:
     ranks: tuple[int, ...] | None = None
     live: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    nccl_log: bool = False
 
     def as_environment(self) -> str:
         """The plan as the value of the environment variable."""

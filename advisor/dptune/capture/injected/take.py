@@ -92,6 +92,7 @@ class Take:
     def open(self, name: str, first_step: int) -> None:
         """Begin a window with the step of that number."""
         if not self.facts.windows:
+            self._observers.calls.begin(self.facts.steps)
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._window = Window(name=name, first_step=first_step)
         self.facts.windows.append(self._window)

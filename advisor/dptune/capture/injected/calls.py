@@ -1,0 +1,105 @@
+"""Collectives that the script calls itself, by function, by the line that calls it, and by who takes part.
+
+Those that wrappers make (DDP, FSDP) do not pass here: they call torch's C++, or functions that they took before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dptune.capture.injected.places import users_line
+from dptune.runfile.facts import CallFacts
+
+FUNCTIONS = (
+    *("all_reduce", "broadcast", "reduce", "barrier", "monitored_barrier"),
+    *("all_gather", "all_gather_into_tensor", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+)
+_MOST = 200  # lines that are told apart
+
+
+class Calls:
+    """Counts outermost calls, once it is told to begin."""
+
+    def __init__(self) -> None:
+        self._counting = False
+        self._inside = threading.local()
+        self._lines: dict[tuple[CodeType, int], str | None] = {}
+        self._found: dict[tuple[str, str | None, tuple[int, ...]], CallFacts] = {}
+        self.first_step = 0
+
+    def install(self) -> None:
+        """Wrap the functions of torch.distributed. Absent where torch was built without it."""
+        module = getattr(dist, "distributed_c10d", None)
+        for name in FUNCTIONS:
+            if hasattr(module, name):
+                metered = self._metered(name, getattr(module, name))
+                setattr(module, name, metered)
+                setattr(dist, name, metered)
+
+    def begin(self, step: int) -> None:
+        """Count from that step on; what the script sends while it starts is no part of its steps."""
+        self._found.clear()
+        self._counting, self.first_step = True, step
+
+    def facts(self) -> list[CallFacts]:
+        """What was counted so far, the most called first."""
+        return sorted(self._found.values(), key=lambda one: -one.calls)
+
+    def _metered(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = list(inspect.signature(call).parameters)
+        of_group = parameters.index("group") if "group" in parameters else len(parameters)
+
+        @functools.wraps(call)
+        def metered(*args: Any, **kwargs: Any) -> Any:
+            if not self._counting or torch.compiler.is_compiling() or getattr(self._inside, "a_call", False):
+                return call(*args, **kwargs)
+            self._inside.a_call = True
+            begun = time.perf_counter_ns()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                spent = time.perf_counter_ns() - begun
+                self._inside.a_call = False
+                group = kwargs.get("group", args[of_group] if len(args) > of_group else None)
+                self._note(name, (*args, *kwargs.values()), group, spent)
+
+        return metered
+
+    def _note(self, name: str, given: tuple[Any, ...], group: Any, spent_ns: int) -> None:
+        with contextlib.suppress(Exception):  # of a group that is gone, or none of this rank's: nothing to tell
+            caller = sys._getframe(2)
+            at = (caller.f_code, caller.f_lineno)
+            if at not in self._lines:
+                if len(self._lines) >= _MOST:
+                    return
+                self._lines[at] = users_line(caller)
+            ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+            key = (name, self._lines[at], ranks)
+            if key not in self._found:
+                self._found[key] = CallFacts(name, self._lines[at], list(ranks))
+            one = self._found[key]
+            one.calls += 1
+            one.host_ns += spent_ns
+            one.sent_bytes += max((_bytes_of(value) for value in given), default=0)
+
+
+def _bytes_of(value: Any) -> int:
+    """Of a tensor or a list of them; 0 of anything else."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, (list, tuple)):
+        return sum(one.numel() * one.element_size() for one in value if isinstance(one, torch.Tensor))
+    return 0

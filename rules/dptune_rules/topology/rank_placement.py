@@ -1,0 +1,168 @@
+"""Groups of ranks that exchange much lie across hosts, and those that exchange little within them.
+
+## What it measures
+
+The bytes that the ranks of each process group exchange in a step, by the sizes of DDP's gradients and by the
+collectives that the script calls itself, and the hosts of those ranks. It speaks where a group that would fit on one
+host lies across several, while another one that exchanges less lies within: with the two the other way round, what
+crosses the network would be at most half of what it is.
+
+## Why it costs time
+
+Within a host ranks exchange over NVLink, PCIe or memory, between hosts over a network that is several times slower and
+that all ranks of a host share.
+
+## What to change
+
+The order of the ranks in the groups: neighbours, which launchers place on one host, into the group that exchanges most.
+With `init_device_mesh` the last dimension is of neighbours: put the one that exchanges most last. With `new_group`, the
+ranks are listed in the evidence as they are and as they could be.
+
+The step saves at most its exposed communication, times the part of the bytes between hosts that would stay within.
+
+## When to leave it alone
+
+- The hosts are joined by links as fast as those within (multi-node NVLink).
+- Ranks are placed by the job's scheduler, and are not numbered host by host.
+
+## References
+
+- Megatron-LM, Narayanan et al. 2021, section 3 on placing tensor parallel groups within servers:
+  https://arxiv.org/abs/2104.04473
+- DeviceMesh: https://pytorch.org/docs/stable/distributed.html#devicemesh
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dptune.advice import Advice, Evidence, severity_of
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+Ranks = tuple[int, ...]
+
+LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+RULE = Rule(
+    code="DP203",
+    name="rank-placement",
+    family="topology",
+    kind="time",
+    summary="groups of ranks that exchange much lie across hosts, and those that exchange little within them",
+    since="0.1",
+    thresholds=(LESS, WORTH_SHARE),
+)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Groups of one size that part the ranks among them, and what a rank of one sends in a step."""
+
+    of: tuple[Ranks, ...]
+    sent_bytes: float
+
+    @property
+    def size(self) -> int:
+        return len(self.of[0])
+
+    def crossing(self, hosts: dict[int, str]) -> bool:
+        """Whether some of them lie on several hosts."""
+        return any(len({hosts[rank] for rank in group}) > 1 for group in self.of)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Compare two ways to part the ranks, where one lies across hosts and the other one within."""
+    hosts = {facts.rank: facts.host for facts in run.facts}
+    if len(set(hosts.values())) < 2:
+        run.any_facts()
+        return
+    if len(hosts) < run.measured.world_size:
+        raise Missing("not all ranks were recorded, so which host each is on is not known")
+    on_each = {name: [rank for rank in sorted(hosts) if hosts[rank] == name] for name in hosts.values()}
+    if len({len(ranks) for ranks in on_each.values()}) > 1:
+        return
+    partings = _partings(run)
+    across = max((one for one in partings if one.crossing(hosts)), key=lambda one: one.sent_bytes, default=None)
+    within = min((one for one in partings if not one.crossing(hosts)), key=lambda one: one.sent_bytes, default=None)
+    room = min(len(ranks) for ranks in on_each.values())
+    if across is None or within is None or room % across.size:
+        return
+    now, then = across.sent_bytes, within.sent_bytes
+    exposed = run.measured.share("exposed_communication_ns")
+    severity = severity_of(exposed)
+    if then > run.limit(LESS) * now or exposed < run.limit(WORTH_SHARE) or severity is None:
+        return
+    near = [tuple(ranks[at : at + across.size]) for ranks in on_each.values() for at in range(0, room, across.size)]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"The ranks that exchange most are on different hosts: {_listed(across.of)} send {_mb(now)} a step each, "
+        f"{_listed(within.of)} on one host {_mb(then)}",
+        why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
+        changes=[],
+        saves=run.bound(
+            0.0,
+            run.unstretched(exposed * (1 - then / now)),
+            "no more than the exposed communication, by the bytes that would stay within hosts",
+        ),
+        confidence="medium",
+        evidence=[
+            Evidence(label=f"sent across hosts among {_listed(across.of)}", value=now / 1e6, unit="MB a rank and step"),
+            Evidence(
+                label=f"sent within hosts among {_listed(within.of)}", value=then / 1e6, unit="MB a rank and step"
+            ),
+            Evidence(label="exposed communication", value=exposed, unit="of a step"),
+            Evidence(label="groups of neighbours, for what exchanges most", value=_listed(tuple(near))),
+        ],
+        numerics="same",
+        watch="Ranks then hold other parts of the model or see other samples: checkpoints by rank may not fit.",
+        fingerprint=f"{RULE.code}:{across.size}",
+    )
+
+
+def _partings(run: RunView) -> list[_Groups]:
+    """The ways in which the ranks are parted into groups that exchange, largest bytes first."""
+    sent: dict[Ranks, float] = {}
+    for facts in run.facts:
+        own: dict[Ranks, float] = {}
+        for ddp in facts.ddp:
+            own[tuple(ddp.ranks)] = own.get(tuple(ddp.ranks), 0.0) + (ddp.gradient_bytes or 0)
+        for call in facts.calls:
+            own[tuple(call.ranks)] = own.get(tuple(call.ranks), 0.0) + call.sent_bytes / max(facts.calls_steps, 1)
+        for ranks, count in own.items():
+            sent[ranks] = max(sent.get(ranks, 0.0), count)
+    world = set(range(run.measured.world_size))
+    by_size: dict[int, list[Ranks]] = {}
+    for ranks in sent:
+        if 1 < len(ranks) < len(world):
+            by_size.setdefault(len(ranks), []).append(ranks)
+    found = []
+    for groups in by_size.values():
+        found += [_Groups(one, max(sent[ranks] for ranks in one)) for one in _that_part(sorted(groups), world)]
+    return sorted(found, key=lambda one: -one.sent_bytes)
+
+
+def _that_part(groups: list[Ranks], world: set[int]) -> Iterator[tuple[Ranks, ...]]:
+    """Sets of groups that hold each rank once: of those of one size, by the steps between their ranks."""
+    alike: dict[Ranks, list[Ranks]] = {}
+    for group in groups:
+        alike.setdefault(tuple(rank - group[0] for rank in group), []).append(group)
+    for own in alike.values():
+        held = [rank for group in own for rank in group]
+        if len(held) == len(world) == len(set(held)):
+            yield tuple(own)
+
+
+def _listed(groups: tuple[Ranks, ...]) -> str:
+    """As `{0, 2} {1, 3}`, the first three."""
+    told = " ".join("{" + ", ".join(str(rank) for rank in group[:8]) + "}" for group in groups[:3])
+    return told + (" ..." if len(groups) > 3 else "")
+
+
+def _mb(count: float) -> str:
+    return f"{count / 1e6:.3g} MB"

@@ -1,0 +1,131 @@
+"""Ranks are connected by something slower than what is there between them.
+
+## What it measures
+
+What carries NCCL's channels between ranks, by its own log: P2P (NVLink or PCIe, from GPU to GPU), SHM (through the
+host's memory), NET/IB and NET/Socket; the variables that steer it; the networks that it found; and the exposed
+communication that this is worth looking at for.
+
+## Why it costs time
+
+Through the host's memory each byte is copied twice and shares the links to it with all GPUs. TCP takes cores, and
+reaches a part of what InfiniBand or RoCE do. Without GPUDirect RDMA the network card reads from the host's memory.
+
+## What to change
+
+That goes by what was found:
+
+- ranks of one host over the network: `NCCL_P2P_DISABLE` or `NCCL_SHM_DISABLE` is set, or containers do not share
+  `/dev/shm` and their process ids (`--ipc=host`, one container a host);
+- SHM where P2P is switched off: unset `NCCL_P2P_DISABLE`; try `NCCL_P2P_LEVEL=SYS` where GPUs are on several sockets;
+- TCP where InfiniBand or RoCE is there: unset `NCCL_IB_DISABLE` and `NCCL_NET`; give the container `/dev/infiniband`;
+- InfiniBand without GPUDirect RDMA: load `nvidia-peermem`, or use a driver with DMA-BUF.
+
+The step saves at most its exposed communication.
+
+## When to leave it alone
+
+- P2P is off because it hangs or corrupts data on this board: some with IOMMU or access control services do.
+- The host has neither NVLink nor a PCIe switch between GPUs: SHM is then as quick.
+
+## References
+
+- NCCL, environment variables: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+- NCCL, troubleshooting: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
+- Not stable: it was tried on lines of published logs, not on a recorded run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+DISABLE = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")  # 0 is as if they were not set
+
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+RULE = Rule(
+    code="DP201",
+    name="slow-transport",
+    family="topology",
+    kind="time",
+    summary="ranks are connected by something slower than what is there between them",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    preview=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the slowest transport that need not be, and what would change it."""
+    run.any_facts()
+    if run.measured.world_size == 1 or run.measured.known("backend") not in (None, "nccl"):
+        return
+    logs = [facts.nccl for facts in run.facts if facts.nccl]
+    if not logs:
+        raise Missing("how NCCL connects the ranks was not logged: record with `dptune profile --nccl-log`")
+    exposed = run.measured.share("exposed_communication_ns")
+    severity = severity_of(exposed)
+    if exposed < run.limit(WORTH_SHARE) or severity is None:
+        return
+    by_transport = Counter[str]()
+    for log in logs:
+        for one in log.channels:
+            by_transport[one.via] += one.channels
+    networks = list(dict.fromkeys(network for log in logs for network in log.networks))
+    found = _slow(run, by_transport, networks)
+    if found is None:
+        return
+    what, then, switched = found
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"{what}: {then}",
+        why="Each byte then takes a longer way than it has to, and the step waits for it.",
+        changes=[
+            Change(knob=f"env.{name}", now=value, then="0") for name, value in switched.items() if name in DISABLE
+        ],
+        saves=run.bound(0.0, run.unstretched(exposed), "no more than the exposed communication"),
+        confidence="low",
+        evidence=[
+            *(Evidence(label=via, value=count, unit="channels") for via, count in by_transport.most_common()),
+            *(Evidence(label="NCCL found", value=network) for network in networks),
+            Evidence(label="exposed communication", value=exposed, unit="of a step"),
+        ],
+        numerics="same",
+        fingerprint=f"{RULE.code}:{what}",
+    )
+
+
+def _slow(run: RunView, transports: Counter[str], networks: list[str]) -> tuple[str, str, dict[str, str]] | None:
+    """What is slower than it need be, what to do, and the variables that make it so; None where nothing is."""
+    hosts = {facts.host for facts in run.facts}
+    over_network = [via for via in transports if via.startswith("NET/")]
+    if len(hosts) == 1 and len(run.facts) == run.measured.world_size and over_network:
+        made = _set(run, "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+        return "Ranks of one host exchange over the network", _unset(made) or "let them share /dev/shm", made
+    made = _set(run, "NCCL_IB_DISABLE", "NCCL_NET")
+    if "NET/Socket" in transports and (made or any(name.startswith("NET/IB: Using") for name in networks)):
+        return "Hosts exchange over TCP, though there may be InfiniBand or RoCE", _unset(made) or "see why", made
+    made = _set(run, "NCCL_P2P_DISABLE")
+    if "SHM" in transports and made:
+        return "GPUs of one host exchange through its memory", _unset(made), made
+    if "NET/IB" in transports and "NET/IB/GDRDMA" not in transports:
+        return "The network cards read from the host's memory", "load nvidia-peermem for GPUDirect RDMA", {}
+    return None
+
+
+def _set(run: RunView, *names: str) -> dict[str, str]:
+    """Those of these variables that are set, to something else than 0."""
+    found = {name: run.any_facts().environment.get(name, "") for name in names}
+    return {name: value for name, value in found.items() if value not in ("", "0")}
+
+
+def _unset(variables: dict[str, str]) -> str:
+    return f"unset {' and '.join(variables)}" if variables else ""

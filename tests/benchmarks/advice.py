@@ -1,0 +1,298 @@
+"""Whether the advice names the fault that was planted, says nothing of healthy runs, and keeps its promises.
+
+    python tests/benchmarks/advice.py                run what is missing, then print the tables (make advice-bench)
+    python tests/benchmarks/advice.py --table        print the tables of what there is
+
+Scripts in the shapes people write (scripts/: a plain loop, a class, transformers.Trainer, Lightning), each with one
+fault or two, and healthy ones. How large everything is and how bad the fault is draws a seed. A script is recorded as
+`train.py` with `dptune profile`, between nodes with `dptune links` beside it, and `dptune report` is asked. Then
+`dptune verify` runs the advice itself where it can be set from outside, and the mended script where it cannot.
+
+As root (two nodes: tests/testbed/network.py). It resumes where it stopped, within a comparison too; raw results stand
+in results/advice.json. The rest of the machine should be idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from command_line import main
+from overhead import commit, machine
+from wired import DPTUNE, FAST, HERE, SLOW, settle, shaped, swept, verified
+
+RESULTS = HERE / "results" / "advice.json"
+WIRES = {"": None, "slow": SLOW, "fast": FAST}  # one host; 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms
+WINDOWS = ("--warmup", "3", "--unprofiled", "30", "--lean", "20", "--rich", "0")
+REPEATS = 5  # of each healthy script, with other sizes each time
+
+
+class Case(NamedTuple):
+    """A script, the faults that are planted in it, and for each the rules of which one has to speak of it."""
+
+    script: str
+    faults: str = ""
+    rules: tuple[tuple[str, ...], ...] = ()
+    model: str = "mlp"
+    wire: str = ""
+    ranks: int = 2
+
+
+FAULTY = {
+    "buckets too small": Case("plain", "small-buckets", (("DP101",),), wire="slow"),
+    "buckets too large": Case("trainer", "large-buckets", (("DP101",),), wire="slow"),
+    "accumulation without no_sync": Case("plain", "no-no-sync", (("DP102",),), wire="slow"),
+    "no workers": Case("hf", "no-workers", (("DP501",),), ranks=1),
+    "slow transform": Case("fit", "slow-transform", (("DP501",),)),
+    "slow collate": Case("trainer", "slow-collate", (("DP501",),)),
+    "slow storage": Case("plain", "storage", (("DP501",),), ranks=1),
+    "straggler by input": Case("plain", "late-input", (("DP701", "DP501"),)),
+    "straggler by more work": Case("trainer", "more-work", (("DP701",),), "transformer"),
+    "straggler by slower compute": Case("plain", "slower-compute", (("DP701",),)),
+    "gradients too wide": Case("plain", "wide", (("DP103",),), wire="slow"),
+    "tiny batch": Case("trainer", "tiny-batch", (("DP301",),), wire="slow"),
+    "unused parameters searched": Case("fit", "find-unused", (("DP106",),), "blocks"),
+    "unfused optimizer": Case("trainer", "unfused", (("DP603",),), "blocks"),
+    "gathers in each step": Case("hf", "gathers", (("DP105",),), "transformer", wire=""),
+    "buffers sent": Case("plain", "buffers", (("DP104",),), wire="fast"),
+    "rank 0 feeds all": Case("plain", "rank-0-feeds", (("DP105",),), wire="slow"),
+    "garbage": Case("trainer", "gc", (("DP602",),), "transformer"),
+    "double precision": Case("plain", "fp64", (("DP402",),)),
+    "no sampler": Case("trainer", "no-sampler", (("DP504",),)),
+    "placement": Case("mesh", "placement", (("DP203",),), wire="slow", ranks=4),
+    "buckets, storage": Case("plain", "small-buckets+storage", (("DP101",), ("DP501",)), wire="slow"),
+    "no_sync, buffers": Case("plain", "no-no-sync+buffers", (("DP102",), ("DP104",)), wire="fast"),
+    "optimizer, garbage": Case("trainer", "unfused+gc", (("DP603",), ("DP602",)), "blocks"),
+    "parameters, gathers": Case("trainer", "find-unused+gathers", (("DP106",), ("DP105",)), "blocks"),
+    "straggler, gathers": Case("plain", "straggler+gathers", (("DP701",), ("DP105",))),
+}
+HEALTHY = {
+    "plain mlp": Case("plain"),
+    "plain mlp, one process": Case("plain", ranks=1),
+    "plain conv": Case("plain", model="conv"),
+    "plain transformer": Case("plain", model="transformer"),
+    "class mlp": Case("trainer"),
+    "class conv, one process": Case("trainer", model="conv", ranks=1),
+    "class transformer, 1 Gbit/s": Case("trainer", model="transformer", wire="fast"),
+    "Trainer mlp": Case("hf"),
+    "Trainer transformer": Case("hf", model="transformer"),
+    "Lightning mlp": Case("fit"),
+    "Lightning conv": Case("fit", model="conv"),
+    "Lightning transformer, one process": Case("fit", model="transformer", ranks=1),
+}
+
+
+def recorded(place: Path, case: Case, seed: int, links: Path | None) -> Path:
+    """Record a case's script in a folder of its own."""
+    folder = place / "run"
+    if (folder / "run.json").exists():
+        return folder
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    shutil.copy(HERE / "scripts" / f"{case.script}.py", place / "train.py")
+    for file in ("parts.py", "run.sh"):
+        shutil.copy(HERE / "scripts" / file, place)
+    settings = {"SEED": seed, "FAULTS": case.faults, "MODEL": case.model}
+    words = [word for name, value in settings.items() if value != "" for word in ("--set", f"env.{name}={value}")]
+    if case.wire:
+        script = ["sh", "run.sh"]
+    else:
+        script = [*(("--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()), "train.py"]
+    subprocess.run(
+        [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *words, *script], cwd=place, check=True
+    )
+    if links is not None:
+        shutil.copy(links, folder / "links.json")
+    return folder
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    """The advice that the report gives of a recording, in its order."""
+    words = [*DPTUNE, "report", str(folder), "--format", "json", "--no-cache"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
+    kept = ("rule", "kind", "severity", "title", "numerics", "changes", "saves")
+    return [{name: one[name] for name in kept} for one in json.loads(done.stdout)["advice"]]
+
+
+def proven(folder: Path, case: Case, advice: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the advice on the first fault gives, or mending that where it cannot be set from outside."""
+    own = next((one for one in advice if one["rule"] in case.rules[0]), None)
+    if own is not None and own["changes"]:
+        return {"by": own["rule"], **verified(folder, "--advice", own["rule"])}
+    if own is not None and own["kind"] != "time":
+        return None  # no promise was made
+    return {"by": "mended", **verified(folder, "--set", f"env.MENDED={case.faults.split('+')[0]}")}
+
+
+def seed_of(name: str, number: int) -> int:
+    """The same in each run of the benchmark, and another one for each script and repeat."""
+    return zlib.crc32(f"{name} {number}".encode())
+
+
+@contextlib.contextmanager
+def nodes_of(wire: str, work: Path) -> Iterator[Path | None]:
+    """What ranks run on, and the sweep of its links; None on one host."""
+    with shaped(WIRES[wire]) if wire else contextlib.nullcontext([]) as nodes:
+        settle(nodes)
+        yield swept(nodes, work / f"links-{wire}") if nodes else None
+
+
+def collect(work: Path) -> dict[str, Any]:
+    """Wire by wire, what is missing; each is written down as soon as it is known."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"faulty": {}, "healthy": {}}
+    results.update(machine=machine(), command="python tests/benchmarks/advice.py")
+    os.environ.update(OMP_NUM_THREADS="1")
+    for wire in WIRES:
+        if all(_done(results, wire)):
+            continue
+        if not wire:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        with nodes_of(wire, work) as links:
+            for name, case in FAULTY.items():
+                if case.wire == wire:
+                    _faulty(results, work, name, case, links)
+            for name, case in HEALTHY.items():
+                if case.wire == wire:
+                    _healthy(results, work, name, case, links)
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    return results
+
+
+def _done(results: dict[str, Any], wire: str) -> Iterator[bool]:
+    yield from ("found" in results["faulty"].get(name, {}) for name, case in FAULTY.items() if case.wire == wire)
+    for name, case in HEALTHY.items():
+        if case.wire == wire:
+            yield len(results["healthy"].get(name, [])) == REPEATS
+
+
+def _faulty(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
+    own = results["faulty"].setdefault(name, {})
+    if "found" in own:
+        return
+    seed = seed_of(name, 0)
+    os.environ["EACH"] = str(case.ranks // 2)
+    folder = recorded(work / name.replace(" ", "-"), case, seed, links if case.ranks == 2 else None)
+    if "advice" not in own:
+        own.update(seed=seed, commit=commit(), advice=told(folder))
+        _keep(results)
+    own["found"] = proven(folder, case, own["advice"])
+    _keep(results)
+    print(_row(name, case, own), file=sys.stderr, flush=True)
+
+
+def _healthy(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
+    own = results["healthy"].setdefault(name, [])
+    for number in range(len(own), REPEATS):
+        seed = seed_of(name, number)
+        os.environ["EACH"] = str(case.ranks // 2)
+        folder = recorded(work / f"{name}-{number}".replace(" ", "-").replace("/", "-"), case, seed, links)
+        own.append({"seed": seed, "commit": commit(), "advice": told(folder)})
+        _keep(results)
+        said = [_said(one) for one in own[-1]["advice"]]
+        print(f"{name} {number}: {', '.join(said) or 'nothing'}", file=sys.stderr, flush=True)
+
+
+def _keep(results: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(results) + "\n")
+
+
+def places(case: Case, advice: Sequence[dict[str, Any]]) -> list[int | None]:
+    """At which place, from 1 on, the advice stands that speaks of each planted fault; None where none does."""
+    rules = [one["rule"] for one in advice]
+    return [next((n for n, rule in enumerate(rules, 1) if rule in own), None) for own in case.rules]
+
+
+def promise(case: Case, advice: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the advice on the first fault promises."""
+    return next((one["saves"] for one in advice if one["rule"] in case.rules[0]), None)
+
+
+def gave(own: dict[str, Any]) -> float | None:
+    """The part of the time that was saved, as measured."""
+    found = own.get("found")
+    return None if not found or found["ratio"] is None else 1 - found["ratio"]
+
+
+def kept(case: Case, own: dict[str, Any]) -> bool | None:
+    """Whether what was measured lies in what was promised; of a bound, whether it is no more. None: no promise."""
+    saves, saved = promise(case, own["advice"]), gave(own)
+    if saves is None or saved is None:
+        return None
+    least = saves["low_share"] if saves["basis"] != "bound" else -1.0
+    return bool(least <= saved <= saves["high_share"])
+
+
+def _said(advice: dict[str, Any]) -> str:
+    return f"{advice['rule']} {advice['severity']}"
+
+
+def _row(name: str, case: Case, own: dict[str, Any]) -> str:
+    said = ", ".join(_said(one) for one in own["advice"][:4])
+    saves, saved, found = promise(case, own["advice"]), gave(own), own.get("found")
+    promised = "-"
+    if saves is not None:
+        low, high = 100 * saves["low_share"], 100 * saves["high_share"]
+        promised = f"{low:.0f} to {high:.0f} %" if saves["basis"] != "bound" else f"at most {high:.0f} %"
+    measured = "-" if saved is None or not found else f"{100 * saved:.0f} % ({found['by']}, {found['outcome']})"
+    right = {True: "kept", False: "broken", None: ""}[kept(case, own)]
+    where = ", ".join("-" if place is None else str(place) for place in places(case, own["advice"]))
+    return f"{name:29s} {case.script:8s} {where:5s} {said:46s} {promised:13s} {measured:26s} {right}"
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text."""
+    faulty = {name: one for name, one in results["faulty"].items() if "advice" in one}
+    commits = dict.fromkeys(
+        one["commit"] for one in [*faulty.values(), *(one for own in results["healthy"].values() for one in own)]
+    )
+    lines = [f"machine: {results['machine']}; commits: {', '.join(commits)}", ""]
+    lines.append(
+        "planted                       script   place said                                           promised      gave"
+    )
+    lines += [_row(name, FAULTY[name], own) for name, own in faulty.items()]
+    first = [1 in places(FAULTY[name], own["advice"]) for name, own in faulty.items()]
+    three = [
+        all(place is not None and place <= 3 for place in places(FAULTY[name], own["advice"]))
+        for name, own in faulty.items()
+    ]
+    lines += [
+        "",
+        f"a planted fault first: {sum(first)} of {len(first)}; all among the first three: {sum(three)}",
+    ]
+    lines += _promises(faulty)
+    lines += ["", "healthy                             runs  said above a note, by run"]
+    for name, own in results["healthy"].items():
+        loud = [[_said(one) for one in run["advice"] if one["severity"] != "note"] for run in own]
+        lines.append(f"{name:35s} {len(own):4d}  {'; '.join(', '.join(one) for one in loud if one) or 'nothing'}")
+    return "\n".join(lines)
+
+
+def _promises(faulty: dict[str, Any]) -> Iterator[str]:
+    """How many promises were kept, and how wide they were."""
+    for basis in ("replayed", "bound"):
+        own = [
+            (kept(FAULTY[name], one), saves)
+            for name, one in faulty.items()
+            if (saves := promise(FAULTY[name], one["advice"])) is not None and saves["basis"] == basis
+        ]
+        judged = [right for right, _ in own if right is not None]
+        if judged:
+            wide = median(saves["high_share"] - saves["low_share"] for _, saves in own)
+            words = "inside the interval" if basis == "replayed" else "no more than the bound"
+            width = f", median width {100 * wide:.0f} % of the step" if basis == "replayed" else ""
+            yield f"{basis}: {sum(judged)} of {len(judged)} {words}{width}"
+
+
+if __name__ == "__main__":
+    main(__doc__, RESULTS, collect, table, "advice")

@@ -1,0 +1,92 @@
+"""Collectives that a script calls itself are counted by line and by group; those of DDP are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import SHORT, Run
+
+pytestmark = pytest.mark.records
+
+SCRIPT = """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import all_reduce
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    dist.barrier()
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(40):
+        loss = model(torch.ones(4, 8)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen = [None] * 2
+        dist.all_gather_object(seen, {"loss": 1.0, "step": step})
+        all_reduce(torch.ones(100), group=alone)
+        all_reduce(torch.ones(100), dist.ReduceOp.SUM, alone)
+        parts = [torch.empty(10) for _ in range(2)]
+        dist.all_gather(parts, torch.ones(10))
+        if step % 4 == 0:
+            dist.barrier()
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_they_are_counted_by_function_line_and_group(profile: Callable[..., Run]) -> None:
+    run = profile(SCRIPT, *SHORT, "-q", "--nproc-per-node", "2")
+    assert run.status == 0, run.err
+    for rank in range(2):
+        facts = run.facts(rank)
+        assert facts.calls_steps >= 4
+        told = {(one.function, one.where): one for one in facts.calls}
+        # all are called between two steps' ends, so that each step has one of each
+        each = {
+            ("all_gather_object", "train.py:20"): ([0, 1], 0),
+            ("all_reduce", "train.py:21"): ([rank], 400),
+            ("all_reduce", "train.py:22"): ([rank], 400),
+            ("all_gather", "train.py:24"): ([0, 1], 80),
+        }
+        for key, (ranks, size) in each.items():
+            assert told[key].ranks == ranks
+            assert told[key].calls == facts.calls_steps
+            assert told[key].sent_bytes == size * facts.calls_steps
+            assert told[key].host_ns > 0
+        assert told.keys() - each.keys() <= {("barrier", "train.py:26")}
+        (ddp,) = facts.ddp
+        assert ddp.ranks == [0, 1]
+
+
+def test_a_compiled_collective_stays_compiled(profile: Callable[..., Run]) -> None:
+    script = """
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def summed(x):
+            y = x * 2
+            dist.all_reduce(y)
+            return y + 1
+
+        for step in range(40):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            assert summed(torch.ones(4)).tolist() == [2.0 * dist.get_world_size() + 1] * 4
+        dist.barrier()
+        dist.destroy_process_group()
+    """
+    run = profile(script, *SHORT, "-q", "--nproc-per-node", "2")
+    assert run.status == 0, run.err
+    assert [one for one in run.facts().calls if one.function == "all_reduce"] == []
