@@ -6,9 +6,11 @@ import pytest
 
 from dptune.measured import Account, InputFigures, Missing
 
+UNMETERED = {"preparing": "not metered"}
+
 
 def test_a_missing_figure_raises_its_reason_and_is_null_in_json():
-    figures = InputFigures(wait_share=0.25, computed_share=0.5, missing={"wait_ns": "no step has a time"})
+    figures = InputFigures(wait_share=0.25, computed_share=0.5, missing={"wait_ns": "no step has a time", **UNMETERED})
     assert figures.wait_share == 0.25
     with pytest.raises(Missing, match="no step has a time"):
         print(figures.wait_ns)
@@ -17,10 +19,12 @@ def test_a_missing_figure_raises_its_reason_and_is_null_in_json():
 
 
 def test_a_hole_needs_a_reason():
-    with pytest.raises(ValueError, match=r"missing figures without a reason: \['computed_share', 'wait_ns'\]"):
+    with pytest.raises(
+        ValueError, match=r"missing figures without a reason: \['computed_share', 'preparing', 'wait_ns'\]"
+    ):
         InputFigures(wait_share=0.25)
     with pytest.raises(ValueError, match=r"reasons for figures there: \['wait_share'\]"):
-        InputFigures(wait_share=1, wait_ns=1, computed_share=1, missing={"wait_share": "?"})
+        InputFigures(wait_share=1, wait_ns=1, computed_share=1, missing={"wait_share": "?", **UNMETERED})
 
 
 def test_an_older_report_that_knows_fewer_figures_is_read():

@@ -49,17 +49,17 @@ def test_they_are_counted_by_function_line_and_group(profile: Callable[..., Run]
         told = {(one.function, one.where): one for one in facts.calls}
         # all are called between two steps' ends, so that each step has one of each
         each = {
-            ("all_gather_object", "train.py:20"): ([0, 1], 0),
+            ("all_gather_object", "train.py:19"): ([0, 1], 0),
+            ("all_reduce", "train.py:20"): ([rank], 400),
             ("all_reduce", "train.py:21"): ([rank], 400),
-            ("all_reduce", "train.py:22"): ([rank], 400),
-            ("all_gather", "train.py:24"): ([0, 1], 80),
+            ("all_gather", "train.py:23"): ([0, 1], 80),
         }
         for key, (ranks, size) in each.items():
             assert told[key].ranks == ranks
             assert told[key].calls == facts.calls_steps
             assert told[key].sent_bytes == size * facts.calls_steps
             assert told[key].host_ns > 0
-        assert told.keys() - each.keys() <= {("barrier", "train.py:26")}
+        assert told.keys() - each.keys() <= {("barrier", "train.py:25")}
         (ddp,) = facts.ddp
         assert ddp.ranks == [0, 1]
 

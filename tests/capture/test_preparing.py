@@ -82,14 +82,14 @@ def test_reading_that_sleeps_and_collating_that_computes(prepared: Callable[...,
     assert computed <= reading / 2
     assert told.collating_ns / told.batches / 1e6 >= 12
     assert 12 <= told.collating_cpu_ns / told.batches / 1e6 <= 1.01 * told.collating_ns / told.batches / 1e6
-    assert (told.read_by, told.collated_by) == ("Samples.__getitem__ (train.py:15)", "collate (train.py:25)")
+    assert (told.read_by, told.collated_by) == ("Samples.__getitem__ (train.py:16)", "collate (train.py:26)")
 
 
 def test_a_stream_that_computes_and_an_object_that_collates(prepared: Callable[..., PreparingFacts]) -> None:
     told = prepared("stream", 0)
     assert told.reading_cpu_ns / told.batches / 1e6 >= 8
     assert told.reading_cpu_ns >= 0.5 * told.reading_ns
-    assert (told.read_by, told.collated_by) == ("Stream.__iter__ (train.py:19)", "Collates.__call__ (train.py:30)")
+    assert (told.read_by, told.collated_by) == ("Stream.__iter__ (train.py:21)", "Collates.__call__ (train.py:31)")
 
 
 def test_a_function_of_torch_has_no_line(prepared: Callable[..., PreparingFacts]) -> None:

@@ -11,7 +11,7 @@ from dptune.measure import measure
 from dptune.measure.steps import feeding
 from dptune.measured import Missing
 from dptune.runfile import form
-from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, Window
+from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts, PreparingFacts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
@@ -218,3 +218,43 @@ def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():
     share, of_a_step, unprofiled = feeding.waits(own, None)
     assert (share, of_a_step, unprofiled) == (pytest.approx(0.1), pytest.approx(1.0), True)
     assert feeding.computed_share([own]) == pytest.approx(1 / 3)
+
+
+def test_what_preparing_a_batch_is_made_of() -> None:
+    """Ten batches: 60 ms of reading, of which 15 compute, and 20 ms of collating, of which all do."""
+    parts = PreparingFacts(10, 60_000_000, 15_000_000, 20_000_000, 20_000_000, "Rows.__getitem__ (a.py:3)")
+    quick = LoaderFacts(batches_drawn=20, preparing=PreparingFacts(1, 1, 1, 1, 1))
+    slow = [LoaderFacts(batches_drawn=3), LoaderFacts(batches_drawn=20, preparing=parts)]
+    waits = [Window("unprofiled", 1, durations_ns=[9], loader_wait_ns=[wait]) for wait in (1, 5)]
+    facts = [Facts(0, loaders=[quick], windows=[waits[0]]), Facts(1, loaders=slow, windows=[waits[1]])]
+    told = feeding.preparing(feeding.drawn_from(facts))
+    assert told is not None
+    assert told.batch_ns == 8_000_000
+    assert (told.reading_share, told.collating_share) == (0.75, 0.25)
+    assert (told.reading_computed_share, told.computed_share) == (0.25, 35 / 80)
+    assert (told.read_by, told.collated_by) == ("Rows.__getitem__ (a.py:3)", "")
+
+
+@pytest.mark.parametrize("impossible", [PreparingFacts(0, 5, 5, 5, 5), PreparingFacts(5), PreparingFacts(5, -1, 0, 9)])
+def test_parts_that_no_loader_has_are_none(impossible: PreparingFacts) -> None:
+    assert feeding.preparing(LoaderFacts(preparing=impossible)) is None
+    assert feeding.preparing(feeding.drawn_from([])) is None
+
+
+def test_what_waits_inside_an_operator_for_its_collective_is_no_compute(tmp_path):
+    """A Function of Python: it computes 10 us, asks for an all-reduce, waits 60 us for it, and computes 5 us."""
+    events = [
+        step(0, 0, 100),
+        operator("autograd::engine::evaluate_function: _AllReduceBackward", 10, 90),
+        operator("_AllReduceBackward", 10, 90),
+        operator("aten::mul", 10, 20),
+        operator("c10d::allreduce_", 20, 22),
+        operator("gloo:all_reduce", 22, 80, thread=9),
+        operator("aten::add", 84, 89),
+        operator("aten::sub", 92, 95),
+        operator("AddBackward0", 95, 99),
+    ]
+    account = measure_events(tmp_path, events).account
+    assert account.compute_ns == 22 * US
+    assert account.exposed_communication_ns == 58 * US
+    assert account.idle_ns == 20 * US

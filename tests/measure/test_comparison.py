@@ -449,7 +449,7 @@ def test_waiting_for_input_and_the_host_are_apart_only_where_every_run_saw_its_l
     assert "waiting for input " not in page
     assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100\.0 %", page)
 
-    seen = InputFigures(wait_share=0.0, wait_ns=0, computed_share=0.0)
+    seen = InputFigures(wait_share=0.0, wait_ns=0, computed_share=0.0, missing={"preparing": "not metered"})
     prompt = run("b", 110 * MS, parts={"compute_ns": 6, "host_idle_ns": 5}, input=seen)
     assert by_name(compared(a, prompt)) == {
         "compute_ns": (60 * MS, 60 * MS, 0),
@@ -567,7 +567,9 @@ def test_copies_are_told_apart_by_direction_and_memory() -> None:
 
 
 def test_loader_waits_of_different_windows_are_not_compared() -> None:
-    wait = InputFigures(wait_share=0.1, wait_ns=100, computed_share=0.0, basis="unprofiled")
+    wait = InputFigures(
+        wait_share=0.1, wait_ns=100, computed_share=0.0, basis="unprofiled", missing={"preparing": "not metered"}
+    )
     assert compared(run("a", input=wait), run("b", 1001, input=wait)).loader_wait_ns.difference == 0
     traced = wait.model_copy(update={"basis": "traced"})
     mixed = compared(run("a", input=wait), run("b", 1001, input=traced)).loader_wait_ns

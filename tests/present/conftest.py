@@ -114,7 +114,13 @@ def measured() -> Measured:
                 exposed_ns=20_000_000,
             )
         ],
-        input=InputFigures(wait_share=0.12, wait_ns=16_800_000, computed_share=0.9, basis="unprofiled"),
+        input=InputFigures(
+            wait_share=0.12,
+            wait_ns=16_800_000,
+            computed_share=0.9,
+            basis="unprofiled",
+            missing={"preparing": "not metered"},
+        ),
         accumulation=AccumulationFigures(backwards_per_step=4, synchronised_backwards_per_step=4),
         matmul=MatmulFigures(fp32_share=0.2, tensor_core_share=0.3, tensor_cores=True),
     )

@@ -49,3 +49,11 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
         ("all_gather_object at train.py:8", 4.0, "ms a call of this rank, 1 in each step"),
         ("barrier at train.py:9", 2.0, "ms a call of this rank, 1 in each step"),
     ]
+
+
+def test_quiet_where_ranks_share_a_model(ask, make_measured, make_facts, hand_made):
+    """Gradients are all-reduced among ranks 0 and 2, and something else in each step among 0 and 1."""
+    run, ddp = make_measured(overlap=hand_made.exchanges(*ROWS)), DdpFacts("Net", ranks=[0, 2])
+    for ranks, said in (([0, 1], 0), ([0, 2], 1)):
+        calls = [CallFacts("all_reduce", "train.py:9", ranks, calls=20)]
+        assert len(ask("DP105", run, [make_facts(ddp=[ddp], calls=calls, calls_steps=20)])) == said

@@ -12,7 +12,7 @@ from dptune.advise import packs
 from dptune.knobs import KNOBS
 from dptune.measured import CopyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
-from dptune.runfile.facts import DdpFacts, LoaderFacts, OptimizerFacts, Window
+from dptune.runfile.facts import ChannelFacts, DdpFacts, LoaderFacts, NcclFacts, OptimizerFacts, Window
 
 HEADINGS = [
     "## What it measures",
@@ -22,7 +22,8 @@ HEADINGS = [
     "## References",
 ]
 OURS = [
-    *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP202", "DP301", "DP401", "DP402", "DP403", "DP404"),
+    *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP201", "DP202", "DP203"),
+    *("DP301", "DP401", "DP402", "DP403", "DP404"),
     *("DP501", "DP502", "DP503", "DP504", "DP601", "DP602", "DP603", "DP604", "DP605", "DP701", "DP702", "DP703"),
     *("DP801", "DP802"),
 ]
@@ -136,6 +137,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
             optimizers=[OptimizerFacts("AdamW", "train.py:11", [1e-3], fused=True)],
             windows=[window],
             losses=[2.0 + rank, 1.5 + rank, 1.2 + rank],
+            nccl=NcclFacts(channels=[ChannelFacts(rank, 1 - rank, "P2P", 16)]),
             autocast="cuda:bfloat16",
             grad_scaler=False,
         )

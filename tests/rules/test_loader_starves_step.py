@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measured import InputFigures, Missing
-from dptune.runfile.facts import DeviceFacts, LoaderFacts, PreparingFacts, Window
+from dptune.measured import InputFigures, Missing, PreparingFigures
+from dptune.runfile.facts import DeviceFacts, LoaderFacts, Window
 
 
 def loader(workers=0, **more):
@@ -37,11 +37,11 @@ def test_two_batches_a_step_are_two_waits(ask, make_measured, make_facts):
 def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, make_facts):
     cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
     facts = [make_facts(loaders=[loader()], rank=rank, device=cpu) for rank in range(2)]
-    computed = InputFigures(wait_share=0.6, wait_ns=1, computed_share=0.9)
+    computed = waiting(computed_share=0.9)
     (advice,) = ask("DP501", make_measured(device="cpu", input=computed), facts)
     assert advice.changes == []
     assert "no core is left for more than its 0 workers" in advice.title
-    slept = InputFigures(wait_share=0.6, wait_ns=1, computed_share=0.1)
+    slept = waiting(computed_share=0.1)
     (advice,) = ask("DP501", make_measured(device="cpu", input=slept), facts)
     assert advice.changes[0].then == 3
 
@@ -189,75 +189,64 @@ def test_ranks_that_wait_in_turn_wait_together(ask, make_measured, make_facts):
     assert advice.saves.high_share == pytest.approx(0.5)
 
 
-def prepared(reading_ms, computing_ms, collating_ms, batches=10, **more):
-    ns = 1_000_000 * batches
-    return PreparingFacts(
-        batches=batches,
-        reading_ns=reading_ms * ns,
-        reading_cpu_ns=computing_ms * ns,
-        collating_ns=collating_ms * ns,
-        collating_cpu_ns=collating_ms * ns,
+def prepared(reading=9, computing=9, collating=1, **more):
+    """The parts of 10 ms, and for how long reading computes; collating computes all the time."""
+    whole = reading + collating
+    return PreparingFigures(
+        batch_ns=10_000_000,
+        reading_share=reading / whole,
+        reading_computed_share=computing / reading,
+        collating_share=collating / whole,
+        computed_share=(computing + collating) / whole,
         **more,
     )
+
+
+def waiting(wait=0.6, **more):
+    return InputFigures(
+        wait_share=wait,
+        wait_ns=1,
+        **{"computed_share": 0.0, **more},
+        missing={} if "preparing" in more else NOT_METERED,
+    )
+
+
+NOT_METERED = {"preparing": "it was not metered"}
 
 
 @pytest.mark.parametrize(
     ("made_of", "words"),
     [
-        (prepared(9, 8, 1), "reading and transforming samples is 90 % of that, and computes"),
-        (prepared(6, 2, 4), "reading and transforming samples is 60 % of that, and mostly waits, as for storage"),
-        (prepared(3, 3, 7), "collating is 70 % of that"),
+        (prepared(9, 8, 1), ": reading and transforming samples is 90 % of that, and computes"),
+        (prepared(6, 2, 4), ": reading and transforming samples is 60 % of that, and mostly waits, as for storage"),
+        (prepared(3, 3, 7), ": collating is 70 % of that"),
+        (prepared(5, 5, 5), ""),
     ],
 )
 def test_what_preparing_a_batch_is_made_of(ask, make_measured, make_facts, made_of, words):
-    """No core is free, so that only a cheaper batch helps."""
-    facts = [make_facts(loaders=[loader(workers=3, preparing=made_of)], cores=2)]
-    (advice,) = ask("DP501", make_measured(wait_share=0.6), facts, {"least_ms": 60.0})
-    assert advice.title.endswith(f"so make it cheaper to prepare: {words}".replace("make it", "make a batch"))
-
-
-def test_neither_part_is_most(ask, make_measured, make_facts):
-    facts = [make_facts(loaders=[loader(preparing=prepared(5, 5, 5))])]
-    (advice,) = ask("DP501", make_measured(wait_share=0.6), facts, {"least_ms": 60.0})
-    assert advice.title.endswith("make a batch cheaper to prepare")
+    facts = [make_facts(loaders=[loader(workers=3)])]
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), facts, {"least_ms": 60.0})
+    assert advice.title.endswith(f"so make a batch cheaper to prepare{words}")
 
 
 def test_its_parts_are_evidence_with_the_functions(ask, make_measured, make_facts):
     told = prepared(9, 3, 1, read_by="Images.__getitem__ (data.py:12)")
-    (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader(preparing=told)])])
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=told)), [make_facts(loaders=[loader()])])
     own = {one.label: (one.value, one.unit) for one in advice.evidence}
     assert own["preparing a batch"] == (10.0, "ms, the mean")
-    assert own["reading and transforming samples"] == (
-        0.9,
-        "of that; it computes for 33 % of it: Images.__getitem__ (data.py:12)",
-    )
-    assert own["collating"] == (0.1, "of that; it computes for 100 % of it")
+    assert own["reading and transforming samples"] == (0.9, "of that, by Images.__getitem__ (data.py:12)")
+    assert own["collating"] == (0.1, "of that")
+    assert own["computing"] == (0.4, "of that; in the rest it waits")
 
 
 def test_workers_that_compute_need_cores_whatever_the_training_thread_does(ask, make_measured, make_facts):
     """With workers the training thread sleeps while it waits, whatever they do."""
     cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
-    slept = InputFigures(wait_share=0.6, wait_ns=1, computed_share=0.0)
-    run = make_measured(device="cpu", input=slept)
-    for computing, proposed in ((9, []), (1, [4])):
-        own = loader(workers=1, preparing=prepared(9, computing, 0))
-        facts = [make_facts(loaders=[own], device=cpu)]
-        (advice,) = ask("DP501", run, facts)
+    facts = [make_facts(rank=rank, loaders=[loader(workers=1)], device=cpu) for rank in range(2)]
+    for input_figures, proposed in (
+        (waiting(preparing=prepared(9, 9, 1)), []),
+        (waiting(preparing=prepared(9, 1, 1)), [4]),
+        (waiting(), []),  # what they do is not known
+    ):
+        (advice,) = ask("DP501", make_measured(device="cpu", input=input_figures), facts)
         assert [change.then for change in advice.changes] == proposed
-    (advice,) = ask("DP501", run, [make_facts(loaders=[loader(workers=1)], device=cpu)])
-    assert advice.changes == []  # what they do is not known
-
-
-@pytest.mark.parametrize("impossible", [PreparingFacts(0, 5, 5, 5, 5), PreparingFacts(5, 0, 0, 0, 0)])
-def test_parts_that_no_loader_has_are_left_out(ask, make_measured, make_facts, impossible):
-    (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader(preparing=impossible)])])
-    assert "preparing a batch" not in [one.label for one in advice.evidence]
-
-
-def test_the_rank_that_waits_longest_tells(ask, make_measured, make_facts):
-    windows = [Window("unprofiled", 6, durations_ns=[10] * 3, loader_wait_ns=[wait] * 3) for wait in (1, 6)]
-    facts = [
-        make_facts(rank=rank, loaders=[loader(where=f"rank{rank}.py:1")], windows=[windows[rank]]) for rank in range(2)
-    ]
-    (advice,) = ask("DP501", make_measured(wait_share=0.3), facts)
-    assert str(advice.changes[0].at) == "rank1.py:1"

@@ -58,6 +58,18 @@ class StepTime(Figures):
     rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
 
 
+class PreparingFigures(Model):
+    """What preparing a batch is made of, on average, of the loader that steps drew from, in whatever process."""
+
+    batch_ns: int = Field(description="reading and collating one batch: the mean")
+    reading_share: float = Field(description="part of that in which samples are read from the data set and transformed")
+    reading_computed_share: float = Field(description="part of reading in which it computes; in the rest it waits")
+    collating_share: float = Field(description="part of preparing in which samples are made into a batch")
+    computed_share: float = Field(description="part of preparing in which it computes")
+    read_by: str = Field("", description="what reads samples, with the line at which it begins")
+    collated_by: str = Field("", description="what makes a batch of them, with the line at which it begins")
+
+
 class InputFigures(Figures):
     """Waiting for the data loader, per rank and step."""
 
@@ -67,6 +79,7 @@ class InputFigures(Figures):
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
     )
     basis: Literal["unprofiled", "traced"] = Field("traced", description="which steps the wait was taken from")
+    preparing: Figure[PreparingFigures] = Field(ABSENT, description="of the rank that waits longest: what that is for")
 
 
 class AccumulationFigures(Figures):

@@ -72,6 +72,8 @@ def check(run: RunView) -> Iterator[Advice]:
     # Pickling objects and reading results back come on top of the collectives themselves.
     most = run.unstretched(share + run.measured.account.other_idle_ns / window_ns)
     called = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    if any(one.ranks != ddp.ranks for one in called for ddp in facts.ddp if ddp.ranks):
+        return  # ranks that share a model, or a sequence, exchange activations: the step needs them
     called.sort(key=lambda one: -one.host_ns)
     kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
     names = [f"{one.function} ({one.where})" if one.where else one.function for one in called[:3]] or kinds

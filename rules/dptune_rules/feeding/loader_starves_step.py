@@ -58,8 +58,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
+from dptune.measured import PreparingFigures
 from dptune.rule import Rule, RunView, Threshold
-from dptune.runfile.facts import Facts, LoaderFacts, PreparingFacts
 
 MOST_WORKERS = 16  # where the cores are not known
 
@@ -93,11 +93,12 @@ def check(run: RunView) -> Iterator[Advice]:
     wait = run.measured.input.wait_share
     if wait < run.limit(WARNING_SHARE):
         return
-    loader = _loader(run)
+    loaders = run.facts[0].loaders if run.facts else []
+    loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
     now = loader.num_workers if loader else None
-    cores = _free_cores(run, loader)
-    made_of = _made_of(loader)
-    slow = _slow_part(run, made_of) if made_of else None
+    preparing = run.measured.input.known("preparing")
+    cores = _free_cores(run, _computed(run, preparing, now))
+    slow = _slow_part(run, preparing) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
     longest = max([wait, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
@@ -127,7 +128,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=changes,
         saves=run.saving(changes, bound) if changes else bound,
         confidence=_confidence(run, now),
-        evidence=list(_evidence(run, wait, loader, cores)),
+        evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
         numerics="same",
         watch="Random augmentation in workers draws other numbers than in the training process.",
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
@@ -156,36 +157,25 @@ def _batches(run: RunView) -> int:
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
 
 
-def _loader(run: RunView) -> LoaderFacts | None:
-    """The loader that the steps drew from, of the rank that waited longest for it."""
-
-    def waited(facts: Facts) -> int:
-        window = facts.window("unprofiled")
-        return sum(window.loader_wait_ns) if window else 0
-
-    loaders = max(run.facts, key=waited).loaders if run.facts else []
-    return max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
-
-
-def _made_of(loader: LoaderFacts | None) -> PreparingFacts | None:
-    """What its batches are made of; None where that is not known."""
-    told = loader.preparing if loader else None
-    return told if told and told.batches > 0 and told.reading_ns + told.collating_ns > 0 else None
-
-
-def _slow_part(run: RunView, preparing: PreparingFacts) -> str | None:
-    """What most of preparing a batch is, with the function that does it; None where it is neither."""
-    whole = preparing.reading_ns + preparing.collating_ns
-    if preparing.reading_ns >= run.limit(MOST_SHARE) * whole:
-        waits = preparing.reading_cpu_ns < COMPUTED_SHARE * preparing.reading_ns
-        how = "mostly waits, as for storage" if waits else "computes"
-        return f"reading and transforming samples is {100 * preparing.reading_ns / whole:.0f} % of that, and {how}"
-    if preparing.collating_ns >= run.limit(MOST_SHARE) * whole:
-        return f"collating is {100 * preparing.collating_ns / whole:.0f} % of that"
+def _slow_part(run: RunView, preparing: PreparingFigures) -> str | None:
+    """What most of preparing a batch is; None where it is neither part."""
+    if preparing.reading_share >= run.limit(MOST_SHARE):
+        how = "computes" if preparing.reading_computed_share >= COMPUTED_SHARE else "mostly waits, as for storage"
+        return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
+    if preparing.collating_share >= run.limit(MOST_SHARE):
+        return f"collating is {100 * preparing.collating_share:.0f} % of that"
     return None
 
 
-def _free_cores(run: RunView, loader: LoaderFacts | None) -> int | None:
+def _computed(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float | None:
+    """The part of preparing batches in which it computes; None where that is not known."""
+    if preparing:
+        return preparing.computed_share
+    # With workers the training thread sleeps while it waits, whatever they do.
+    return None if workers else run.measured.input.known("computed_share")
+
+
+def _free_cores(run: RunView, computed: float | None) -> int | None:
     """Cores that workers of one rank may take: its part of the host's; None where they are not known or not needed.
 
     A model on the CPU has its own threads' cores taken, unless a batch is mostly waited for, not computed.
@@ -193,20 +183,12 @@ def _free_cores(run: RunView, loader: LoaderFacts | None) -> int | None:
     if not run.facts or run.facts[0].device is None or not run.facts[0].device.usable_cores:
         return None
     first, device = run.facts[0], run.facts[0].device
-    computed = _computed(run, loader)
     if computed is not None and computed < COMPUTED_SHARE:
         return None
     ranks = sum(facts.host == first.host for facts in run.facts)
     ranks = max(ranks, *(1 + (facts.local_rank or 0) for facts in run.facts if facts.host == first.host))
     share = max(1, (device.usable_cores or 1) // ranks)
     return max(0, share - (device.torch_threads or 1)) if device.kind == "cpu" else share
-
-
-def _computed(run: RunView, loader: LoaderFacts | None) -> float | None:
-    """The part of preparing batches in which it computes; the training thread alone tells it only without workers."""
-    if told := _made_of(loader):
-        return (told.reading_cpu_ns + told.collating_cpu_ns) / (told.reading_ns + told.collating_ns)
-    return None if loader and loader.num_workers else run.measured.input.known("computed_share")
 
 
 def _workers(now: int, wait: float, cores: int | None) -> int | None:
@@ -236,30 +218,27 @@ def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high
     return "high" if sure else "medium"
 
 
-def _evidence(run: RunView, wait: float, loader: LoaderFacts | None, cores: int | None) -> Iterator[Evidence]:
+def _evidence(run: RunView, wait: float, now: int | None, cores: int | None, where: str) -> Iterator[Evidence]:
     yield Evidence(label="waiting for the loader", value=wait, unit=f"of a step ({run.measured.input.basis})")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:
         yield Evidence(label="on the rank that waits most", value=waits[slowest], unit="of a step", rank=slowest)
-    if loader and loader.num_workers is not None:
-        yield Evidence(label="workers", value=loader.num_workers, unit="processes")
+    if now is not None:
+        yield Evidence(label="workers", value=now, unit="processes")
     if cores is not None:
         yield Evidence(label="cores that this rank may use", value=cores)
-    if told := _made_of(loader):
-        yield from _parts(told)
-    if loader and loader.where:
-        yield Evidence(label="the loader is made at", value=loader.where)
+    if preparing := run.measured.input.known("preparing"):
+        yield from _parts(preparing)
+    if where:
+        yield Evidence(label="the loader is made at", value=where)
 
 
-def _parts(preparing: PreparingFacts) -> Iterator[Evidence]:
-    whole = preparing.reading_ns + preparing.collating_ns
-    yield Evidence(label="preparing a batch", value=whole / preparing.batches / 1e6, unit="ms, the mean")
-    parts = (
-        ("reading and transforming samples", preparing.reading_ns, preparing.reading_cpu_ns, preparing.read_by),
-        ("collating", preparing.collating_ns, preparing.collating_cpu_ns, preparing.collated_by),
-    )
-    for label, spent, computed, by in parts:
-        if spent:
-            unit = f"of that; it computes for {100 * min(1.0, computed / spent):.0f} % of it{f': {by}' if by else ''}"
-            yield Evidence(label=label, value=spent / whole, unit=unit)
+def _parts(preparing: PreparingFigures) -> Iterator[Evidence]:
+    yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit="ms, the mean")
+    for label, share, by in (
+        ("reading and transforming samples", preparing.reading_share, preparing.read_by),
+        ("collating", preparing.collating_share, preparing.collated_by),
+    ):
+        yield Evidence(label=label, value=share, unit=f"of that{f', by {by}' if by else ''}")
+    yield Evidence(label="computing", value=preparing.computed_share, unit="of that; in the rest it waits")

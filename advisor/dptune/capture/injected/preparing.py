@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import Subset, get_worker_info
+from torch.utils.data import IterableDataset, Subset, get_worker_info
 from torch.utils.data._utils import fetch
 
 from dptune.capture.injected.places import users_code
@@ -111,8 +111,8 @@ def _reader(dataset: Any) -> Any:
     """The method of the data set that reads samples; of a part of another one that of the whole."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
-    kind = type(dataset)
-    return next((m for m in (getattr(kind, n, None) for n in ("__getitems__", "__getitem__", "__iter__")) if m), None)
+    names = ("__iter__",) if isinstance(dataset, IterableDataset) else ("__getitems__", "__getitem__")
+    return next((method for method in (getattr(type(dataset), name, None) for name in names) if method), None)
 
 
 def _named(function: Any) -> str | None:
@@ -122,6 +122,7 @@ def _named(function: Any) -> str | None:
     by_class = getattr(type(function), "__call__", None)  # noqa: B004 - what an object that can be called runs
     if not hasattr(function, "__code__") and hasattr(by_class, "__code__"):
         function = by_class
-    name = getattr(function, "__qualname__", None)
-    line = users_code(getattr(function, "__code__", None))
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__name__" if code is None else "__qualname__", None)
+    line = users_code(code)
     return f"{name} ({line})" if name and line else name

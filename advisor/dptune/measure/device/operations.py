@@ -3,6 +3,8 @@
 On a GPU an operation is a kernel, copy or memset. On a CPU run the device is the compute threads: compute is the
 union of operators there, without loading data and without collectives; communication is gloo's own ranges. Most
 lie on gloo's worker threads, whose operators are not the script's; `gloo:send` and `gloo:recv` on the calling thread.
+A Function of the script's own that calls a collective waits for it: of such a one, and of what runs it, only the
+operators inside are compute.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from dptune.trace.schema import NONE, integer
 COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
 # Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too.
 ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
+# An autograd Function, by the name of its class: operators of torch have a namespace.
+_FUNCTION = re.compile(r"^[^:]+$")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
@@ -121,7 +125,10 @@ def _cpu(columns: Columns) -> list[Operations]:
     operators, calls = operators[~calling], operators[calling]
     loading = columns.rows(RANGE_CATEGORIES, LOADER_NAME.match)
     starts, ends = [], []
-    computing, other = _by_thread(thread, operators), _by_thread(thread, np.concatenate((calls, loading, gloo)))
+    named = operators[columns.named(_FUNCTION.match, operators)]
+    functions = named[_enclosing(columns, named, calls)]
+    arithmetic = operators[~_enclosing(columns, operators, functions)]
+    computing, other = _by_thread(thread, arithmetic), _by_thread(thread, np.concatenate((calls, loading, gloo)))
     for number, rows in computing.items():
         own = _union(columns, rows)
         if number in other:
@@ -136,6 +143,20 @@ def _cpu(columns: Columns) -> list[Operations]:
     time = {Work.COMPUTE: compute, Work.COMMUNICATION: _union(columns, gloo), Work.COPY: NOTHING, Work.MEMSET: NOTHING}
     launch = np.full(len(rows), UNLAUNCHED, dtype=np.int64)
     return [Operations("cpu", rows, work, launch, time, _span(columns, rows), 0)]
+
+
+def _enclosing(columns: Columns, operators: Ints, others: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of the operators have one of the others inside of them, on their thread."""
+    within = np.zeros(len(operators), dtype=np.bool_)
+    thread = columns.thread[operators]
+    for number, own in _by_thread(columns.thread, others).items():
+        on_it = np.flatnonzero(thread == number)
+        own = own[np.lexsort((-columns.ends(own), columns.ts_ns[own]))]  # of those that begin at once the outer first
+        begun, ended = columns.ts_ns[own], columns.ends(own)
+        starts, ends = columns.ts_ns[operators[on_it]], columns.ends(operators[on_it])
+        first, last = np.searchsorted(begun, starts), np.searchsorted(begun, ends) - 1
+        within[on_it] = (first <= last) & (ended[np.maximum(last, 0)] <= ends)
+    return within
 
 
 def _is_gloo(name: str) -> bool:

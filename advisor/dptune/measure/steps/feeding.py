@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median, median_low
 
 from dptune.measure.views import RankView
-from dptune.measured import InputFigures
-from dptune.runfile.facts import Facts, Window
+from dptune.measured import InputFigures, PreparingFigures
+from dptune.runfile.facts import Facts, LoaderFacts, Window
 
 _NO_LOADER = "no batch was drawn from a torch DataLoader in the unprofiled steps"
 _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch DataLoader, or it was not recorded"
@@ -52,20 +52,56 @@ def computed_share(facts: Iterable[Facts]) -> float | None:
     return computed / waited if waited else None
 
 
+def drawn_from(facts: Sequence[Facts]) -> LoaderFacts | None:
+    """The loader that steps drew most from, on the rank that waited longest for it."""
+
+    def waited(one: Facts) -> int:
+        window = one.window("unprofiled")
+        return sum(window.loader_wait_ns) if window else 0
+
+    loaders = max(facts, key=waited).loaders if facts else []
+    return max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
+
+
+def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
+    """What its batches are made of; None where that was not metered, or cannot be."""
+    told = loader.preparing if loader else None
+    if told is None or told.batches <= 0 or min(told.reading_ns, told.collating_ns) < 0:
+        return None
+    whole = told.reading_ns + told.collating_ns
+    if not whole:
+        return None
+    return PreparingFigures(
+        batch_ns=round(whole / told.batches),
+        reading_share=told.reading_ns / whole,
+        reading_computed_share=min(1.0, told.reading_cpu_ns / max(told.reading_ns, 1)),
+        collating_share=told.collating_ns / whole,
+        computed_share=min(1.0, (told.reading_cpu_ns + told.collating_cpu_ns) / whole),
+        read_by=told.read_by or "",
+        collated_by=told.collated_by or "",
+    )
+
+
 def input_figures(ranks: Sequence[tuple[float, float, bool] | str], facts: Iterable[Facts] = ()) -> InputFigures:
     """The median over ranks. Unprofiled figures of some ranks leave the traced ones of others out."""
-    computed = computed_share(facts)
+    recorded = list(facts)
+    computed, made_of = computed_share(recorded), preparing(drawn_from(recorded))
     unknown = {} if computed is not None else {"computed_share": "only `dptune profile` measures this"}
+    if made_of is None:
+        unknown["preparing"] = "only `dptune profile` measures this, where workers are forked"
     known = [rank for rank in ranks if not isinstance(rank, str)]
     if not known:
         why = next((rank for rank in ranks if isinstance(rank, str)), "no rank was recorded")
-        return InputFigures(computed_share=computed, missing={"wait_share": why, "wait_ns": why, **unknown})
+        return InputFigures(
+            computed_share=computed, preparing=made_of, missing={"wait_share": why, "wait_ns": why, **unknown}
+        )
     unprofiled = any(rank[2] for rank in known)
     used = [rank for rank in known if rank[2] == unprofiled]
     return InputFigures(
         wait_share=median(rank[0] for rank in used),
         wait_ns=round(median(rank[1] for rank in used)),
         computed_share=computed,
+        preparing=made_of,
         basis="unprofiled" if unprofiled else "traced",
         missing=unknown,
     )
