@@ -33,6 +33,17 @@ class BucketSize(Model):
     step_ns: int = Field(description="the step as replayed, other settings as they are")
 
 
+class Strategy(Figures):
+    """One way to share the work among the ranks. The step lies between two bounds; nothing is predicted of it."""
+
+    name: str = Field(description="what it is, in words")
+    state_bytes: int = Field(description="parameters, gradients and the optimizer's state that a rank holds")
+    rank_bytes: Figure[int] = Field(ABSENT, description="the same with activations, at the peak")
+    low_ns: int = Field(description="a step takes at least")
+    high_ns: int = Field(description="and at most")
+    samples_times: int = Field(1, description="samples of that step / of one as it is")
+
+
 class WhatIf(Figures):
     """Predictions for a run, and what they rest on."""
 
@@ -50,3 +61,5 @@ class WhatIf(Figures):
     link: Figure[str] = Field(ABSENT, description="what the link was taken from, in words")
     predictions: list[Prediction] = Field(default_factory=list, description="in the order of asking, or the best found")
     curve: list[BucketSize] = Field(default_factory=list, description="the bucket sizes that a search went through")
+    strategies: list[Strategy] = Field(default_factory=list, description="other ways to share the work, if asked for")
+    too_large: bool = Field(False, description="whether a rank's part does not fit its device however it is sharded")

@@ -48,8 +48,8 @@ class Case(NamedTuple):
 
 
 FAULTY = {
-    "buckets too small": Case("plain", "small-buckets", (("DP101",),), wire="slow"),
-    "buckets too large": Case("trainer", "large-buckets", (("DP101",),), wire="slow"),
+    "buckets too small": Case("plain", "small-buckets", (("DP101",),), "many", "slow"),
+    "buckets too large": Case("trainer", "large-buckets", (("DP101",),), "wide", "slow"),
     "accumulation without no_sync": Case("plain", "no-no-sync", (("DP102",),), wire="slow"),
     "no workers": Case("hf", "no-workers", (("DP501",),), ranks=1),
     "slow transform": Case("fit", "slow-transform", (("DP501",),)),
@@ -58,18 +58,18 @@ FAULTY = {
     "straggler by input": Case("plain", "late-input", (("DP701", "DP501"),)),
     "straggler by more work": Case("trainer", "more-work", (("DP701",),), "transformer"),
     "straggler by slower compute": Case("plain", "slower-compute", (("DP701",),)),
-    "gradients too wide": Case("plain", "wide", (("DP103",),), wire="slow"),
-    "tiny batch": Case("trainer", "tiny-batch", (("DP301",),), wire="slow"),
+    "gradients too wide": Case("plain", "wide-gradients", (("DP103",),), wire="slow"),
+    "tiny batch": Case("trainer", "tiny-batch", (("DP301",),), "shared", "slow"),
     "unused parameters searched": Case("fit", "find-unused", (("DP106",),), "blocks"),
     "unfused optimizer": Case("trainer", "unfused", (("DP603",),), "blocks"),
-    "gathers in each step": Case("hf", "gathers", (("DP105",),), "transformer", wire=""),
+    "gathers in each step": Case("hf", "gathers", (("DP105",),), "transformer"),
     "buffers sent": Case("plain", "buffers", (("DP104",),), wire="fast"),
-    "rank 0 feeds all": Case("plain", "rank-0-feeds", (("DP105",),), wire="slow"),
+    "rank 0 feeds all": Case("plain", "rank-0-feeds", (("DP105",),), "shared", "slow"),
     "garbage": Case("trainer", "gc", (("DP602",),), "transformer"),
     "double precision": Case("plain", "fp64", (("DP402",),)),
     "no sampler": Case("trainer", "no-sampler", (("DP504",),)),
     "placement": Case("mesh", "placement", (("DP203",),), wire="slow", ranks=4),
-    "buckets, storage": Case("plain", "small-buckets+storage", (("DP101",), ("DP501",)), wire="slow"),
+    "storage, gathers": Case("plain", "storage+gathers", (("DP501",), ("DP105",))),
     "no_sync, buffers": Case("plain", "no-no-sync+buffers", (("DP102",), ("DP104",)), wire="fast"),
     "optimizer, garbage": Case("trainer", "unfused+gc", (("DP603",), ("DP602",)), "blocks"),
     "parameters, gathers": Case("trainer", "find-unused+gathers", (("DP106",), ("DP105",)), "blocks"),
@@ -82,7 +82,7 @@ HEALTHY = {
     "plain transformer": Case("plain", model="transformer"),
     "class mlp": Case("trainer"),
     "class conv, one process": Case("trainer", model="conv", ranks=1),
-    "class transformer, 1 Gbit/s": Case("trainer", model="transformer", wire="fast"),
+    "class, 1 Gbit/s": Case("trainer", model="shared", wire="fast"),
     "Trainer mlp": Case("hf"),
     "Trainer transformer": Case("hf", model="transformer"),
     "Lightning mlp": Case("fit"),
@@ -107,9 +107,11 @@ def recorded(place: Path, case: Case, seed: int, links: Path | None) -> Path:
         script = ["sh", "run.sh"]
     else:
         script = [*(("--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()), "train.py"]
-    subprocess.run(
-        [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *words, *script], cwd=place, check=True
-    )
+    words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *words, *script]
+    status = subprocess.run(words, cwd=place, check=False).returncode
+    if status:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise SystemExit(f"{' '.join(words)}\nended with {status}, in {place}")
     if links is not None:
         shutil.copy(links, folder / "links.json")
     return folder

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure.exchange.arrivals import arrivals
+from dptune.measure.exchange.arrivals import Computing, arrivals
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.lag import Lateness, lags
 from dptune.measure.exchange.matching import RankCalls, match
@@ -186,8 +186,35 @@ def test_what_shrank_is_taken_off_what_grew(more_ns, cause, covers):
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
     exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cuda:0", 40, 40.0, {name: float(each) for name, each in more_ns.items()})]
-    found = arrivals(exchanges, late, {0: 5.0, 1: 5.0})[1]
+    found = arrivals(exchanges, late, {rank: Computing(5.0, 100, None, on_cpu=False) for rank in (0, 1)})[1]
     assert (found.known("cause"), found.known("cause_share")) == (cause, covers and pytest.approx(covers))
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "cause"),
+    [
+        (Computing(6.0, 130, 10, on_cpu=False), Computing(5.0, 100, 10, on_cpu=False), "more compute"),
+        # As many operations, 30 % longer: the optimizer's as long as the others', or 25 % longer as well.
+        (Computing(5.0, 130, 11, on_cpu=False), Computing(5.0, 100, 10, on_cpu=False), "more compute"),
+        (Computing(5.0, 130, 125, on_cpu=False), Computing(5.0, 100, 100, on_cpu=False), "slower compute"),
+        (Computing(5.0, 130, None, on_cpu=False), Computing(5.0, 100, 10, on_cpu=False), "slower compute"),
+        (Computing(5.0, 1300, 1, on_cpu=False), Computing(5.0, 1000, 1, on_cpu=False), "slower compute"),  # too little
+    ],
+)
+def test_more_to_compute_or_slower(own, others, cause):
+    calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
+    exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    late = [Lateness(0, 1, "cuda:0", 40, 40.0, {"compute_ns": 40.0})]
+    assert arrivals(exchanges, late, {0: others, 1: own})[1].cause == cause
+
+
+@pytest.mark.parametrize(("on_cpu", "covers"), [(True, 0.9), (False, 0.6)])
+def test_on_a_cpu_what_runs_between_operators_is_slowed_with_them(on_cpu, covers):
+    calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
+    exchanges = match([RankCalls(rank, "cpu", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    late = [Lateness(0, 1, "cpu", 40, 40.0, {"compute_ns": 24.0, "host_idle_ns": 12.0, "input_idle_ns": 4.0})]
+    found = arrivals(exchanges, late, {rank: Computing(5.0, 100, None, on_cpu) for rank in (0, 1)})[1]
+    assert (found.cause, found.cause_share) == ("slower compute", pytest.approx(covers))
 
 
 @settings(deadline=None, max_examples=15)

@@ -23,6 +23,15 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
     assert advice.saves.high_share == pytest.approx(0.16)  # a mean over two ranks, of which rank 0 waits for none
 
 
+def test_a_few_bytes_are_a_note_whatever_they_hold_up(ask, make_measured, make_facts, hand_made):
+    rows = hand_made.exchanges(("broadcast", "forward", 0.2))
+    for buffer_bytes, severity in ((2**16 - 1, "note"), (2**16, "error")):
+        ddp = DdpFacts("Net", broadcast_buffers=True, buffer_bytes=buffer_bytes)
+        sent = hand_made.all_reduce(buffer_bytes, 1, kind="broadcast")
+        (advice,) = ask("DP104", make_measured(overlap=rows, collectives=[sent]), [make_facts(ddp=[ddp])])
+        assert advice.severity == severity
+
+
 @pytest.mark.parametrize(
     ("ddp", "rows"),
     [

@@ -57,3 +57,12 @@ def test_quiet_where_ranks_share_a_model(ask, make_measured, make_facts, hand_ma
     for ranks, said in (([0, 1], 0), ([0, 2], 1)):
         calls = [CallFacts("all_reduce", "train.py:9", ranks, calls=20)]
         assert len(ask("DP105", run, [make_facts(ddp=[ddp], calls=calls, calls_steps=20)])) == said
+
+
+def test_quiet_where_only_a_library_calls_any(ask, make_measured, make_facts, hand_made):
+    run = make_measured(overlap=hand_made.exchanges(*ROWS))
+    theirs = CallFacts("broadcast", "train.py:9", [0, 1], calls=20, library="lightning")
+    own = CallFacts("barrier", "train.py:12", [0, 1], calls=20)
+    assert ask("DP105", run, [make_facts(ddp=[DDP], calls=[theirs], calls_steps=20)]) == []
+    (advice,) = ask("DP105", run, [make_facts(ddp=[DDP], calls=[theirs, own], calls_steps=20)])
+    assert advice.title.endswith("of a step: barrier (train.py:12)")

@@ -54,6 +54,12 @@ def test_quiet(ask, make_measured, figures, steps):
     assert ask("DP701", make_measured(straggler=figures, lags_ms=steps, causes={1: ("host", 0.95)})) == []
 
 
+def test_what_other_collectives_bring_later_is_theirs(ask, make_measured):
+    """It receives what another rank sends first."""
+    told = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("communication", 0.95)})
+    assert ask("DP701", told) == []
+
+
 def test_of_eight_ranks_three_of_four_steps_are_no_chance(ask, make_measured):
     """One of eight is last in 3 or 4 of 4 steps by chance with 8 * (4 * 7 + 1) / 8**4 = 5.7 %."""
     eight = [[0.0] * 4 for _ in range(8)]

@@ -24,6 +24,7 @@ FAULTS = {
     "DP106": "unused-parameters-searched",
     "DP202": "sharded-optimizer",
     "DP203": "rank-placement",
+    "DP204": "sharded-parameters",
     "DP301": "small-batch",
     "DP402": "double-precision",
     "DP403": "scaler-without-need",

@@ -13,6 +13,9 @@ recorded, each with the batch it has), straggler.removed.
 
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 
+--strategies compares other ways to share the work among the same ranks: exchanging less often, sharding the optimizer
+(ZeRO-1) or everything (FSDP, HSDP), by what a rank holds and by the least and the most that a step can take then.
+
 On steps of GPUs, from any trace: host.times, compute.times, syncs.removed, other links, fp16 and bf16.
 
 examples:
@@ -21,6 +24,7 @@ examples:
   dptune whatif dptune-runs/latest --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
   dptune whatif --sweep ddp.bucket_cap_mb=0.5,1,5,25 --format json
   dptune whatif --world-size 4,8,16
+  dptune whatif --strategies
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ def arguments(parser: Parser) -> None:
     )
     change.add_argument("--sweep", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set")
     change.add_argument("--world-size", metavar="N[,N,...]", help="so many ranks: the same as --sweep world_size=N,N")
+    change.add_argument("--strategies", action="store_true", help="other ways to share the work among the ranks")
     parser.add_argument("--links", type=Path, metavar="FILE", help="what `dptune links` measured")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
@@ -63,16 +68,21 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.ink import paint
     from dptune.present.whatif import page
     from dptune.runfile.paths import RUNS
-    from dptune.whatif.predicting import predict, search
+    from dptune.whatif.predicting import compare, predict, search
 
     wanted = _wanted(args)
+    if args.strategies and wanted:
+        raise UsageError("--strategies stands alone", "ask for the changes without it")
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
-    told = predict(found, measured, wanted) if wanted else search(found, measured)
+    if args.strategies:
+        told = compare(found, measured)
+    else:
+        told = predict(found, measured, wanted) if wanted else search(found, measured)
     if args.format == "json":
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(told, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
-    return 0 if told.curve or any(one.known("low_ns") is not None for one in told.predictions) else 1
+    return 0 if told.curve or told.strategies or any(one.known("low_ns") is not None for one in told.predictions) else 1
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:

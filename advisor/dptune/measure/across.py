@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dptune.measure.device.accounts import device_figures, device_timeline
+from dptune.measure.device.phases import Phased, Spent, compute_within, optimizer_ns, phased
 from dptune.measure.device.timeline import Split, Timeline
-from dptune.measure.exchange.arrivals import arrivals
+from dptune.measure.exchange.arrivals import Computing, arrivals
 from dptune.measure.exchange.calls import Collectives
 from dptune.measure.exchange.calls import calls as collective_calls
 from dptune.measure.exchange.clocks import Clock, matched
@@ -35,6 +37,7 @@ class Across:
     spent: list[tuple[RankView, DeviceView, Timeline]]
     devices: dict[int, list[DeviceFigures]]
     arrivals: dict[int, ArrivalFigures]
+    phased: Phased | str
 
 
 def across(run: Run, views: list[RankView]) -> Across:
@@ -64,15 +67,9 @@ def across(run: Run, views: list[RankView]) -> Across:
             devices.setdefault(own.rank, []).append(device_figures(device, spent))
     compared = comparable(exchanges, found)
     late = lateness(compared, found, tracks)
-    return Across(
-        calls,
-        ran,
-        exchanges,
-        found,
-        timelines,
-        devices,
-        arrivals(compared, late, {own.rank: _operations(own) for own in views}),
-    )
+    told = phased([each for each in timelines if each[1].windows])
+    computing = {own.rank: _computing(own, timelines, told) for own in views}
+    return Across(calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), told)
 
 
 def host_of(run: Run, rank: int) -> str | None:
@@ -82,10 +79,16 @@ def host_of(run: Run, rank: int) -> str | None:
     return (facts.host if facts else "") or (trace.host if trace else "") or None
 
 
-def _operations(own: RankView) -> float:
-    """How many operations of compute a step holds, the mean."""
+def _computing(own: RankView, spent: Sequence[Spent], told: Phased | str) -> Computing:
+    """What a rank computes in its steps."""
     counts = [
         int(((device.operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)).sum())
         for device in own.devices
     ]
-    return sum(counts) / max(own.windows, 1)
+    timelines = [each for each in spent if each[0] is own and each[1].windows]
+    return Computing(
+        operations=sum(counts) / max(own.windows, 1),
+        compute_ns=sum(compute_within(timeline.classes["compute_ns"], device) for _, device, timeline in timelines),
+        optimizer_ns=None if isinstance(told, str) else optimizer_ns(own, spent, told),
+        on_cpu=all(device.operations.on_cpu for device in own.devices),
+    )

@@ -122,8 +122,8 @@ LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "h
 LAG_CAUSES: dict[LagCause, str] = {
     "input": "it waits for its data loader",
     "copies": "it copies",
-    "slower compute": "it computes the same, but slower",
-    "more compute": "it computes more than the others",
+    "slower compute": "the same operations take longer there",
+    "more compute": "it has more to compute than the others",
     "gc": "Python collects garbage",
     "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
     "communication": "it takes part in other collectives",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.knobs import KNOBS, written
-from dptune.predicted import WORST_ERROR, Prediction, WhatIf
+from dptune.predicted import WORST_ERROR, Prediction, Strategy, WhatIf
 from dptune.present.advice import change
 from dptune.present.amounts import Hole, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
@@ -18,6 +18,14 @@ _COLUMNS = (
     Column("to"),
     Column("samples"),
     Column("time per sample", right=False),
+)
+_STRATEGIES = (
+    Column("strategy", right=False),
+    Column("state MB"),
+    Column("step ms"),
+    Column("to"),
+    Column("samples"),
+    Column("per sample", right=False),
 )
 _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
 _BAR = 30
@@ -47,6 +55,9 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
     yield BLANK
     if told.curve:
         yield from _searched(told, width)
+        return
+    if told.strategies:
+        yield from _compared(told, width)
         return
     if not told.predictions:
         words = f"The replay is off by more than {percent(WORST_ERROR)}, so the best is not looked for."
@@ -95,6 +106,39 @@ def _searched(told: WhatIf, width: int) -> Iterator[Line]:
         return
     yield from labelled("Best", "Of what leaves what is learned as it is, together:", width)
     yield from _predicted(told, width)
+
+
+def _compared(told: WhatIf, width: int) -> Iterator[Line]:
+    """Other ways to share the work, between bounds."""
+    words = "What each rank holds, and the least and the most that a step can take, by the link as it was measured:"
+    yield from labelled("Strategies", words, width)
+    yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
+    notes = [
+        "State: parameters, gradients and what the optimizer keeps, on each rank; gathered layers come on top. Per "
+        "sample: its time, as a part of what it is now. Exchanging less often makes global batches larger. ZeRO-1 "
+        "shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that within each node."
+    ]
+    if (most := max((one.known("rank_bytes") or 0 for one in told.strategies), default=0)) > 0:
+        notes.append(f"With activations a rank holds {most / 1e9:.3g} GB as it is; they are not sharded.")
+    if told.too_large:
+        notes.append(
+            "Even where all is sharded, a rank's part does not fit: part the layers themselves (tensor or pipeline "
+            "parallel), recompute activations, or take more ranks."
+        )
+    for note in notes:
+        yield from wrapped(note, width)
+
+
+def _strategy(one: Strategy, told: WhatIf) -> list[Cell]:
+    per_sample = [ns / one.samples_times / told.measured_ns for ns in (one.low_ns, one.high_ns)]
+    return [
+        one.name,
+        f"{one.state_bytes / 1e6:.3g}",
+        ns_as_ms(one.low_ns),
+        ns_as_ms(one.high_ns),
+        f"x {one.samples_times}",
+        " to ".join(dict.fromkeys(f"{times:.2f}" for times in per_sample)),
+    ]
 
 
 def _times(one: Prediction, told: WhatIf) -> float:

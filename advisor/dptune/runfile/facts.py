@@ -242,6 +242,7 @@ class CallFacts:
     """A collective that the script calls itself, at one line, among some ranks (by their global numbers).
 
     `host_ns`: time the callers spent in it; `sent_bytes`: max(input, output) of each call, summed; 0 of objects.
+    `library`: the installed package that calls it at that line, none where the script itself does.
     """
 
     function: str
@@ -250,6 +251,7 @@ class CallFacts:
     calls: int = 0
     host_ns: int = 0
     sent_bytes: int = 0
+    library: str = ""
 
 
 @dataclass

@@ -34,6 +34,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.searching import best_sets, curve
+from dptune.whatif.strategies import strategies, too_large
 from dptune.whatif.wire import Link
 
 Model = StepModel | Program
@@ -162,7 +163,7 @@ class Ground:
         other = changed(model, changes)
         return other, step_ns(other) - step_ns(model)
 
-    def _at_best_ns(self) -> float | None:
+    def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
         try:
             saved = self._difference(self.model, {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")})[1]
@@ -172,7 +173,7 @@ class Ground:
 
     def told(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
         """Predictions, with what they rest on."""
-        batch, floor_ns = self.measured.known("samples_per_step"), self._at_best_ns()
+        batch, floor_ns = self.measured.known("samples_per_step"), self.at_best_ns()
         try:
             basis = link_figures(self.measured)
             link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
@@ -243,6 +244,20 @@ def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]])
         none = [Prediction.only(lack.reason, changes=dict(changes)) for changes in wanted]
         return WhatIf.only(lack.reason, dptune=__version__, predictions=none)
     return ground.told([ground.predict(changes) for changes in wanted])
+
+
+def compare(run: Run, measured: Measured) -> WhatIf:
+    """Other ways to share the work among the same ranks."""
+    try:
+        ground = Ground.of(run, measured)
+        basis, floor_ns = link_figures(measured), ground.at_best_ns()
+        if floor_ns is None:
+            raise Missing("how long a step takes without its exchange is not known")
+        link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
+        told = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
+    except Missing as lack:
+        return WhatIf.only(lack.reason, dptune=__version__)
+    return ground.told([]).model_copy(update={"strategies": told, "too_large": too_large(measured, told)})
 
 
 def search(run: Run, measured: Measured) -> WhatIf:

@@ -5,7 +5,8 @@
 Collectives that are launched outside of backward passes and that nothing hides, as a share of the step:
 `all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches. What wrappers exchange there
 is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers. Where dptune recorded the
-run, the functions that the script calls are named with their lines.
+run, the functions that the script calls are named with their lines; it is quiet where only a library that trains for it
+calls any, for its user cannot change those.
 
 ## Why it costs time
 
@@ -72,8 +73,11 @@ def check(run: RunView) -> Iterator[Advice]:
     # Pickling objects and reading results back come on top of the collectives themselves.
     most = run.unstretched(share + run.measured.account.other_idle_ns / window_ns)
     called = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    if called and all(one.library for one in called):
+        return
     if any(one.ranks != ddp.ranks for one in called for ddp in facts.ddp if ddp.ranks):
         return  # ranks that share a model, or a sequence, exchange activations: the step needs them
+    called = [one for one in called if not one.library]
     called.sort(key=lambda one: -one.host_ns)
     kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
     names = [f"{one.function} ({one.where})" if one.where else one.function for one in called[:3]] or kinds

@@ -20,11 +20,14 @@ That goes by the cause:
 
 - *input*: its loader is slower. Its storage, its share of the cores, its samples.
 - *copies*, *host*: something runs there that runs on no other rank: logging, checkpoints, evaluation "on rank 0".
-- *more compute*: its samples are longer or its part of the model is larger. Sort them into batches by length, or part
-  the model evenly.
-- *slower compute*: the same work takes longer. Other processes on its host, fewer threads, a device that is hot or
-  clocked lower, a slower card.
+- *more compute*: it runs more operations, or takes longer for them and not for those of its optimizer: its samples are
+  longer, or its part of the model is larger. Sort samples into batches by length, or part the model evenly.
+- *slower compute*: the same operations take longer, the optimizer's too. Other processes on its host, fewer threads, a
+  device that is hot or clocked lower, a slower card.
 - *gc*: it collects garbage at another moment than the others. See `garbage-collection`.
+
+Where it is late because other collectives reach it later (it receives, and another one sends), nothing is said: those
+have rules of their own.
 
 The step saves at most what it is late, or what the others wait for it with nothing else to do, whichever is more.
 
@@ -105,6 +108,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
     cause, covered = _cause(run, arrivals[late.rank])
+    if cause == "communication":
+        return
     if cause == "input" and (run.measured.input.known("wait_share") or 0.0) >= run.limit(INPUT_SHARE):
         return  # most ranks wait for their loaders, this one longest
     yield Advice(

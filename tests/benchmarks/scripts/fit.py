@@ -16,6 +16,9 @@ class Learner(lightning.LightningModule):
     def training_step(self, batch, index):
         return parts.objective(self.network(parts.before_forward(batch)))
 
+    def train_dataloader(self):
+        return parts.loader()
+
     def configure_optimizers(self):
         return parts.optimizer(self.parameters())
 
@@ -33,7 +36,7 @@ def main():
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Learner(), parts.loader())
+    trainer.fit(Learner())
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()

@@ -36,9 +36,11 @@ def main():
     dist.init_process_group("gloo")
     sharing, repeating = (FAR, NEAR) if parts.has("placement") else (NEAR, FAR)
     model = Split(64, 3, groups_of(sharing))
-    model = DistributedDataParallel(model, process_group=groups_of(repeating))
+    replica = groups_of(repeating)
+    model = DistributedDataParallel(model, process_group=replica)
     optimizer = parts.optimizer(model.parameters())
-    rows = torch.randn(int(600 + 600 * parts.BADLY), 64)
+    own = torch.Generator().manual_seed(dist.get_rank(replica))  # ranks that share a model see the same samples
+    rows = torch.randn(int(600 + 600 * parts.BADLY), 64, generator=own)
     for _ in range(parts.STEPS):
         time.sleep(0.02)  # four ranks have two cores: their compute is not to disturb each other's
         loss = parts.objective(model(rows))

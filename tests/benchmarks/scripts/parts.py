@@ -36,8 +36,6 @@ def begin():
     torch.set_num_threads(1)
     if "gc" in FAULTS:
         KEPT.extend({"word": str(n), "ids": [n]} for n in range(200_000))  # a vocabulary, as objects
-        if has("gc"):
-            gc.set_threshold(200, 2, 2)
     if has("slower-compute"):
         pin()
 
@@ -56,13 +54,15 @@ def pin():
 
 def network():
     if MODEL == "mlp":
-        if "wide" in FAULTS:
-            return layers(WIDTH * 2, 4)
-        if "tiny-batch" in FAULTS:
-            return nn.Sequential(*[nn.Linear(64, 64), nn.ReLU()] * 30, nn.Linear(64, 64))  # shared: few gradients
         return layers(WIDTH, DEPTH)
+    if MODEL == "wide":
+        return layers(512, 4)
+    if MODEL == "many":
+        return nn.Sequential(*[one for _ in range(60) for one in (nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH))])
+    if MODEL == "shared":  # one layer over and over: much to compute, and few gradients
+        return nn.Sequential(*[nn.Linear(64, 64), nn.ReLU()] * 30, nn.Linear(64, 64))
     if MODEL == "blocks":
-        count = {"unfused": 400, "find-unused": 60}.get(next(iter(FAULTS & {"unfused", "find-unused"}), ""), 40)
+        count = 500 if "unfused" in FAULTS else 60
         return nn.Sequential(*[one for _ in range(count) for one in (nn.Linear(16, 16), nn.LayerNorm(16))])
     if MODEL == "conv":
         return nn.Sequential(
@@ -90,17 +90,15 @@ def shape():
         return (3, 16, 16)
     if MODEL == "transformer":
         return (16, 128)
-    if MODEL == "blocks":
-        return (16,)
-    return (64,) if "tiny-batch" in FAULTS else (WIDTH * (2 if "wide" in FAULTS else 1),)
+    return ({"blocks": 16, "wide": 512, "shared": 64}.get(MODEL, WIDTH),)
 
 
 def batch_size():
-    if "tiny-batch" in FAULTS:
-        return int(4 + 8 * BADLY) if has("tiny-batch") else 1024
+    if has("tiny-batch"):
+        return int(4 + 8 * BADLY)
     if FAULTS & {"storage", "no-workers", "slow-transform", "slow-collate", "late-input"}:
         return 128
-    return {"mlp": ROWS, "conv": 48, "transformer": 48, "blocks": 64}[MODEL]
+    return {"mlp": ROWS, "conv": 48, "transformer": 48, "blocks": 64, "many": ROWS, "wide": 2048, "shared": 2048}[MODEL]
 
 
 class Rows(Dataset):
@@ -212,6 +210,12 @@ def before_forward(batch):
     if has("straggler") and RANK == 1:
         time.sleep(0.04 * BADLY)
     return batch
+
+
+def after_step():
+    """What some do to save memory."""
+    if has("gc"):
+        gc.collect()
 
 
 def objective(outputs):

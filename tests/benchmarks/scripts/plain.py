@@ -40,6 +40,7 @@ def main():
                 continue
             optimizer.step()
             optimizer.zero_grad()
+            parts.after_step()
             if parts.has("gathers"):
                 losses = [None] * parts.WORLD
                 dist.all_gather_object(losses, {"loss": loss.item(), "rank": parts.RANK, "epoch": epoch})

@@ -24,6 +24,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
+        parts.after_step()
         self.log(number, loss)
 
     def compute_loss(self, batch):

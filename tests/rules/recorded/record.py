@@ -28,6 +28,7 @@ LOCALLY = (
         "collectives-in-steps",
         "unused-parameters-searched",
         "sharded-optimizer",
+        "sharded-parameters",
         "double-precision",
         "scaler-without-need",
     ),

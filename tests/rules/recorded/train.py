@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,7 @@ FAULTS = (
     "collectives-in-steps",
     "unused-parameters-searched",
     "sharded-optimizer",
+    "sharded-parameters",
     "rank-placement",
     "double-precision",
     "scaler-without-need",
@@ -101,7 +103,7 @@ def build_model():
         return layers(256, 9)
     if args.fault == "small-batch":
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
-    if args.fault == "sharded-optimizer":
+    if args.fault in ("sharded-optimizer", "sharded-parameters"):
         return layers(512, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
         return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
@@ -149,13 +151,21 @@ def main():
         keeps = {"find_unused_parameters": True}
     if args.fault == "rank-placement":
         keeps = {"process_group": pair((0, 1), (2, 3)) if has("rank-placement") else pair((0, 2), (1, 3))}
-    model = DistributedDataParallel(model, **keeps)
+    if has("sharded-parameters"):
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    else:
+        model = DistributedDataParallel(model, **keeps)
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    fused = not has("unfused-optimizer") and not has("sharded-parameters")
     if has("sharded-optimizer"):
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, fused=True)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=not has("unfused-optimizer"))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dptune.capture.injected.places import users_line
+from dptune.capture.injected.places import library, users_line
 from dptune.runfile.facts import CallFacts
 
 FUNCTIONS = (
@@ -36,8 +36,8 @@ class Calls:
     def __init__(self) -> None:
         self._counting = False
         self._inside = threading.local()
-        self._lines: dict[tuple[CodeType, int], str | None] = {}
-        self._found: dict[tuple[str, str | None, tuple[int, ...]], CallFacts] = {}
+        self._lines: dict[tuple[CodeType, int], tuple[str | None, str]] = {}
+        self._found: dict[tuple[str, str | None, str, tuple[int, ...]], CallFacts] = {}
         self.first_step = 0
 
     def install(self) -> None:
@@ -85,11 +85,11 @@ class Calls:
             if at not in self._lines:
                 if len(self._lines) >= _MOST:
                     return
-                self._lines[at] = users_line(caller)
+                self._lines[at] = users_line(caller), library(caller)
             ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-            key = (name, self._lines[at], ranks)
+            key = (name, *self._lines[at], ranks)
             if key not in self._found:
-                self._found[key] = CallFacts(name, self._lines[at], list(ranks))
+                self._found[key] = CallFacts(name, key[1], list(ranks), library=key[2])
             one = self._found[key]
             one.calls += 1
             one.host_ns += spent_ns

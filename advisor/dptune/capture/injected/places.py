@@ -30,9 +30,10 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected.imports import imports
 
+_OURS_OR_TORCHS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_PACKAGES = os.path.join(sysconfig.get_path("purelib"), "")  # noqa: PTH118 - a prefix
 _NOT_THE_USERS = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parent),
+    *_OURS_OR_TORCHS,
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
     "<frozen",
@@ -54,6 +55,14 @@ def users_line(frame: FrameType | None) -> str | None:
             return f"{name.removeprefix(_HERE)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+def library(frame: FrameType | None) -> str:
+    """The installed package whose frame, or the script's own: then "", stands next below those of torch."""
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS_OR_TORCHS):
+        frame = frame.f_back
+    name = frame.f_code.co_filename if frame is not None else ""
+    return Path(name.removeprefix(_PACKAGES)).parts[0].removesuffix(".py") if name.startswith(_PACKAGES) else ""
 
 
 def users_code(code: CodeType | None) -> str | None:

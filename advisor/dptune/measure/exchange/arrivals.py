@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, median
 
 from dptune.measure.exchange.lag import Lateness, lags
@@ -17,6 +18,8 @@ _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
+_AS_SLOW = 0.5  # of how much longer a rank computes: a rank whose optimizer takes less than that longer is not slow
+_WORTH = 0.01  # of the compute, that an optimizer takes at least where it tells anything
 _CAUSES: dict[str, LagCause] = {
     "input_idle_ns": "input",
     "copy_ns": "copies",
@@ -33,14 +36,23 @@ _CAUSES: dict[str, LagCause] = {
 }
 
 
-def arrivals(
-    exchanges: Sequence[Exchange], late: Sequence[Lateness], operations: Mapping[int, float]
-) -> dict[int, ArrivalFigures]:
-    """By rank, from comparable collectives; empty where there is none.
+@dataclass(frozen=True)
+class Computing:
+    """What a rank computes: operations per step, their time, and that of the optimizer's, None where it is not known.
 
-    `operations` is how many operations of compute each rank runs per step: a rank that computes longer either has more
-    of them, or takes longer for each.
+    The optimizer updates as many parameters on each rank, however many samples it has and however long they are.
     """
+
+    operations: float
+    compute_ns: int
+    optimizer_ns: int | None
+    on_cpu: bool
+
+
+def arrivals(
+    exchanges: Sequence[Exchange], late: Sequence[Lateness], computing: Mapping[int, Computing]
+) -> dict[int, ArrivalFigures]:
+    """By rank, from comparable collectives; empty where there is none."""
     took_part: Counter[int] = Counter()
     steps: dict[int, set[int]] = defaultdict(set)
     for exchange in exchanges:
@@ -56,7 +68,8 @@ def arrivals(
             took_part[rank],
             by_rank[rank],
             [StepLag(number=step, lag_ns=by_step.get((step, rank), 0)) for step in sorted(steps[rank])],
-            _compute(rank, operations),
+            _compute(rank, computing),
+            computing[rank].on_cpu,
         )
         for rank in sorted(steps)
     }
@@ -85,14 +98,16 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> Straggle
     )
 
 
-def _figures(collectives: int, late: Sequence[Lateness], steps: list[StepLag], compute: LagCause) -> ArrivalFigures:
+def _figures(
+    collectives: int, late: Sequence[Lateness], steps: list[StepLag], compute: LagCause, on_cpu: bool
+) -> ArrivalFigures:
     more: dict[str, float] = defaultdict(float)
     explained = [one for one in late if one.more_ns]
     for one in explained:
         for name, more_ns in one.more_ns.items():
             more[name] += more_ns
     lag_ns = sum(one.late_ns for one in explained)
-    cause, covers = _cause(more, lag_ns, compute)
+    cause, covers = _cause(more, lag_ns, compute, on_cpu)
     missing = {}
     if cause is None:
         why = "it came late to none" if lag_ns <= 0 else "no one thing covers half of its lag"
@@ -110,15 +125,27 @@ def _figures(collectives: int, late: Sequence[Lateness], steps: list[StepLag], c
     )
 
 
-def _compute(rank: int, operations: Mapping[int, float]) -> LagCause:
-    others = [count for other, count in operations.items() if other != rank]
-    return "more compute" if operations[rank] > (1 + _MORE) * mean(others) else "slower compute"
+def _compute(rank: int, computing: Mapping[int, Computing]) -> LagCause:
+    """More operations, or larger ones, or slower ones: then the optimizer's take longer, too."""
+    own, others = computing[rank], [each for other, each in computing.items() if other != rank]
+    if own.operations > (1 + _MORE) * mean(each.operations for each in others):
+        return "more compute"
+    known = [each.optimizer_ns for each in others if each.optimizer_ns is not None]
+    compute_ns = mean(each.compute_ns for each in others)
+    if own.optimizer_ns is None or len(known) < len(others) or mean(known) < _WORTH * compute_ns or not compute_ns:
+        return "slower compute"
+    longer = own.compute_ns / compute_ns - 1
+    return "more compute" if own.optimizer_ns / mean(known) - 1 < _AS_SLOW * longer else "slower compute"
 
 
-def _cause(more: Mapping[str, float], lag_ns: float, compute: LagCause) -> tuple[LagCause | None, float | None]:
+def _cause(
+    more: Mapping[str, float], lag_ns: float, compute: LagCause, on_cpu: bool
+) -> tuple[LagCause | None, float | None]:
     totals: dict[LagCause, float] = defaultdict(float)
     for name, more_ns in more.items():
         totals[_CAUSES.get(name, compute)] += more_ns
+    if on_cpu and compute == "slower compute" and totals[compute] > totals["host"] > 0:
+        totals[compute] += totals.pop("host")  # what runs between the operators runs on the same cores
     netted = _netted(totals | _netted({cause: totals[cause] for cause in _IDLE}))
     cause = max(netted, key=lambda one: netted[one])
     lag_ns = max(lag_ns, sum(netted.values()))

@@ -1,0 +1,124 @@
+"""Other ways to share a training among the same ranks: what each rank holds then, and between which times a step lies.
+
+Of N ranks, P bytes of parameters and as many of gradients, O of the optimizer's state; T(x) an all-reduce of x bytes
+over the link as it was measured; S the step as it was measured, C the same if exchanging took no time, A what the
+optimizer computes, m the backward passes of a step:
+
+| strategy | a rank holds | a step takes |
+|---|---|---|
+| DDP, as it is | 2 P + O | S |
+| DDP, exchanging once in k such steps | 2 P + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
+| ZeRO-1, the optimizer sharded | 2 P + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) |
+| FSDP, all sharded | (2 P + O) / N, and gathered layers | the longer of C and 3/2 m T(P), to both in turn |
+| HSDP, all sharded in each of several nodes | (2 P + O) / ranks of a node | C to what FSDP takes at most |
+
+An all-gather and a reduce-scatter each move half of what an all-reduce does. The optimizer's state is sent as
+broadcasts in turn at worst: all of it, not half. What activations take comes on top, where the peak of memory tells it.
+
+Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, sections 5
+and 7; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3; for the halves Thakur, Rabenseifner & Gropp, Int. J. High
+Perform. Comput. Appl. 19 (2005).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from dptune.measured import Measured, Missing
+from dptune.predicted import Strategy
+from dptune.runfile.facts import DdpFacts, Facts
+from dptune.whatif.wire import Link
+
+LESS_OFTEN = {2: "DDP, exchanging half as often", 4: "DDP, a quarter as often"}
+FULL_SHARE = 0.9  # of a device's memory, that may be taken
+# Values that an optimizer keeps for each parameter, in its type, at most.
+STATE = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 1}
+
+
+def strategies(
+    facts: Sequence[Facts], measured: Measured, link: Link, step_ns: float, floor_ns: float
+) -> list[Strategy]:
+    """What is known of each. Raises Missing where the run is not one of DistributedDataParallel."""
+    module, optimizer = _replicated(facts)
+    ranks, per_rank = measured.world_size, module.gradient_bytes or 0
+    state = STATE.get(optimizer)
+    if state is None:
+        raise Missing(f"how much {optimizer} keeps for each parameter is not known")
+    own = state * per_rank
+    kept = _activations(measured, 2 * per_rank + own)
+    optimizing_ns = _optimizer_ns(measured)
+    whole_ns, half_ns = link.alone_ns(per_rank), link.alone_ns(per_rank) / 2
+    passes = measured.accumulation.known("backwards_per_step") or 1
+    gathered_ns = 3 * half_ns * passes
+    sharded_ns = floor_ns + gathered_ns + 3 * passes * len(module.bucket_sizes) * link.alpha_ns
+    in_node = _ranks_of_a_node(facts, ranks)
+
+    def one(name: str, holds: float, low_ns: float, high_ns: float, times: int = 1) -> Strategy:
+        return Strategy(
+            name=name,
+            state_bytes=round(holds),
+            rank_bytes=None if kept is None else round(holds + kept),
+            low_ns=round(max(low_ns, 0.0)),
+            high_ns=round(max(high_ns, low_ns, 0.0)),
+            samples_times=times,
+            missing={"rank_bytes": "how much activations take is known of GPUs only"} if kept is None else {},
+        )
+
+    def told() -> Iterator[Strategy]:
+        yield one("DDP, as it is", 2 * per_rank + own, step_ns, step_ns)
+        for count, name in LESS_OFTEN.items():
+            more = (count - 1) * floor_ns
+            yield one(name, 2 * per_rank + own, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count)
+        spared = optimizing_ns * (1 - 1 / ranks)
+        yield one("ZeRO-1", 2 * per_rank + own / ranks, step_ns + half_ns - spared, step_ns + whole_ns)
+        yield one("FSDP", (2 * per_rank + own) / ranks, max(floor_ns, gathered_ns), sharded_ns)
+        if in_node is not None:
+            yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns, sharded_ns)
+
+    return list(told())
+
+
+def too_large(measured: Measured, told: Sequence[Strategy]) -> bool:
+    """Whether a rank's part is too large even where all is sharded over all ranks."""
+    capacity = min((one.known("capacity_bytes") or 0 for one in measured.known("memory") or []), default=0)
+    least = min((one.known("rank_bytes") or 0 for one in told), default=0)
+    return bool(capacity) and least > FULL_SHARE * capacity
+
+
+def _replicated(facts: Sequence[Facts]) -> tuple[DdpFacts, str]:
+    """The module that is replicated and the name of its optimizer."""
+    if not facts or not facts[0].ddp or facts[0].fsdp or facts[0].engine:
+        raise Missing("strategies are compared for a module in DistributedDataParallel that dptune recorded")
+    if not facts[0].optimizers or facts[0].optimizers[0].name == "ZeroRedundancyOptimizer":
+        raise Missing("strategies are compared for an optimizer that is not sharded")
+    module = max(facts[0].ddp, key=lambda one: one.gradient_bytes or 0)
+    if not module.gradient_bytes:
+        raise Missing("how large the gradients are was not recorded")
+    return module, facts[0].optimizers[0].name
+
+
+def _activations(measured: Measured, state_bytes: int) -> float | None:
+    """What the fullest device held beside parameters, gradients and the optimizer's state."""
+    told = [one for one in measured.known("memory") or [] if one.basis == "run"]
+    peaks = [one.known("peak_allocated_bytes") for one in told]
+    most = max((peak for peak in peaks if peak is not None), default=None)
+    return None if most is None else max(0.0, most - state_bytes)
+
+
+def _optimizer_ns(measured: Measured) -> float:
+    """Compute of the optimizer in a step, in time without the profiler; 0 where it is not known."""
+    phases = {one.phase: one.compute_ns for one in measured.known("phases") or []}
+    steps = sum(len(device.steps) for rank in measured.ranks for device in rank.devices)
+    if not steps or "optimizer" not in phases:
+        return 0.0
+    return float(phases["optimizer"] / steps * measured.step.median_ns / measured.traced_step_ns)
+
+
+def _ranks_of_a_node(facts: Sequence[Facts], ranks: int) -> int | None:
+    """How many ranks each of several nodes has; None where there is one, one rank a node, or not all are known."""
+    on = Counter(one.host for one in facts)
+    counts = set(on.values())
+    if len(facts) != ranks or len(on) < 2 or len(counts) > 1 or counts == {1}:
+        return None
+    return counts.pop()

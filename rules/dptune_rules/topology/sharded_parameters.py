@@ -1,0 +1,117 @@
+"""Parameters are sharded though they would fit whole, and gathering them takes a part of the step.
+
+## What it measures
+
+The exposed all-gathers of a step, where modules are sharded by FullyShardedDataParallel or `fully_shard`, and whether
+each rank would have room for all of them: parameters, gradients and the optimizer's state.
+
+## Why it costs time
+
+Each layer's parameters are gathered before its forward pass, thrown away after it, and gathered again before its
+backward pass: a step sends half as much again as with all-reduces of gradients, and forward waits for its share of it.
+
+## What to change
+
+In the order of how much memory it takes:
+
+- `reshard_after_forward=False` of `fully_shard` (`SHARD_GRAD_OP` of FullyShardedDataParallel): gathered layers are kept
+  for the backward pass, so that they are gathered once;
+- a mesh of two dimensions (HYBRID_SHARD): layers are gathered within a node alone;
+- DistributedDataParallel: nothing is gathered.
+
+The step saves at most its exposed all-gathers. On a GPU it is proposed only where there is room for what it takes.
+
+## When to leave it alone
+
+- The memory is needed for a larger batch, which gains more.
+- It was tried for a model that will be larger.
+
+## References
+
+- Zhao et al. 2023, "PyTorch FSDP", section 3.2 on sharding strategies: https://arxiv.org/abs/2304.11277
+- fully_shard, `reshard_after_forward`: https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence, severity_of
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+COPIES = 4  # of the parameters, at most: themselves, gradients and two of Adam's
+FULL_SHARE = 0.9  # of a device's memory, that may be taken then
+ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
+
+RULE = Rule(
+    code="DP204",
+    name="sharded-parameters",
+    family="topology",
+    kind="time",
+    summary="parameters are sharded though they would fit whole, and gathering them takes a part of the step",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose to shard less where gathering holds up steps and there is room."""
+    sharded = [one for one in run.any_facts().fsdp if one.offload is None]
+    if not sharded or run.measured.world_size == 1:
+        return
+    rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
+    share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
+        return
+    less = _less(run, any(one.reshard_after_forward for one in sharded))
+    if less is None:
+        return
+    where = next((one.where for one in sharded if one.where), None)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
+        why="Each layer is gathered before its forward pass and again before its backward pass; with whole parameters "
+        "nothing is.",
+        changes=[],
+        saves=run.bound(0.0, run.unstretched(share), "no more than the exposed all-gathers"),
+        confidence="medium",
+        evidence=[
+            *(
+                Evidence(
+                    label=f"exposed all-gathers ({one.known('phase') or 'some'} phase)",
+                    value=one.exposed_ns / run.measured.account.window_ns,
+                    unit="of a step",
+                )
+                for one in rows
+            ),
+            Evidence(label="sharded units", value=sum(one.units for one in sharded)),
+            *([Evidence(label="sharded at", value=where)] if where else []),
+        ],
+        numerics="same",
+        watch="Each rank then holds more: watch the memory. Checkpoints that are written sharded are read otherwise.",
+        fingerprint=f"{RULE.code}:{where or 'sharded'}",
+    )
+
+
+def _less(run: RunView, reshards: bool) -> str | None:
+    """How much less to shard, by the memory; None where there is no room."""
+    whole = "DistributedDataParallel gathers none"
+    if run.measured.device_kind == "cpu":
+        return whole
+    memory = run.measured.memory
+    if not memory:
+        raise Missing("how full the memory of the GPUs is was not recorded")
+    own = sum(one.parameters for one in run.any_facts().optimizers) * 4  # as floats: of this rank's part
+    more = COPIES * own * (run.measured.world_size - 1)
+    if own and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
+        return whole
+    if reshards and all(one.peak_share <= ROOM_SHARE for one in memory):
+        return "`reshard_after_forward=False` gathers each layer once"
+    return None

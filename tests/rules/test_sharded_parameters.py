@@ -1,0 +1,60 @@
+import pytest
+
+from dptune.measured import MemoryFigures, Missing
+from dptune.runfile.facts import FsdpFacts, OptimizerFacts
+
+ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
+SHARDED = FsdpFacts(2, units=5, where="train.py:9", reshard_after_forward=True)
+
+
+@pytest.fixture
+def told(ask, make_measured, make_facts, hand_made):
+    def say(rows=ROWS, sharded=SHARDED, parameters=1000, peak=None, **more):
+        if peak is not None:
+            one = {"rank": 0, "device": "cuda:0", "capacity_bytes": 100_000, "peak_reserved_bytes": peak}
+            more["memory"] = [hand_made.figures(MemoryFigures, peak_share=peak / 100_000, **one)]
+        run = make_measured(overlap=hand_made.exchanges(*rows), **{"device": "cpu", **more})
+        return ask(
+            "DP204", run, [make_facts(fsdp=[sharded], optimizers=[OptimizerFacts("AdamW", parameters=parameters)])]
+        )
+
+    return say
+
+
+def test_gathering_holds_up_steps(told):
+    (advice,) = told()
+    assert advice.title == (
+        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel gathers none"
+    )
+    assert advice.saves.high_share == pytest.approx(0.1)
+    assert (advice.severity, advice.saves.basis, advice.fingerprint) == ("warning", "bound", "DP204:train.py:9")
+    assert [one.label for one in advice.evidence][:2] == [
+        "exposed all-gathers (forward phase)",
+        "exposed all-gathers (backward phase)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("peak", "parameters", "words"),
+    [
+        (74_000, 1000, "DistributedDataParallel gathers none"),  # 16,000 more for the other of two ranks: 90,000
+        (74_001, 1000, None),
+        (70_000, 2000, "`reshard_after_forward=False` gathers each layer once"),
+        (70_001, 2000, None),
+    ],
+)
+def test_on_a_gpu_there_must_be_room(told, peak, parameters, words):
+    found = told(device="cuda", peak=peak, parameters=parameters)
+    assert [one.title.rpartition(": ")[2] for one in found] == ([words] if words else [])
+
+
+def test_quiet(told):
+    assert told(rows=[("all_gather", "forward", 0.04)]) == []
+    assert told(rows=[("all_gather", "forward", 0.3)], sharded=FsdpFacts(2, offload="CPUOffload")) == []
+    assert told(world=1) == []
+    assert told(device="cuda", peak=70_000, parameters=2000, sharded=FsdpFacts(2, reshard_after_forward=False)) == []
+
+
+def test_memory_that_is_not_known(told):
+    with pytest.raises(Missing, match="memory of the GPUs"):
+        told(device="cuda", memory=[])

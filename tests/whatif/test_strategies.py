@@ -1,0 +1,166 @@
+"""Ways to share a training among ranks: by hand, and as a page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptune.measured import (
+    Account,
+    DeviceFigures,
+    Measured,
+    MemoryFigures,
+    Missing,
+    PhaseFigures,
+    RankFigures,
+    StepAccount,
+)
+from dptune.runfile.facts import DdpFacts, Facts, FsdpFacts, OptimizerFacts
+from dptune.whatif.strategies import strategies, too_large
+from dptune.whatif.wire import Link
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+MS = 1_000_000
+STEP, FLOOR, OPTIMIZER = 100 * MS, 60 * MS, 10 * MS
+SIZE = 8_000_000  # of the gradients
+LINK = Link(alpha_ns=2 * MS, bytes_per_ns=0.2)  # 42 ms for all of them
+WHOLE, HALF = 42 * MS, 21 * MS
+
+
+def known(kind: type[Any], /, **values: Any) -> Any:
+    """A record in which everything that is not named is missing."""
+    names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
+    return kind(**values, missing=dict.fromkeys(names - values.keys(), "not measured"))
+
+
+def measured(ranks: int = 4, passes: int | None = None, **more: Any) -> Measured:
+    """Steps of 100 ms that took 200 ms when they were traced; 20 of those are the optimizer's."""
+    one = Account(**{**dict.fromkeys(Account.model_fields, 0), "window_ns": 2 * STEP, "compute_ns": 2 * STEP})
+    device = DeviceFigures(
+        device="cuda:0",
+        steps=[StepAccount(number=0, start_ns=0, account=one)],
+        whole=one,
+        device_operations=1,
+        kernels=1,
+    )
+    rest = dict.fromkeys(("communication_ns", "hidden_communication_ns", "exposed_communication_ns", "host_ns"), 0)
+    spent = known(PhaseFigures, phase="optimizer", compute_ns=2 * OPTIMIZER, **rest)
+    from dptune.measured import InputFigures, MatmulFigures, StepTime
+    from dptune.measured.steps import AccumulationFigures
+
+    return known(
+        Measured,
+        world_size=ranks,
+        account=one,
+        phases=[spent],
+        ranks=[known(RankFigures, rank=0, source="0.json", events=1, devices=[device])],
+        step=known(StepTime, basis="unprofiled", median_ns=STEP),
+        input=known(InputFigures),
+        accumulation=known(AccumulationFigures, **({} if passes is None else {"backwards_per_step": passes})),
+        matmul=known(MatmulFigures),
+        **more,
+    )
+
+
+def facts(hosts: str = "aaaa", optimizer: str = "AdamW", **more: Any) -> list[Facts]:
+    ddp = [DdpFacts("Net", gradient_bytes=SIZE, bucket_sizes=[SIZE // 2, SIZE // 2])]
+    return [
+        Facts(rank, host=host, **{"ddp": ddp, "optimizers": [OptimizerFacts(optimizer)], **more})
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def told(run: Measured | None = None, own: list[Facts] | None = None) -> dict[str, tuple[int, int, int, int]]:
+    found = strategies(own or facts(), run or measured(), LINK, STEP, FLOOR)
+    return {one.name: (one.state_bytes, one.low_ns, one.high_ns, one.samples_times) for one in found}
+
+
+def test_each_by_hand():
+    """Of four ranks; the state of Adam is twice as large as the parameters."""
+    assert told() == {
+        "DDP, as it is": (4 * SIZE, STEP, STEP, 1),
+        "DDP, exchanging half as often": (4 * SIZE, STEP + FLOOR - OPTIMIZER, STEP + FLOOR, 2),
+        "DDP, a quarter as often": (4 * SIZE, STEP + 3 * (FLOOR - OPTIMIZER), STEP + 3 * FLOOR, 4),
+        "ZeRO-1": (2 * SIZE + SIZE // 2, STEP + HALF - OPTIMIZER * 3 // 4, STEP + WHOLE, 1),
+        # Three halves of an all-reduce are 63 ms, more than what is computed; two buckets, 2 ms each time.
+        "FSDP": (SIZE, 63 * MS, FLOOR + 63 * MS + 12 * MS, 1),
+    }
+
+
+def test_layers_are_gathered_in_each_backward_pass():
+    """Three halves of an all-reduce and three times two latencies, in each of four."""
+    assert told(measured(passes=4))["FSDP"][1:3] == (4 * 63 * MS, FLOOR + 4 * (63 + 12) * MS)
+
+
+def test_two_nodes_of_two_ranks_can_shard_within_each():
+    own = told(own=facts("aabb"))
+    assert own["HSDP"] == (2 * SIZE, FLOOR, own["FSDP"][2], 1)
+    for hosts in ("abcd", "aaab", "aab"):
+        assert "HSDP" not in told(own=facts(hosts))
+
+
+@pytest.mark.parametrize(("optimizer", "times"), [("SGD", 3), ("AdamW", 4)])
+def test_what_the_optimizer_keeps(optimizer, times):
+    assert told(own=facts(optimizer=optimizer))["DDP, as it is"][0] == times * SIZE
+
+
+def test_activations_of_a_gpu_come_on_top_and_may_be_too_much():
+    memory = known(
+        MemoryFigures, rank=0, device="cuda:0", basis="run", capacity_bytes=10 * SIZE, peak_allocated_bytes=12 * SIZE
+    )
+    run = measured(memory=[memory])
+    found = strategies(facts(), run, LINK, STEP, FLOOR)
+    assert [one.rank_bytes - one.state_bytes for one in found] == [8 * SIZE] * 5
+    assert not too_large(run, found)  # 9 of 10
+    tight = measured(memory=[memory.model_copy(update={"capacity_bytes": 9 * SIZE})])
+    assert too_large(tight, found)
+    without = strategies(facts(), measured(), LINK, STEP, FLOOR)
+    assert without[0].known("rank_bytes") is None
+    assert not too_large(measured(), without)
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ([], "that dptune recorded"),
+        (facts(ddp=[]), "for a module in DistributedDataParallel"),
+        (facts(fsdp=[FsdpFacts(2)]), "for a module in DistributedDataParallel"),
+        (facts(engine="deepspeed"), "for a module in DistributedDataParallel"),
+        (facts(optimizer="ZeroRedundancyOptimizer"), "an optimizer that is not sharded"),
+        (facts(optimizers=[]), "an optimizer that is not sharded"),
+        (facts(ddp=[DdpFacts("Net")]), "how large the gradients are"),
+        (facts(optimizer="Muon"), "how much Muon keeps for each parameter is not known"),
+    ],
+)
+def test_where_there_is_nothing_to_compare(own, why):
+    with pytest.raises(Missing, match=why):
+        strategies(own, measured(), LINK, STEP, FLOOR)
+
+
+def whatif(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dptune", "whatif", "--no-cache", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "120", "PATH": ""})
+
+
+def test_a_recording_with_its_link_is_compared():
+    sample = str(SAMPLES / "accumulation_without_no_sync")
+    done = whatif(sample, "--strategies")
+    assert done.returncode == 0, done.stderr
+    assert "Strategies" in done.stdout
+    for name in ("DDP, as it is", "a quarter as often", "ZeRO-1", "FSDP"):
+        assert name in done.stdout
+    own = json.loads(whatif(sample, "--strategies", "--format", "json").stdout)
+    first = own["strategies"][0]
+    assert first["low_ns"] == first["high_ns"] == own["measured_ns"]
+    assert all(one["low_ns"] <= one["high_ns"] for one in own["strategies"])
+
+
+def test_what_cannot_be_compared_is_said():
+    done = whatif(str(SAMPLES / "starved_loader"), "--strategies", "--set", "ddp.no_sync=true")
+    assert done.returncode == 2
+    assert "--strategies stands alone" in done.stderr
