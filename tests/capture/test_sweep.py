@@ -74,7 +74,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         "--sizes",
         "4k,256m",
         "--repeats",
-        "1000",
+        "100",
         "--seconds",
         "300",
         "--kinds",

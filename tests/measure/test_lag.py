@@ -186,19 +186,26 @@ def test_what_shrank_is_taken_off_what_grew(more_ns, cause, covers):
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
     exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cuda:0", 40, 40.0, {name: float(each) for name, each in more_ns.items()})]
-    found = arrivals(exchanges, late, {rank: Computing(5.0, 100, None, on_cpu=False) for rank in (0, 1)})[1]
+    found = arrivals(exchanges, late, dict.fromkeys((0, 1), computing()))[1]
     assert (found.known("cause"), found.known("cause_share")) == (cause, covers and pytest.approx(covers))
+
+
+def computing(operations=5.0, compute_ns=100, usual_ns=80, optimizer_ns=10, on_cpu=False):
+    return Computing(operations, compute_ns, usual_ns, optimizer_ns, on_cpu)
 
 
 @pytest.mark.parametrize(
     ("own", "others", "cause"),
     [
-        (Computing(6.0, 130, 10, on_cpu=False), Computing(5.0, 100, 10, on_cpu=False), "more compute"),
-        # As many operations, 30 % longer: the optimizer's as long as the others', or 25 % longer as well.
-        (Computing(5.0, 130, 11, on_cpu=False), Computing(5.0, 100, 10, on_cpu=False), "more compute"),
-        (Computing(5.0, 130, 125, on_cpu=False), Computing(5.0, 100, 100, on_cpu=False), "slower compute"),
-        (Computing(5.0, 130, None, on_cpu=False), Computing(5.0, 100, 10, on_cpu=False), "slower compute"),
-        (Computing(5.0, 1300, 1, on_cpu=False), Computing(5.0, 1000, 1, on_cpu=False), "slower compute"),  # too little
+        (computing(6.0), computing(), "more compute"),
+        # As many operations take 40 % longer: all of them do, and the optimizer's do not,
+        (computing(5.0, 140, 104, 11), computing(), "more compute"),
+        (computing(5.0, 140, 96, 11), computing(), "more compute"),
+        (computing(5.0, 140, 95, 11), computing(), "slower compute"),  # ... only some: it is interrupted,
+        (computing(5.0, 140, 104, 12), computing(), "slower compute"),  # ... the optimizer's, too.
+        (computing(5.0, 140, 104, None), computing(), "slower compute"),
+        (computing(5.0, 140, 104, 0), computing(), "slower compute"),
+        (computing(5.0, 140, 104, 11), computing(optimizer_ns=None), "slower compute"),
     ],
 )
 def test_more_to_compute_or_slower(own, others, cause):
@@ -213,7 +220,7 @@ def test_on_a_cpu_what_runs_between_operators_is_slowed_with_them(on_cpu, covers
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
     exchanges = match([RankCalls(rank, "cpu", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cpu", 40, 40.0, {"compute_ns": 24.0, "host_idle_ns": 12.0, "input_idle_ns": 4.0})]
-    found = arrivals(exchanges, late, {rank: Computing(5.0, 100, None, on_cpu) for rank in (0, 1)})[1]
+    found = arrivals(exchanges, late, dict.fromkeys((0, 1), computing(on_cpu=on_cpu)))[1]
     assert (found.cause, found.cause_share) == ("slower compute", pytest.approx(covers))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dptune.measure.device.accounts import device_figures, device_timeline
-from dptune.measure.device.phases import Phased, Spent, compute_within, optimizer_ns, phased
+from dptune.measure.device.phases import OPTIMIZER, Phased, Spent, bounds, phased
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.exchange.arrivals import Computing, arrivals
 from dptune.measure.exchange.calls import Collectives
@@ -16,6 +18,7 @@ from dptune.measure.exchange.collectives import heard
 from dptune.measure.exchange.lag import Track, comparable, lateness
 from dptune.measure.exchange.matching import Exchange, RankCalls
 from dptune.measure.exchange.waiting import splits
+from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import ArrivalFigures, DeviceFigures
@@ -67,8 +70,9 @@ def across(run: Run, views: list[RankView]) -> Across:
             devices.setdefault(own.rank, []).append(device_figures(device, spent))
     compared = comparable(exchanges, found)
     late = lateness(compared, found, tracks)
-    told = phased([each for each in timelines if each[1].windows])
-    computing = {own.rank: _computing(own, timelines, told) for own in views}
+    windowed = [each for each in timelines if each[1].windows]
+    told = phased(windowed)
+    computing = {own.rank: _computing(own, windowed, told) for own in views}
     return Across(calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), told)
 
 
@@ -81,14 +85,28 @@ def host_of(run: Run, rank: int) -> str | None:
 
 def _computing(own: RankView, spent: Sequence[Spent], told: Phased | str) -> Computing:
     """What a rank computes in its steps."""
-    counts = [
-        int(((device.operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)).sum())
-        for device in own.devices
-    ]
-    timelines = [each for each in spent if each[0] is own and each[1].windows]
+    count, usual_ns, optimizer_ns, compute_ns = 0, 0.0, 0.0, 0
+    for at, (view, device, timeline) in enumerate(spent):
+        if view is own:
+            inside = (device.operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)
+            updating = inside & (told.operations[at] == OPTIMIZER) if not isinstance(told, str) else ~inside & inside
+            count += int(inside.sum())
+            compute_ns += int(timeline.classes["compute_ns"].lengths(*bounds(device.windows)).sum())
+            usual_ns += _usual_ns(own, device.operations.rows[inside & ~updating])
+            optimizer_ns += _usual_ns(own, device.operations.rows[updating])
     return Computing(
-        operations=sum(counts) / max(own.windows, 1),
-        compute_ns=sum(compute_within(timeline.classes["compute_ns"], device) for _, device, timeline in timelines),
-        optimizer_ns=None if isinstance(told, str) else optimizer_ns(own, spent, told),
+        operations=count / max(own.windows, 1),
+        compute_ns=compute_ns,
+        usual_ns=usual_ns,
+        optimizer_ns=None if isinstance(told, str) else optimizer_ns,
         on_cpu=all(device.operations.on_cpu for device in own.devices),
     )
+
+
+def _usual_ns(own: RankView, rows: Ints) -> float:
+    """As many times the quick operations of each name (the quartile) as there are."""
+    columns = own.columns
+    names, durations = columns.name_id[rows], columns.dur_ns[rows]
+    order = np.lexsort((durations, names))
+    _, first, count = np.unique(names[order], return_index=True, return_counts=True)
+    return float((durations[order][first + (count - 1) // 4] * count).sum())

@@ -159,21 +159,6 @@ def phases(spent: Sequence[Spent], told: Phased) -> list[PhaseFigures]:
     ]
 
 
-def optimizer_ns(view: RankView, spent: Sequence[Spent], told: Phased) -> int:
-    """Compute of the optimizer in the steps of a rank, of all its devices. `spent` are those that `told` is of."""
-    found = 0
-    windowed = [each for each in spent if each[1].windows]
-    for (own, device, timeline), phase in zip(windowed, told.operations, strict=True):
-        if own is view:
-            found += compute_within(_compute(own, device, timeline, phase)[OPTIMIZER], device)
-    return found
-
-
-def compute_within(computing: Intervals, device: DeviceView) -> int:
-    """How much of some compute lies in the steps of a device, in nanoseconds."""
-    return int(computing.lengths(*bounds(device.windows)).sum())
-
-
 def bounds(steps: Sequence[Step]) -> tuple[Ints, Ints]:
     """Starts and ends of steps or windows, int64 nanoseconds."""
     return (

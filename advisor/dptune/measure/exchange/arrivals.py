@@ -18,8 +18,7 @@ _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
-_AS_SLOW = 0.5  # of how much longer a rank computes: a rank whose optimizer takes less than that longer is not slow
-_WORTH = 0.01  # of the compute, that an optimizer takes at least where it tells anything
+_AS_MUCH = 0.5  # of how much longer a rank computes, that is as much longer; less is not
 _CAUSES: dict[str, LagCause] = {
     "input_idle_ns": "input",
     "copy_ns": "copies",
@@ -38,14 +37,17 @@ _CAUSES: dict[str, LagCause] = {
 
 @dataclass(frozen=True)
 class Computing:
-    """What a rank computes: operations per step, their time, and that of the optimizer's, None where it is not known.
+    """What a rank computes in its steps: how many operations in each, and for how long.
 
-    The optimizer updates as many parameters on each rank, however many samples it has and however long they are.
+    `usual_ns` is what those outside of the optimizer would take without interruption: of each name as many times its
+    quick ones (the quartile) as there are. `optimizer_ns` is the same of the optimizer's, which are as many and as
+    large on each rank, whatever samples it has; None where they are not known.
     """
 
     operations: float
-    compute_ns: int
-    optimizer_ns: int | None
+    compute_ns: float
+    usual_ns: float
+    optimizer_ns: float | None
     on_cpu: bool
 
 
@@ -126,16 +128,22 @@ def _figures(
 
 
 def _compute(rank: int, computing: Mapping[int, Computing]) -> LagCause:
-    """More operations, or larger ones, or slower ones: then the optimizer's take longer, too."""
+    """More operations, or larger ones: all of those take longer, and the optimizer's do not. Else slower ones."""
     own, others = computing[rank], [each for other, each in computing.items() if other != rank]
     if own.operations > (1 + _MORE) * mean(each.operations for each in others):
         return "more compute"
-    known = [each.optimizer_ns for each in others if each.optimizer_ns is not None]
-    compute_ns = mean(each.compute_ns for each in others)
-    if own.optimizer_ns is None or len(known) < len(others) or mean(known) < _WORTH * compute_ns or not compute_ns:
+    known = [each.optimizer_ns for each in others if each.optimizer_ns]
+    if not own.optimizer_ns or len(known) < len(others):
         return "slower compute"
-    longer = own.compute_ns / compute_ns - 1
-    return "more compute" if own.optimizer_ns / mean(known) - 1 < _AS_SLOW * longer else "slower compute"
+    longer = _times(own.compute_ns, [each.compute_ns for each in others]) - 1
+    larger = _times(own.usual_ns, [each.usual_ns for each in others]) - 1
+    slower = _times(own.optimizer_ns, known) - 1
+    return "more compute" if larger >= _AS_MUCH * longer > slower else "slower compute"
+
+
+def _times(own: float, others: Sequence[float]) -> float:
+    """How many times the mean of the others."""
+    return own / mean(others) if any(others) else 1.0
 
 
 def _cause(
