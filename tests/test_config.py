@@ -88,7 +88,7 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
     ("text", "message", "hint"),
     [
         ('[tool.dptune]\nselct = ["DP1"]', "there is no key 'selct'", "did you mean 'select'?"),
-        ("[tool.dptune]\nzzz = 1", "there is no key 'zzz'", "there is: ignore, preview, rules, select"),
+        ("[tool.dptune]\nzzz = 1", "there is no key 'zzz'", "there is: budget, ignore, preview, rules, select"),
         ('[tool.dptune]\nselect = "DP1"', "`select`", "'DP1'"),
         ("[tool.dptune]\npreview = 'perhaps'", "`preview`", "'perhaps'"),
         ('[tool.dptune.rules.DP101]\nworth_share = "much"', "`rules.DP101.worth_share`", "'much'"),

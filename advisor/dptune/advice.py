@@ -164,6 +164,13 @@ class RunSummary(Model):
     torch: str | None = None
     rank_basis: str = Field("", description="where the rank numbers come from")
 
+    @property
+    def subject(self) -> str:
+        """Where the run lies, and the command that was recorded."""
+        first = self.sources[0] if self.sources else "nothing was read"
+        more = f" and {len(self.sources) - 1} more" if len(self.sources) > 1 else ""
+        return f"{first}{more}" + (f" ({self.command})" if self.command else "")
+
 
 class Together(Model):
     """What several pieces of advice save together, predicted as one set of changes."""

@@ -21,7 +21,7 @@ from dptune.errors import DptuneError, UsageError
 VERBS = {
     "profile": ("dptune.commands.profile", "Record a few steps of an unmodified training script."),
     "report": ("dptune.commands.report", "Say where the step's time goes and what to change."),
-    "check": ("dptune.commands.check", "Fail when a run has advice of a given severity: for CI."),
+    "check": ("dptune.commands.check", "Fail when a run is not as it should be: for CI."),
     "compare": ("dptune.commands.compare", "Say what changed between two runs, or two sets of runs, and why."),
     "whatif": ("dptune.commands.whatif", "Predict the step with some changes, from a recording alone."),
     "verify": (

@@ -8,6 +8,10 @@
     [tool.dptune.rules.DP501]
     warning_share = 0.10
 
+    [tool.dptune.budget]             # what `dptune check` fails for
+    step_ms = 120
+    peak_memory_gb = 70
+
 In dptune.toml the same keys stand at the top, without `tool.dptune`. Whether the run can be judged at all is not a
 rule: it cannot be ignored.
 """
@@ -38,6 +42,7 @@ class Settings(BaseModel):
     ignore: Codes = ()
     preview: bool = False
     rules: dict[str, dict[str, Limit]] = Field(default_factory=dict, description="code -> threshold -> value")
+    budget: dict[str, Limit] = Field(default_factory=dict, description="figure -> the most that it may be")
     _source: str = PrivateAttr("the configuration")
 
     def runs(self, rule: Rule) -> bool:
@@ -56,6 +61,13 @@ class Settings(BaseModel):
     def limits(self, rule: Rule) -> dict[str, float]:
         """The thresholds of this rule that the user set."""
         return dict(self.rules.get(rule.code, {}))
+
+    def check_budgets(self, known: Iterable[str]) -> None:
+        """Raise UsageError for a budget of what is no such figure, naming the nearest one."""
+        names = list(known)
+        for name in self.budget:
+            if name not in names:
+                raise _unknown(f"`budget` in {self._source}", "budget", name, names)
 
     def check_against(self, rules: Iterable[Rule]) -> None:
         """Raise UsageError for a code or threshold that no installed rule has, naming the nearest one."""
@@ -125,8 +137,10 @@ def _expected(loc: Sequence[int | str]) -> str:
         return 'a list of rule codes, such as ["DP1", "DP501"]'
     if loc[0] == "preview":
         return "true or false"
-    if len(loc) > 2:
+    if len(loc) > 2 or (len(loc) == 2 and loc[0] == "budget"):
         return "a number, 0 or above"
+    if loc[0] == "budget":
+        return "a table of figures and their limits, such as step_ms = 120"
     return "a table of thresholds and their numbers" if len(loc) == 2 else "a table of rules, such as rules.DP501"
 
 

@@ -25,7 +25,7 @@ def advice(severity: Severity) -> Advice:
         confidence="high",
         evidence=[],
         numerics="same",
-        fingerprint="DP102:ddp",
+        fingerprint=f"DP102:ddp:{severity}",
     )
 
 
@@ -139,7 +139,7 @@ def test_json_says_the_outcome_and_what_tripped_it(judged, capsys) -> None:  # t
     assert main(["check", "x", "--format", "json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["outcome"], said["fail_on"]) == ("failed", "warning")
-    assert [one["fingerprint"] for one in said["tripped"]] == ["DP102:ddp"]
+    assert [one["fingerprint"] for one in said["tripped"]] == ["DP102:ddp:error"]
     assert said["trust"]["level"] == "sound"
 
 
@@ -147,3 +147,93 @@ def test_what_cannot_be_read_ends_with_2(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "x.json").write_text("not a trace", encoding="utf-8")
     assert main(["check", str(tmp_path / "x.json")]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    judged(report("error"))
+    words = ["--output", f"junit={tmp_path / 'a.xml'}", "--output", f"markdown={tmp_path / 'a.md'}"]
+    assert main(["check", "x", *words, "--output", "github=-"]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("::error title=dptune check::FAILED")
+    assert "dptune: wrote" in said.err
+    assert (tmp_path / "a.xml").read_text().startswith("<?xml")
+    assert (tmp_path / "a.md").read_text().startswith("## dptune: FAILED")
+    assert main(["check", "x", *words]) == 1
+    assert capsys.readouterr().out.startswith("FAILED")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--output", "html=x"], "--output html=x is no FORMAT=FILE"),
+        (["--output", "junit"], "--output junit is no FORMAT=FILE"),
+        (["--output", "junit=/no/such/folder/x"], "cannot write to /no/such/folder/x"),
+        (["--format", "json", "--output", "text=-"], "both go to stdout"),
+        (["--max-regression", "5%"], "--max-regression needs something to compare with"),
+        (["--update-accepted"], "--update-accepted needs a file"),
+        (["--accept", "/no/such/file"], "cannot read /no/such/file"),
+        (["--script", "train.py"], "--script runs two commits or folders"),
+        (["--script", "train.py", "--baseline", "a", "b"], "--script takes one command"),
+        (["--baseline", "x"], "x is named on both sides"),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence(words, said, judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report())
+    assert main(["check", "x", *words]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert said in told
+    assert told.count("dptune: error:") == 1
+
+
+@pytest.mark.parametrize("share", ["5", "time_per_sample=0.05", "5%", "step_time=5 %"])
+def test_how_much_longer_it_may_take(share: str) -> None:
+    from dptune.commands.check import _share
+
+    assert _share(share) in (0.05, 5.0)
+
+
+def test_a_share_that_is_none_is_refused(judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report())
+    assert main(["check", "x", "--baseline", "y", "--max-regression", "latency=5%"]) == 2
+    assert "must be like time_per_sample=5%" in capsys.readouterr().err
+
+
+def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    judged(report("error", "warning", "note"))
+    file = tmp_path / "accepted.json"
+    assert main(["check", "x", "--accept", str(file), "--update-accepted"]) == 0
+    assert "accepted 2 more, 2 in all" in capsys.readouterr().err
+    held = json.loads(file.read_text())
+    assert {one["fingerprint"] for one in held["accepted"]} == {"DP102:ddp:error", "DP102:ddp:warning"}
+    held["accepted"][0]["why"] = "a toy"
+    file.write_text(json.dumps(held))
+    assert main(["check", "x", "--accept", str(file)]) == 0
+    assert "passed over, for it is accepted: error: DP102 no-sync" in " ".join(capsys.readouterr().out.split())
+    assert main(["check", "x", "--accept", str(file), "--fail-on", "note"]) == 1
+    assert main(["check", "x", "--accept", str(file), "--fail-on", "note", "--update-accepted"]) == 0
+    again = json.loads(file.read_text())
+    assert len(again["accepted"]) == 3
+    assert "a toy" in [one["why"] for one in again["accepted"]]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"accepted": [1]}', '{"accepted": [{}]}', "[" * 100_000, "\x00"])
+def test_a_file_of_something_else_is_refused(judged, capsys, tmp_path: Path, text: str) -> None:  # type: ignore[no-untyped-def]
+    judged(report())
+    (tmp_path / "accepted.json").write_text(text)
+    assert main(["check", "x", "--accept", str(tmp_path / "accepted.json")]) == 2
+    assert "is no file of accepted advice" in capsys.readouterr().err
+
+
+def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    judged(report())
+    monkeypatch.chdir(tmp_path)
+    for limit, status in ((10, 0), (9.9, 1)):
+        (tmp_path / "dptune.toml").write_text(f"[budget]\nstep_ms = {limit}\n")
+        assert main(["check", "x"]) == status
+        assert "step_ms, step time in ms: 10.0, at most" in capsys.readouterr().out
+    (tmp_path / "dptune.toml").write_text("[budget]\nstep_msec = 1\n")
+    assert main(["check", "x"]) == 2
+    assert "did you mean 'step_ms'?" in capsys.readouterr().err
+    (tmp_path / "dptune.toml").write_text('[budget]\nstep_ms = "fast"\n')
+    assert main(["check", "x"]) == 2
+    assert "must be a number, 0 or above" in capsys.readouterr().err

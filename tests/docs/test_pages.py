@@ -1,8 +1,10 @@
 """The documentation says what the code does: generated pages are complete, and the example rule works."""
 
+import importlib
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +168,18 @@ def test_help_is_what_the_command_prints(generated: ModuleType) -> None:
 def test_placeholders_are_replaced(generated: ModuleType) -> None:
     assert "ddp.bucket_cap_mb" in generated.on_page_markdown("before\n\n<!-- dptune: knobs -->\n")
     assert "mkdocs" not in sys.modules, "the pages are written without mkdocs, so that these tests need none"
+
+
+@pytest.mark.parametrize("page", ["ci.md", "workflows/training-speed.yml"])
+def test_commands_for_ci_are_such_that_dptune_takes_them(page: str) -> None:
+    from dptune.cli import VERBS
+    from dptune.commands.parsing import Parser
+
+    lines = re.findall(r"^(?:\$|\s*run:) dptune (.*)$", (DOCS / page).read_text("utf-8"), re.M)
+    assert len(lines) >= 3
+    for line in lines:
+        verb, *words = shlex.split(line)
+        module = importlib.import_module(VERBS[verb][0])
+        parser = Parser.of_verb(verb, module.__doc__ or "")
+        module.arguments(parser)
+        parser.parse_args(words)  # raises where an option or a value is none

@@ -1,75 +1,252 @@
-"""Fail when a run has advice of a given severity: for CI.
+"""Fail when a run is not as it should be: for CI.
 
-The exit status is 0 when nothing is that severe, 1 when something is, and 2 when the run cannot be judged or read:
-a run that cannot be judged never passes.
+Three things can trip the gate: advice of a given severity, a budget of [tool.dptune.budget] that is broken, and being
+slower than a baseline. A severity is what a problem costs: an error costs at least 15 % of a step, a warning 5 %, a
+note 2 %.
 
-A severity is what the problem costs: an error costs at least 15 % of a step, a warning 5 %, a note 2 %.
+With --baseline, PATHs and baseline are runs, each a run folder or a report that `dptune report --format json` wrote:
+name at least four on each side, recorded in turn, for a verdict. Advice that the baseline has as well does not trip
+the gate. With --script both are run here instead, a commit or a folder each, in turn and shuffled, as `dptune compare
+--script` does. More than --max-regression fails where the test finds it; where it cannot tell, the outcome is
+inconclusive, which passes or fails by --inconclusive.
+
+Advice that is known and accepted stands by its fingerprint in a file: --accept FILE reads it, and with
+--update-accepted what would trip the gate is added to it.
+
+The exit status is 0 when it passes, 1 when it fails, and 2 when the run cannot be judged or read: a run that cannot be
+judged never passes.
+
+Budgets are figures that are not to be above a number: step_ms, us_per_sample, exposed_communication_share, idle_share,
+loader_wait_share, peak_memory_gb.
 
 examples:
   dptune check dptune-runs/2026-11-20T23-31-08-train
   dptune check traces/ --fail-on error --format json
+  dptune check b1 b2 b3 b4 --baseline a1 a2 a3 a4 --max-regression time_per_sample=5%
+  dptune check --script 'train.py --steps 200' --baseline main --fail-on never
+  dptune check dptune-runs/2026-11-20T23-31-08-train --output github=- --output junit=dptune.xml
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.reading import reading_options, report_of
+from dptune.commands.reading import read_run, reading_options, report_of
+from dptune.commands.repeating import prove_sources, repeating_arguments
 from dptune.commands.sweeps import links_option
+from dptune.errors import UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
-    from dptune.advice import Advice, Report
+    from dptune.advise.gate import Terms
+    from dptune.judged import Gate, Regression
+    from dptune.proof import Proof
 
-STATUS = {"passed": 0, "failed": 1, "unjudgeable": 2}
+FORMATS = ("text", "json", "github", "junit", "markdown")
+OBJECTIVES = ("time_per_sample", "step_time")
+_SHARE = re.compile(r"(?:(?P<name>[a-z_]+)=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
+_MOST_BYTES = 10_000_000  # of a file of accepted advice
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="run folder or traces")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces")
     parser.add_argument(
         "--fail-on",
-        choices=("note", "warning", "error"),
+        choices=("note", "warning", "error", "never"),
         default="warning",
-        help="the least severity (default: warning)",
+        help="the least severity (default: warning); never: advice does not trip the gate",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    parser.add_argument("--accept", type=Path, metavar="FILE", help="accepted advice, by its fingerprint")
+    parser.add_argument(
+        "--update-accepted", action="store_true", help="add what would trip the gate to the --accept file, and pass"
+    )
+    against = parser.add_argument_group("against a baseline")
+    against.add_argument("--baseline", nargs="+", metavar="RUN", default=[], help="runs, or with --script one commit")
+    against.add_argument(
+        "--max-regression",
+        type=_share,
+        metavar="time_per_sample=5%",
+        help="how much longer it may take (default: 5%%; of time per sample, where samples are known)",
+    )
+    against.add_argument(
+        "--inconclusive", choices=("pass", "fail"), default="pass", help="what that is to do (default: pass)"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+    words = "write it in that format too, - for stdout; may be given several times"
+    output.add_argument("--output", action="append", default=[], metavar="FORMAT=FILE", help=words)
     reading_options(parser)
     links_option(parser)
+    repeating_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
-    from dptune.advice import SEVERITIES
-
-    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
-    least = SEVERITIES.index(args.fail_on)
-    tripped = [one for one in report.advice if SEVERITIES.index(one.severity) >= least]
-    outcome = "unjudgeable" if report.trust.level == "unjudgeable" else "failed" if tripped else "passed"
-    if args.format == "json":
-        sys.stdout.write(_json(outcome, args.fail_on, tripped, report))
-    else:
-        sys.stdout.write(_text(outcome, args.fail_on, tripped, report))
-    return STATUS[outcome]
-
-
-def _json(outcome: str, fail_on: str, tripped: list[Advice], report: Report) -> str:
-    said = {
-        "schema_version": report.schema_version,
-        "outcome": outcome,
-        "fail_on": fail_on,
-        "tripped": [one.model_dump(mode="json") for one in tripped],
-        "trust": report.trust.model_dump(mode="json"),
-    }
-    return json.dumps(said, indent=2, allow_nan=False) + "\n"
+    outputs = _outputs(args)
+    terms = _terms(args)
+    gate = _gate(args, terms)
+    if args.update_accepted:
+        _accept(args.accept, gate)
+        return 0
+    for form, target in outputs:
+        _write(form, gate, target)
+    failing = gate.outcome == "inconclusive" and args.inconclusive == "fail"
+    return 1 if failing else {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
 
 
-def _text(outcome: str, fail_on: str, tripped: list[Advice], report: Report) -> str:
-    from dptune.present import gate
-    from dptune.present.ink import paint
+def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
+    from dptune.advise.gate import judge, of_comparison, of_proof
 
-    lines = gate.page(outcome, fail_on, tripped, report, terminal.width(sys.stdout))
-    return paint(lines, terminal.colours(sys.stdout))
+    if not args.baseline:
+        if args.script:
+            raise UsageError("--script runs two commits or folders", "name the one before with --baseline")
+        if not args.paths:
+            raise UsageError("there is no run to check", "dptune check dptune-runs/...")
+        return judge([report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)], terms)
+    limit = 0.05 if terms.max_regression is None else terms.max_regression
+    if args.script:
+        return _of_trials(args, terms, of_proof(_trials(args), limit))
+    from dptune.advise.difference import build_comparison
+    from dptune.commands.compare import refuse, sides
+    from dptune.commands.parsing import BETWEEN
+    from dptune.measure.comparing.sides import Sides
+
+    if not args.paths:
+        raise UsageError("there is no run to compare with the baseline", "dptune check RUN ... --baseline RUN ...")
+    a, b = sides([*args.baseline, BETWEEN, *args.paths])
+    read = {name: read_run(name, args.jobs, cached=not args.no_cache) for name in dict.fromkeys([*a, *b])}
+    comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
+    refuse(comparison)
+    now, before = ([read[name].report for name in side] for side in (b, a))
+    return judge(now, terms, before, of_comparison(comparison, limit))
+
+
+def _trials(args: argparse.Namespace) -> Proof:
+    """Both sides, run: the baseline as A, and what is checked, else the folder as it is, as B."""
+    if len(args.baseline) != 1 or len(args.paths) > 1 or len(args.script) != 1:
+        raise UsageError(
+            "--script takes one command, one --baseline and at most one other commit or folder",
+            "dptune check --script 'train.py' --baseline main",
+        )
+    return prove_sources(args, [args.baseline[0], args.paths[0] if args.paths else "."])
+
+
+def _of_trials(args: argparse.Namespace, terms: Terms, regression: Regression) -> Gate:
+    """Trials have no advice: the baseline alone is judged."""
+    from dptune import __version__
+    from dptune.advice import Trust
+    from dptune.judged import Gate
+
+    if terms.budgets:
+        print("dptune: budgets are not judged with --script: check a recording for them", file=sys.stderr)
+    return Gate(
+        dptune=__version__,
+        outcome=regression.outcome,
+        runs=[f"{args.paths[0] if args.paths else '.'} against {args.baseline[0]}: {args.script[0]}"],
+        fail_on="never",
+        tripped=[],
+        regression=regression,
+        trust=Trust(level="sound", findings=[]),
+    )
+
+
+def _terms(args: argparse.Namespace) -> Terms:
+    from dptune import config
+    from dptune.advise.gate import BUDGETS, Terms
+
+    settings = config.load()
+    settings.check_budgets(BUDGETS)
+    if args.update_accepted and args.accept is None:
+        raise UsageError("--update-accepted needs a file", "--accept dptune-accepted.json")
+    if args.max_regression is not None and not args.baseline:
+        raise UsageError("--max-regression needs something to compare with", "name runs with --baseline")
+    return Terms(args.fail_on, _accepted(args), settings.budget, args.max_regression)
+
+
+def _accepted(args: argparse.Namespace) -> frozenset[str]:
+    if args.accept is None or (args.update_accepted and not args.accept.exists()):
+        return frozenset()
+    return frozenset(_read_accepted(args.accept))
+
+
+def _read_accepted(path: Path) -> dict[str, Mapping[str, str]]:
+    """What a file of accepted advice holds, by fingerprint."""
+    hint = "write one with `dptune check RUN --accept FILE --update-accepted`"
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError("it is too large")
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return {str(one["fingerprint"]): one for one in told["accepted"]}
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(f"{path} is no file of accepted advice", hint) from None
+
+
+def _accept(path: Path, gate: Gate) -> None:
+    held = _read_accepted(path) if path.exists() else {}
+    more = {one.fingerprint: {"rule": one.rule, "title": one.title, "why": ""} for one in gate.tripped}
+    entries = [{**dict(one), "fingerprint": name} for name, one in {**more, **held}.items()]
+    told = json.dumps({"schema_version": gate.schema_version, "accepted": entries}, indent=2) + "\n"
+    try:
+        path.write_text(told, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
+    new = len(more.keys() - held.keys())
+    print(f"dptune: accepted {new} more, {len(entries)} in all, in {path}; say why in each", file=sys.stderr)
+
+
+def _share(text: str) -> float:
+    found = _SHARE.fullmatch(text)
+    if found is None or (found["name"] or OBJECTIVES[0]) not in OBJECTIVES:
+        raise argparse.ArgumentTypeError(f"must be like time_per_sample=5%, not '{text:.40}'")
+    return float(found["number"]) / (100 if found["percent"] else 1)
+
+
+def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
+    """Formats and the files they go to, None for stdout."""
+    found: list[tuple[str, Path | None]] = []
+    for one in args.output:
+        form, _, name = one.partition("=")
+        if form not in FORMATS or not name:
+            raise UsageError(f"--output {one} is no FORMAT=FILE", f"a format is one of {', '.join(FORMATS)}")
+        target = None if name == "-" else Path(name)
+        if target is not None and (target.is_dir() or not target.parent.is_dir()):
+            raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")
+        found.append((form, target))
+    if not any(target is None for _, target in found):
+        found.insert(0, (args.format, None))
+    elif args.format != "text":
+        raise UsageError("--format and an --output to - both go to stdout", "leave one of them out")
+    return found
+
+
+def _write(form: str, gate: Gate, target: Path | None) -> None:
+    told = _told(form, gate, target)
+    if target is None:
+        sys.stdout.write(told)
+        return
+    try:
+        target.write_text(told, encoding="utf-8", errors="backslashreplace", newline="")
+    except OSError as error:
+        raise UsageError(f"cannot write to {target}: {error.strerror or error}", "name another file") from error
+    print(f"dptune: wrote {target}", file=sys.stderr)
+
+
+def _told(form: str, gate: Gate, target: Path | None) -> str:
+    if form == "text":
+        from dptune.present import gate as page
+        from dptune.present.ink import paint
+
+        width = terminal.width(sys.stdout) if target is None else 80
+        return paint(page.page(gate, width), terminal.colours(sys.stdout) if target is None else False)
+    from dptune.present import github, json, junit, markdown
+
+    return {"json": json.text, "github": github.text, "junit": junit.text, "markdown": markdown.text}[form](gate)

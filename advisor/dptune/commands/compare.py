@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     found = Sides([read[name] for name in a], [read[name] for name in b])
     comparison = build_comparison(found)
     if not args.anyway:
-        _refuse(comparison)
+        refuse(comparison)
     sys.stdout.write(_text(comparison) if args.format == "text" else _json(comparison))
     return 0
 
@@ -105,7 +105,8 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
     return a, b
 
 
-def _refuse(comparison: Comparison) -> None:
+def refuse(comparison: Comparison) -> None:
+    """Raise RunError where the runs are not comparable."""
     apart = [condition for condition in comparison.compared.conditions if condition.differs]
     if apart:
         what = "; ".join(map(_apart, apart))

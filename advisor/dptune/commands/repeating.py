@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from dptune.present.visible import visible
 
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch, Script
-    from dptune.proof import Side
+    from dptune.proof import Proof, Side
     from dptune.prove.task import Task
 
 _CHECKOUT = "dptune-commit-"
@@ -77,16 +77,20 @@ def repeating_arguments(parser: argparse.ArgumentParser) -> None:
 
 def repeated(args: argparse.Namespace) -> int:
     """Run both sides, and print what came of it."""
+    return show(prove_sources(args, args.runs), args.format)
+
+
+def prove_sources(args: argparse.Namespace, runs: Sequence[str]) -> Proof:
+    """Run both sides, which `runs` names, or two commands; what was made is kept, and gone on with."""
     from dptune.prove import engine
     from dptune.runfile.paths import COMPARED, RUNS
 
     _check_repeat(args.repeat)
-    with _sources(args) as (a, b):
+    with _sources(args, runs) as (a, b):
         task = _task(args, a, b)
         caution(task, args.quiet)
         folder = RUNS / COMPARED / folder_name(f"{task.a.name}-{task.b.name}-{' '.join(task.a.command)}")
-        proof = engine.prove(task, folder, progress(args.quiet))
-    return show(proof, args.format)
+        return engine.prove(task, folder, progress(args.quiet))
 
 
 def _check_repeat(most: int) -> None:
@@ -111,20 +115,20 @@ class _Source:
 
 
 @contextlib.contextmanager
-def _sources(args: argparse.Namespace) -> Iterator[tuple[_Source, _Source]]:
+def _sources(args: argparse.Namespace, runs: Sequence[str]) -> Iterator[tuple[_Source, _Source]]:
     """Both sides; commits are checked out beside the repository's own files, and removed again."""
     here = Path.cwd()
-    if len(args.script) == 2 and not args.runs:
+    if len(args.script) == 2 and not runs:
         a, b = (_Source(script, here, str(here), here) for script in args.script)
         yield a, b
         return
-    if len(args.script) != 1 or len(args.runs) != 2:
+    if len(args.script) != 1 or len(runs) != 2:
         raise UsageError(
             "--script takes two commits or folders and one command, or two commands",
             "dptune compare --script 'train.py' main HEAD, or: dptune compare --script 'train.py' --script 'train2.py'",
         )
     with contextlib.ExitStack() as opened:
-        a, b = (opened.enter_context(_source(name)) for name in args.runs)
+        a, b = (opened.enter_context(_source(name)) for name in runs)
         yield a, b
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving, Verified
 from dptune.knobs import Value, knob
 from dptune.measured import Measured
-from dptune.present.amounts import between, data, milliseconds, number, percent, several, shown
+from dptune.present.amounts import between, data, milliseconds, number, percent, several
 from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
 
 KINDS: dict[Kind, str] = {
@@ -99,7 +99,8 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
     """The labelled lines below a card's title; `fold_code` where what runs over would be folded anyhow."""
     fold_at = width if fold_code or width < NARROW else None
     if one.saves:
-        yield from labelled("Saves", saving(one.saves, measured), width, indent=indent, role="strong")
+        step_ns = measured.step.known("median_ns")
+        yield from labelled("Saves", saving(one.saves, step_ns), width, indent=indent, role="strong")
         per_sample = _per_sample(one.saves)
         if per_sample:
             yield from labelled("", per_sample, width, indent=indent)
@@ -120,16 +121,16 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
     yield from labelled("More", f"dptune rules explain {one.rule}", width, indent=indent, role="code")
 
 
-def saving(saves: Saving, measured: Measured) -> str:
+def saving(saves: Saving, step_ns: int | None) -> str:
     """The interval in ms and percent, with its basis in plain words."""
     if saves.samples_times != 1:
         part = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
         many = f"a step then has {saves.samples_times:g} times as many"
         return f"{part} of the time of a sample, {many}. {_BASIS[saves.basis]}"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
-    step = shown(lambda: measured.step.median_ns, lambda ns: f"each {milliseconds(ns / 1e6)} step")
+    step = "each step" if step_ns is None else f"each {milliseconds(step_ns / 1e6)} step"
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-    return f"{interval} of {step if isinstance(step, str) else 'each step'} ({shares}). {_BASIS[saves.basis]}"
+    return f"{interval} of {step} ({shares}). {_BASIS[saves.basis]}"
 
 
 def _first(number_of: int, one: Advice, width: int) -> Iterator[Line]:

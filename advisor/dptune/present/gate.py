@@ -1,47 +1,93 @@
-"""The outcome of `dptune check`: what tripped the gate, or why the run cannot be judged."""
+"""The outcome of `dptune check` as text: what tripped the gate, or why the run cannot be judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from dptune.advice import Advice, Report
+from dptune.advice import Advice
+from dptune.judged import Budget, Gate
 from dptune.present.advice import saving, tag
-from dptune.present.amounts import several
-from dptune.present.headline import subject
-from dptune.present.lines import Line, wrapped
+from dptune.present.amounts import number, several
+from dptune.present.lines import Line, Role, wrapped
+
+_OPENING: dict[str, tuple[str, Role]] = {
+    "unjudgeable": ("UNJUDGEABLE: {why}, so it does not pass.", "error"),
+    "failed": ("FAILED: {why}.", "error"),
+    "inconclusive": ("INCONCLUSIVE: {why}.", "warning"),
+}
 
 
-def page(outcome: str, fail_on: str, tripped: Sequence[Advice], report: Report, width: int) -> Iterator[Line]:
+def opening(gate: Gate) -> str:
+    """One sentence: the outcome, and why it is that."""
+    if gate.outcome in _OPENING:
+        return _OPENING[gate.outcome][0].format(why=_why(gate))
+    if gate.reservations:
+        return f"PASSED with reservations: {_nothing(gate)}, but {' and '.join(gate.reservations)}."
+    return f"PASSED: {_nothing(gate)}."
+
+
+def page(gate: Gate, width: int) -> Iterator[Line]:
     """One sentence on the outcome, then the reasons for it."""
-    level = "'error'" if fail_on == "error" else f"'{fail_on}' or worse"
-    if outcome == "unjudgeable":
-        yield from wrapped("UNJUDGEABLE: this run cannot be judged, so it does not pass.", width, role="error")
-    elif outcome == "failed":
-        yield from wrapped(
-            f"FAILED: {several(len(tripped), 'piece', 'pieces')} of advice at {level}.", width, role="error"
-        )
-    else:
-        yield from _passed(level, report, width)
-    yield from wrapped(f"run: {subject(report)}", width, "  ", "    ", "dim")
-    for one in tripped:
-        where = next((f" ({change.at})" for change in one.changes if change.at), "")
-        yield from wrapped(f"{tag(one)}: {one.title}{where}", width, "  ", "    ")
+    role: Role = _OPENING[gate.outcome][1] if gate.outcome in _OPENING else "warning" if gate.reservations else "good"
+    yield from wrapped(opening(gate), width, role=role)
+    for run in gate.runs:
+        yield from wrapped(f"run: {run}", width, "  ", "    ", "dim")
+    for one in gate.tripped:
+        yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
         if one.saves:
-            yield from wrapped(f"saves {saving(one.saves, report.measured)}", width, "    ", role="dim")
-    if outcome != "failed":
-        for finding in report.trust.findings:
+            yield from wrapped(f"saves {saving(one.saves, gate.step_ns)}", width, "    ", role="dim")
+    for budget in gate.budgets:
+        yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
+    if gate.regression is not None:
+        yield from wrapped(
+            f"baseline: {gate.regression.outcome}: {gate.regression.text}".removesuffix(".") + ".", width, "  ", "    "
+        )
+    for over in gate.passed_over:
+        yield from wrapped(f"passed over, for {over.why}: {tag(over.advice)}", width, "  ", "    ", "dim")
+    if gate.outcome != "failed":
+        for finding in gate.trust.findings:
             if finding.level != "info":
                 yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
 
 
-def _passed(level: str, report: Report, width: int) -> Iterator[Line]:
-    reservations = []
-    if report.trust.level == "partial":
-        reservations.append("the run is partial")
-    if report.skipped:
-        reservations.append(f"{several(len(report.skipped), 'rule')} could not run on it (see `dptune report`)")
-    if reservations:
-        but = " and ".join(reservations)
-        yield from wrapped(f"PASSED with reservations: no advice at {level}, but {but}.", width, role="warning")
-    else:
-        yield from wrapped(f"PASSED: no advice at {level}.", width, role="good")
+def budget_in_words(budget: Budget) -> str:
+    """`kept: step_ms, step time in ms: 12.3, at most 15`."""
+    told = f"{budget.name}, {budget.what}"
+    if budget.value is None:
+        return f"not judged: {told}: not measured: {budget.why_missing}"
+    outcome = "kept" if budget.kept else "broken"
+    return f"{outcome}: {told}: {number(budget.value)}, at most {budget.limit:g}"
+
+
+def at_level(gate: Gate) -> str:
+    """The advice that trips the gate, by its severity."""
+    if gate.fail_on == "never":
+        return "advice is not judged"
+    return "advice at 'error'" if gate.fail_on == "error" else f"advice at '{gate.fail_on}' or worse"
+
+
+def _why(gate: Gate) -> str:
+    if gate.outcome == "inconclusive":
+        return "whether it is slower than the baseline is not known"
+    broken = [one for one in gate.budgets if one.value is not None and not one.kept]
+    unknown = [one for one in gate.budgets if one.value is None]
+    if gate.outcome == "unjudgeable":
+        if gate.trust.level == "unjudgeable":
+            return "this run cannot be judged"
+        return f"{several(len(unknown), 'budget')} cannot be judged"
+    reasons = [f"{several(len(gate.tripped), 'piece', 'pieces')} of {at_level(gate)}"] if gate.tripped else []
+    reasons += [f"{several(len(broken), 'budget')} broken"] if broken else []
+    if gate.regression is not None and gate.regression.outcome == "failed":
+        reasons.append("slower than the baseline")
+    return ", ".join(reasons)
+
+
+def _nothing(gate: Gate) -> str:
+    told = at_level(gate) if gate.fail_on == "never" else f"no {at_level(gate)}"
+    if gate.budgets:
+        told += f", {several(len(gate.budgets), 'budget')} kept"
+    return told + (", no slower than the baseline" if gate.regression is not None else "")
+
+
+def _at(one: Advice) -> str:
+    return next((f" ({change.at})" for change in one.changes if change.at), "")

@@ -17,17 +17,9 @@ _LEVELS: dict[str, tuple[str, Role]] = {
 }
 
 
-def subject(report: Report) -> str:
-    """Where the run lies, and the command that was recorded."""
-    run = report.run
-    first = run.sources[0] if run.sources else "nothing was read"
-    more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
-    return f"{first}{more}" + (f" ({run.command})" if run.command else "")
-
-
 def which(report: Report, width: int) -> Iterator[Line]:
     """The run that is spoken of: where it lies, and what was recorded."""
-    yield from labelled("Run", subject(report), width, role="dim")
+    yield from labelled("Run", report.run.subject, width, role="dim")
 
 
 def headline(report: Report, width: int) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""A report or a comparison as JSON: `schemas/report.json` and `schemas/comparison.json` describe them."""
+"""A report, a comparison or an outcome of `check` as JSON: files of these names in `schemas/` describe them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 
 from dptune.advice import Report
 from dptune.compared import Comparison
+from dptune.judged import Gate
 
 
-def text(report: Report | Comparison) -> str:
+def text(report: Report | Comparison | Gate) -> str:
     """The whole of it, in ASCII, so that any terminal, file or name of a file can carry it."""
     return json.dumps(report.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"

@@ -19,6 +19,7 @@ def schemas() -> dict[str, str]:
 
     from dptune.advice import Report
     from dptune.compared import Comparison
+    from dptune.judged import Gate
     from dptune.predicted import WhatIf
     from dptune.proof import Proof
     from dptune.runfile.links import LinkRecord
@@ -26,6 +27,7 @@ def schemas() -> dict[str, str]:
 
     return {
         "comparison.json": _text(Comparison.model_json_schema(mode="serialization")),
+        "gate.json": _text(Gate.model_json_schema(mode="serialization")),
         "report.json": _text(Report.model_json_schema(mode="serialization")),
         "links.json": _text(TypeAdapter(LinkRecord).json_schema(mode="serialization")),
         "proof.json": _text(Proof.model_json_schema(mode="serialization")),

@@ -1,0 +1,67 @@
+"""What `dptune check` judges, and its outcome."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dptune.advice import Advice, Severity, Skipped, Trust
+from dptune.measured import Model
+
+SCHEMA_VERSION = "0.1"
+
+Outcome = Literal["passed", "failed", "inconclusive", "unjudgeable"]
+
+
+class PassedOver(Model):
+    """Advice that would have tripped the gate, and why it does not."""
+
+    advice: Advice
+    why: str = Field(description="one clause")
+
+
+class Budget(Model):
+    """A figure that is not to be above a limit."""
+
+    name: str = Field(description="its key in [tool.dptune.budget]")
+    what: str = Field(description="the figure in words, with its unit")
+    limit: float
+    value: float | None = Field(description="the median over the runs; null where it could not be measured")
+    why_missing: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is known to be within the limit."""
+        return self.value is not None and self.value <= self.limit
+
+
+class Regression(Model):
+    """The runs against those of the baseline."""
+
+    objective: Literal["time per sample", "time per step"]
+    limit_share: float = Field(description="how much longer it may take")
+    outcome: Literal["passed", "failed", "inconclusive"]
+    ratio: float | None = Field(description="time now / baseline")
+    low_ratio: float | None = Field(description="its interval, from; null where no test was made")
+    high_ratio: float | None = Field(description="to")
+    text: str = Field(description="one sentence")
+
+
+class Gate(Model):
+    """Everything `dptune check` says."""
+
+    schema_version: str = SCHEMA_VERSION
+    dptune: str = Field(description="version of dptune that wrote it")
+    outcome: Outcome
+    runs: list[str] = Field(description="what was judged: where each run lies, and its command")
+    step_ns: int | None = Field(None, description="step time of the first run; null where it is not known")
+    fail_on: Severity | Literal["never"] = Field(description="the least severity of advice that trips the gate")
+    tripped: list[Advice] = Field(description="advice that trips it")
+    passed_over: list[PassedOver] = Field(default_factory=list, description="advice that would, but was accepted")
+    budgets: list[Budget] = Field(default_factory=list)
+    regression: Regression | None = None
+    trust: Trust = Field(description="of the run that can be judged least")
+    skipped: list[Skipped] = Field(default_factory=list, description="rules that could not run")
+    quiet: list[str] = Field(default_factory=list, description="rules that had nothing to say")
+    reservations: list[str] = Field(default_factory=list, description="what an outcome leaves open, a clause each")

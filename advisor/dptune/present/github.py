@@ -1,0 +1,72 @@
+"""The outcome of `dptune check` as annotations of a GitHub Actions job: they stand at the lines of the script.
+
+GitHub shows ten of each level for a step and drops the rest without a word: what there are more is counted in the last.
+Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dptune.judged import Gate
+from dptune.present.advice import saving
+from dptune.present.gate import budget_in_words, opening
+from dptune.present.visible import visible
+
+MOST = 10
+_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+class _Annotation(NamedTuple):
+    level: str
+    title: str
+    text: str
+    file: str = ""
+    line: int = 0
+
+
+def text(gate: Gate) -> str:
+    """Workflow commands, a line each."""
+    lines = [line for level in _LEVELS.values() for line in _capped(gate, level)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _capped(gate: Gate, level: str) -> Iterator[str]:
+    own = [one for one in _annotations(gate) if one.level == level]
+    kept = own if len(own) <= MOST else own[: MOST - 1]
+    yield from map(_command, kept)
+    if len(own) > len(kept):
+        more = f"{len(own) - len(kept)} more are not shown here: see the report, or dptune check --format text"
+        yield _command(_Annotation(level, "dptune", more))
+
+
+def _annotations(gate: Gate) -> Iterator[_Annotation]:
+    first = {"passed": "notice", "inconclusive": "warning"}.get(gate.outcome, "error")
+    yield _Annotation(first, "dptune check", opening(gate))
+    for one in gate.tripped:
+        saves = f" Saves {saving(one.saves, gate.step_ns)}." if one.saves else ""
+        at = next((change.at for change in one.changes if change.at), None)
+        where = (at.file, at.line) if at else ("", 0)
+        yield _Annotation(_LEVELS[one.severity], f"{one.rule} {one.slug}", f"{one.title}.{saves} {one.why}", *where)
+    for budget in gate.budgets:
+        if not budget.kept:
+            yield _Annotation("error", f"budget {budget.name}", budget_in_words(budget))
+    if gate.regression is not None and gate.regression.outcome != "passed":
+        level = "error" if gate.regression.outcome == "failed" else "warning"
+        yield _Annotation(level, "slower than the baseline?", gate.regression.text)
+
+
+def _command(one: _Annotation) -> str:
+    """`::error file=train.py,line=31,title=DP101 bucket-size::what is wrong`."""
+    where = {"file": one.file, "line": str(one.line)} if one.file else {}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in {**where, "title": one.title}.items())
+    return f"::{one.level} {properties}::{_data(one.text)}"
+
+
+def _data(text: str) -> str:
+    return visible(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

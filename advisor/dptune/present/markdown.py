@@ -1,0 +1,67 @@
+"""The outcome of `dptune check` as Markdown: for the summary of a CI job, or a comment on a pull request.
+
+GitHub drops a summary of more than 1 MiB as a whole, so that no more advice is written out than a reader would read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dptune.advice import Advice
+from dptune.judged import Gate
+from dptune.present.advice import saving
+from dptune.present.amounts import number
+from dptune.present.gate import opening
+from dptune.present.visible import visible
+
+MOST = 50  # pieces of advice
+_MOST_CHARACTERS = 500  # of a cell: a title or a name out of a trace may be as long as someone likes
+# What Markdown or HTML would take for its own; addresses and names are not to become links or mentions either.
+_SIGNS = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
+
+
+def text(gate: Gate) -> str:
+    """The whole of it, ending with a line break."""
+    return "\n".join(_rows(gate)) + "\n"
+
+
+def _rows(gate: Gate) -> Iterator[str]:
+    yield f"## dptune: {_plain(opening(gate))}"
+    yield ""
+    for run in gate.runs:
+        yield f"- run: {_plain(run)}"
+    for finding in gate.trust.findings:
+        if finding.level != "info":
+            yield f"- {finding.level}: {_plain(finding.text)}"
+    if gate.tripped:
+        yield from ("", "| severity | rule | what | saves | where |", "|---|---|---|---|---|")
+        yield from (_advice(one, gate) for one in gate.tripped[:MOST])
+        if len(gate.tripped) > MOST:
+            yield from ("", f"and {len(gate.tripped) - MOST} more")
+    if gate.budgets:
+        yield from ("", "| budget | now | at most | kept |", "|---|---:|---:|---|")
+        for one in gate.budgets:
+            now = "not measured" if one.value is None else number(one.value)
+            kept = "not judged" if one.value is None else "yes" if one.kept else "**no**"
+            yield f"| {_plain(one.name)}, {_plain(one.what)} | {now} | {one.limit:g} | {kept} |"
+    if gate.regression is not None:
+        yield from ("", f"Against the baseline: **{gate.regression.outcome}**. {_plain(gate.regression.text)}")
+    if gate.passed_over:
+        yield ""
+        for over in gate.passed_over[:MOST]:
+            yield f"- passed over, for {over.why}: {_plain(over.advice.rule)} {_plain(over.advice.title)}"
+
+
+def _advice(one: Advice, gate: Gate) -> str:
+    at = next((str(change.at) for change in one.changes if change.at), "")
+    saves = _plain(saving(one.saves, gate.step_ns)) if one.saves else ""
+    return f"| {one.severity} | {_plain(one.rule)} {_plain(one.slug)} | {_plain(one.title)} | {saves} | {_plain(at)} |"
+
+
+def _plain(words: str) -> str:
+    """Words that read as they are, in one line."""
+    shown = visible(words)
+    if len(shown) > _MOST_CHARACTERS:
+        shown = shown[: _MOST_CHARACTERS - 3] + "..."
+    return _SIGNS.sub(r"\\\1", shown)

@@ -1,0 +1,199 @@
+"""What trips the gate: advice of most runs, budgets, and a baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dptune.advice import Advice, Headline, Report, RunSummary, Saving, Severity, Skipped, Trust
+from dptune.advise.gate import BUDGETS, Terms, judge, of_comparison, of_proof
+from dptune.compared import Comparison
+from dptune.finding import Finding
+from dptune.judged import Regression
+from dptune.measured import (
+    Account,
+    AccumulationFigures,
+    InputFigures,
+    MatmulFigures,
+    Measured,
+    MemoryFigures,
+    StepTime,
+)
+from dptune.proof import Look, Proof
+
+
+def advice(fingerprint: str, severity: Severity = "error") -> Advice:
+    saves = Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis="bound", how="by reasoning")
+    return Advice(
+        rule=fingerprint[:5],
+        slug="made-up",
+        kind="time",
+        severity=severity,
+        title=f"{fingerprint} is {severity}",
+        why="because",
+        changes=[],
+        saves=saves,
+        confidence="high",
+        evidence=[],
+        numerics="same",
+        fingerprint=fingerprint,
+    )
+
+
+def known(kind: type[Any], /, **values: Any) -> Any:
+    names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
+    return kind(**values, missing=dict.fromkeys(names - values.keys(), "it was not recorded"))
+
+
+def report(*found: Advice, level: str = "sound", step_ms: float = 10.0, **more: Any) -> Report:
+    unknown = "it was not recorded"
+    measured = known(
+        Measured,
+        step=StepTime.only(unknown, basis="unprofiled", median_ns=round(step_ms * 1e6)),
+        ranks=[],
+        input=InputFigures.only(unknown),
+        accumulation=AccumulationFigures.only(unknown),
+        matmul=MatmulFigures.only(unknown),
+        **more,
+    )
+    findings = [] if level == "sound" else [Finding(code="x", level=level, text="something is missing")]  # type: ignore[arg-type]
+    return Report(
+        dptune="0.1",
+        run=RunSummary(sources=["runs/one"], command="python train.py"),
+        headline=Headline(verdict="v", why="w", next="n"),
+        trust=Trust.model_validate({"level": level, "findings": findings}),
+        advice=list(found),
+        skipped=[],
+        quiet=["DP501"],
+        measured=measured,
+    )
+
+
+def rules(found: list[Advice]) -> list[str]:
+    return [one.fingerprint for one in found]
+
+
+def test_of_several_runs_what_most_have_counts_in_their_order():
+    runs = [
+        report(advice("DP101:a"), advice("DP102:b")),
+        report(advice("DP103:c"), advice("DP102:b"), advice("DP101:a")),
+        report(advice("DP102:b")),
+    ]
+    gate = judge(runs, Terms())
+    assert (gate.outcome, rules(gate.tripped)) == ("failed", ["DP101:a", "DP102:b"])
+    assert gate.runs == ["runs/one (python train.py)"] * 3
+    assert rules(judge(runs[:2], Terms()).tripped) == ["DP101:a", "DP102:b"]  # half is not most
+    assert judge(runs[1:], Terms(fail_on="never")).outcome == "passed"
+
+
+def test_what_is_accepted_or_was_there_before_is_passed_over():
+    now = [report(advice("DP101:a"), advice("DP102:b"), advice("DP103:c"))]
+    gate = judge(now, Terms(accepted=frozenset({"DP101:a"})), before=[report(advice("DP102:b"))])
+    assert rules(gate.tripped) == ["DP103:c"]
+    assert [(one.advice.fingerprint, one.why) for one in gate.passed_over] == [
+        ("DP101:a", "it is accepted"),
+        ("DP102:b", "the baseline has it too"),
+    ]
+    accepted = Terms(accepted=frozenset({"DP101:a", "DP102:b", "DP103:c"}))
+    assert judge(now, accepted).outcome == "passed"
+
+
+def test_budgets_are_of_the_median_run():
+    account = Account(**{**dict.fromkeys(Account.model_fields, 0), "window_ns": 10, "compute_ns": 7, "gc_idle_ns": 3})
+    memory = [known(MemoryFigures, rank=0, device="cuda:0", peak_reserved_bytes=size) for size in (10**9, 3 * 10**9)]
+    runs = [report(step_ms=ms, samples_per_step=100, account=account, memory=memory) for ms in (10.0, 12.0, 30.0)]
+    limits = {"step_ms": 12.0, "us_per_sample": 119.9, "idle_share": 0.3, "peak_memory_gb": 2.9}
+    gate = judge(runs, Terms(budgets=limits))
+    assert {one.name: (one.value, one.kept) for one in gate.budgets} == {
+        "step_ms": (12.0, True),
+        "us_per_sample": (120.0, False),
+        "idle_share": (0.3, True),
+        "peak_memory_gb": (3.0, False),
+    }
+    assert gate.outcome == "failed"
+    assert judge(runs, Terms(budgets={"step_ms": 12.0})).outcome == "passed"
+
+
+@pytest.mark.parametrize("name", sorted(set(BUDGETS) - {"step_ms"}))
+def test_a_budget_that_cannot_be_judged_does_not_pass(name):
+    gate = judge([report()], Terms(budgets={name: 1e9}))
+    (budget,) = gate.budgets
+    assert (gate.outcome, budget.value, budget.why_missing) == ("unjudgeable", None, "it was not recorded")
+    broken = judge([report(advice("DP101:a"))], Terms(budgets={name: 1e9}))
+    assert broken.outcome == "failed"
+
+
+def test_the_run_that_can_be_judged_least_decides():
+    gate = judge([report(), report(level="unjudgeable")], Terms())
+    assert (gate.outcome, gate.trust.level) == ("unjudgeable", "unjudgeable")
+    gate = judge([report().model_copy(update={"skipped": [Skipped(rule="DP103", reason="no links")]})], Terms())
+    assert gate.reservations == ["1 rule could not run on it (see `dptune report`)"]
+
+
+def compared(outcome: str, ratio: float | None = None, high: float | None = None) -> Comparison:
+    """As `dptune compare` finds it, but for what the gate does not read."""
+    figures = {"ratio": ratio, "low_ratio": 0.9 if high else None, "high_ratio": high}
+    missing = dict.fromkeys([name for name, value in figures.items() if value is None] + ["p_value"], "too few runs")
+    verdict = {"outcome": outcome, "reason": "too few runs", "level": 0.05, "runs_needed": 4, **figures}
+    blank = {"missing": {"a": "x", "b": "x", "difference": "x"}}
+    return Comparison.model_validate(
+        {
+            "dptune": "0.1",
+            "headline": {"verdict": "v", "why": "w", "next": "n"},
+            "compared": {
+                "objective": "time per sample",
+                "basis": "unprofiled",
+                "runs": [],
+                "time_ns": blank,
+                "step_ns": blank,
+                "loader_wait_ns": blank,
+                "verdict": {**verdict, "missing": missing},
+                "conditions": [],
+                "remarks": [],
+                "missing": dict.fromkeys(
+                    ("ratio", "categories", "phases", "ranks", "collectives", "copies", "straggler", "facts"), "x"
+                ),
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome", "text"),
+    [
+        (compared("worse", 1.10, 1.12), "failed", "Time per sample is 10.0 % more; 5 % more is allowed"),
+        (compared("worse", 1.03, 1.06), "passed", "Time per sample is 3.0 % more; 5 % more is allowed"),
+        (compared("better", 0.8, 0.9), "passed", "Time per sample is 20.0 % less; 5 % more is allowed"),
+        (compared("inconclusive", 1.0, 1.04), "passed", "Time per sample is 0.0 % less; 5 % more is allowed"),
+        (
+            compared("inconclusive", 1.04, 1.09),
+            "inconclusive",
+            "Time per sample is 4.0 % more, which decides nothing: too few runs",
+        ),
+        (compared("inconclusive"), "inconclusive", "Too few runs"),
+        (compared("not comparable"), "inconclusive", "Too few runs"),
+    ],
+)
+def test_a_baseline_of_recordings(found, outcome, text):
+    told = of_comparison(found, 0.05)
+    assert (told.outcome, told.text) == (outcome, text)
+    assert judge([report()], Terms(), [report()], told).outcome == outcome
+    severe = judge([report(advice("DP101:a"))], Terms(), [report()], told)
+    assert severe.outcome == "failed"
+
+
+def proof(outcome: str, decided_by: str, **figures: float) -> Proof:
+    look = {"runs": 6, "level": 0.01, "p_value": 0.5, "fast_p_value": 0.5, "ratio": 1.0, "fast_ratio": 1.0}
+    look |= {"low_ratio": 0.95, "high_ratio": 1.2, "fast_low_ratio": 0.99, "fast_high_ratio": 1.01}
+    kept = {"outcome": outcome, "decided_by": decided_by, "objective": "time per step", "reason": "as it is"}
+    return Proof.model_construct(**kept, **figures, looks=[Look.model_validate(look)], missing={})
+
+
+def test_trials_are_judged_by_the_steps_that_decided():
+    fast = of_proof(proof("worse", "fast", ratio=1.0, fast_ratio=1.07), 0.05)
+    assert (fast.outcome, fast.ratio, fast.low_ratio, fast.high_ratio) == ("failed", 1.07, 0.99, 1.01)
+    undecided = of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.05)
+    assert (undecided.outcome, undecided.high_ratio) == ("inconclusive", 1.2)
+    assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "passed"
+    assert isinstance(undecided, Regression)

@@ -1,0 +1,178 @@
+"""The outcome of `dptune check` for CI systems: annotations, JUnit, Markdown; with names that would break each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from dptune.advice import Advice, Change, Location, Saving, Severity, Skipped, Trust
+from dptune.finding import Finding
+from dptune.judged import Budget, Gate, PassedOver, Regression
+from dptune.present import github, junit, markdown
+from dptune.present.gate import opening
+
+HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
+
+
+def advice(severity: Severity = "error", title: str = "made up", number: int = 1) -> Advice:
+    saves = Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis="bound", how="by reasoning")
+    return Advice(
+        rule=f"DP1{number:02d}",
+        slug="made-up",
+        kind="time",
+        severity=severity,
+        title=title,
+        why="because",
+        changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location(file="src/a,b:c.py", line=31))],
+        saves=saves,
+        confidence="high",
+        evidence=[],
+        numerics="same",
+        fingerprint=f"DP1{number:02d}:x",
+    )
+
+
+def gate(**more: Any) -> Gate:
+    own = {"dptune": "0.1", "outcome": "failed", "runs": ["runs/one (python train.py)"], "fail_on": "warning"}
+    return Gate(**{**own, "step_ns": 10_000_000, "tripped": [], "trust": Trust(level="sound", findings=[]), **more})
+
+
+BUDGETS = [
+    Budget(name="step_ms", what="step time in ms", limit=12.0, value=10.0),
+    Budget(name="idle_share", what="idle time", limit=0.1, value=0.25),
+    Budget(name="peak_memory_gb", what="memory in GB", limit=70, value=None, why_missing="no device"),
+]
+SLOWER = Regression(
+    objective="time per step",
+    limit_share=0.05,
+    outcome="failed",
+    ratio=1.1,
+    low_ratio=1.08,
+    high_ratio=1.12,
+    text="It is",
+)
+
+
+def test_the_opening_counts_what_broke():
+    told = gate(tripped=[advice()], budgets=BUDGETS, regression=SLOWER)
+    assert (
+        opening(told) == "FAILED: 1 piece of advice at 'warning' or worse, 1 budget broken, slower than the baseline."
+    )
+    fine = gate(outcome="passed", budgets=BUDGETS[:1], regression=SLOWER.model_copy(update={"outcome": "passed"}))
+    assert opening(fine) == ("PASSED: no advice at 'warning' or worse, 1 budget kept, no slower than the baseline.")
+    assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
+        "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
+    )
+    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: advice is not judged."
+
+
+def test_annotations_stand_at_the_lines_of_the_script():
+    first, second = github.text(gate(tripped=[advice("warning")])).splitlines()
+    assert first == "::error title=dptune check::FAILED: 1 piece of advice at 'warning' or worse."
+    assert second.startswith(
+        "::warning file=src/a%2Cb%3Ac.py,line=31,title=DP101 made-up::made up. Saves 1.00 to 2.00 ms"
+    )
+    assert second.endswith(" because")
+
+
+def test_what_github_would_drop_is_counted():
+    """Ten of a level are shown: with 12 errors, the first and eight others, and how many more."""
+    many = [advice("error", number=n) for n in range(11)] + [advice("note", number=n) for n in range(20, 25)]
+    lines = github.text(gate(tripped=many)).splitlines()
+    errors = [line for line in lines if line.startswith("::error")]
+    assert len(errors) == github.MOST
+    assert errors[-1].startswith("::error title=dptune::3 more are not shown here")
+    assert len([line for line in lines if line.startswith("::notice")]) == 5
+    exact = github.text(gate(tripped=many[:9])).splitlines()
+    assert len(exact) == github.MOST
+    assert "more are not shown" not in exact[-1]
+
+
+def test_budgets_and_a_baseline_are_annotations_too():
+    lines = github.text(gate(budgets=BUDGETS, regression=SLOWER)).splitlines()[1:]
+    assert lines == [
+        "::error title=budget idle_share::broken: idle_share, idle time: 0.25, at most 0.1",
+        "::error title=budget peak_memory_gb::not judged: peak_memory_gb, memory in GB: not measured: no device",
+        "::error title=slower than the baseline?::It is",
+    ]
+
+
+def test_no_text_of_a_trace_is_a_command_of_its_own():
+    told = github.text(gate(tripped=[advice(title=HOSTILE)], runs=[HOSTILE]))
+    assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in told.splitlines())
+    assert len(told.splitlines()) == 2
+    assert "100%25" in told
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+
+
+def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
+    told = gate(
+        tripped=[advice()],
+        passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
+        quiet=["DP501", "DP502"],
+        skipped=[Skipped(rule="DP103", reason="no links")],
+        budgets=BUDGETS,
+        regression=SLOWER.model_copy(update={"outcome": "inconclusive"}),
+    )
+    whole = ElementTree.fromstring(junit.text(told))
+    (suite,) = whole
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("9", "3", "3")
+    failed = {case.get("name"): case.find("failure") for case in suite if case.find("failure") is not None}
+    assert set(failed) == {"DP101 made-up", "idle_share", "peak_memory_gb"}
+    first = next(case for case in suite if case.get("name") == "DP101 made-up")
+    assert (first.get("file"), first.get("line"), first.get("classname")) == ("src/a,b:c.py", "31", "dptune.rules")
+    assert "Saves 1.00 to 2.00 ms" in (failed["DP101 made-up"].text or "")
+    skipped = {
+        case.get("name"): case.find("skipped").get("message") for case in suite if case.find("skipped") is not None
+    }
+    assert skipped == {
+        "DP102 made-up": "it is accepted: made up",
+        "DP103": "no links",
+        "time per step": "inconclusive: It is",
+    }
+
+
+@pytest.mark.parametrize("level", ["unjudgeable", "sound"])
+def test_junit_of_hostile_text_is_whole(level):
+    trust = Trust(level=level, findings=[Finding(code="x", level="unjudgeable", text=HOSTILE)])
+    outcome = "unjudgeable" if level == "unjudgeable" else "failed"
+    whole = ElementTree.fromstring(junit.text(gate(outcome=outcome, tripped=[advice(title=HOSTILE)], trust=trust)))
+    messages = [found.get("message", "") for found in whole.iter("failure")]
+    assert any("<script>" in message for message in messages)
+    assert len(messages) == (2 if level == "unjudgeable" else 1)
+
+
+def test_markdown_shows_tables():
+    told = markdown.text(
+        gate(
+            tripped=[advice()],
+            budgets=BUDGETS,
+            regression=SLOWER,
+            passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
+        )
+    )
+    assert told.startswith("## dptune: FAILED\\: 1 piece of advice at 'warning' or worse")
+    assert "| error | DP101 made-up | made up |" in told
+    assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
+    assert "Against the baseline: **failed**. It is" in told
+    assert "- passed over, for it is accepted: DP102 made up" in told
+
+
+def test_markdown_of_hostile_text_keeps_its_rows():
+    told = markdown.text(gate(tripped=[advice(title=HOSTILE), advice(title="x" * 10_000)], runs=[HOSTILE]))
+    rows = [row for row in told.splitlines() if row.startswith("| error")]
+    assert len(rows) == 2
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
+    assert "<script>" not in told
+    assert len([row for row in told.splitlines() if row.startswith("##")]) == 1
+    assert max(map(len, told.splitlines())) < 2000
+
+
+def test_markdown_counts_what_it_leaves_out():
+    told = markdown.text(gate(tripped=[advice(number=n) for n in range(60)]))
+    assert told.count("| error |") == markdown.MOST
+    assert "and 10 more" in told
