@@ -49,7 +49,7 @@ def report_of(
     `jobs` traces are read at once (None: one for each core); `cached` as in `dptune.trace.load`. `links` is a sweep by
     `dptune links`; without it the one that lies in the run folder or beside it.
     """
-    return _read(paths, jobs, cached, links)[1]
+    return run_and_report(paths, jobs, cached=cached, links=links)[1]
 
 
 def read_run(name: str, jobs: int | None = None, *, cached: bool = True) -> ReadRun:
@@ -58,7 +58,7 @@ def read_run(name: str, jobs: int | None = None, *, cached: bool = True) -> Read
 
     if _is_report(Path(name)):
         return ReadRun(name, _report(Path(name)), {})
-    run, report = _read([name], jobs, cached)
+    run, report = run_and_report([name], jobs, cached=cached)
     return ReadRun(name, report, run.facts)
 
 
@@ -78,7 +78,10 @@ def measured_of(
     return run, measured
 
 
-def _read(paths: Sequence[str], jobs: int | None, cached: bool, links: Path | None = None) -> tuple[Run, Report]:
+def run_and_report(
+    paths: Sequence[str], jobs: int | None = None, *, cached: bool = True, links: Path | None = None
+) -> tuple[Run, Report]:
+    """The same with the run that the report is of."""
     from dptune import config
     from dptune.advise.engine import build_report
 

@@ -9,6 +9,7 @@ examples:
   dptune report
   dptune report dptune-runs/2026-11-20T23-31-08-train --no-tui
   dptune report rank*_trace.json --format json -o report.json
+  dptune report --format html -o report.html
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
-    parser.add_argument("--format", choices=("text", "json", "tui"), help="what to show (default: tui on a terminal)")
+    parser.add_argument(
+        "--format", choices=("text", "json", "html", "tui"), help="what to show (default: tui on a terminal)"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead of stdout")
     parser.add_argument("--no-tui", action="store_true", help="text, also on a terminal")
     parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
     )
+    hidden = "with --format html: without hosts, paths, file names and the command, to be sent to others"
+    parser.add_argument("--anonymous", action="store_true", help=hidden)
     words = "print the changes as a unified diff of the script, and nothing else: for `git apply` or `patch -p1`"
     parser.add_argument("--patch", action="store_true", help=words)
     reading_options(parser)
@@ -48,7 +53,11 @@ def run(args: argparse.Namespace) -> int:
     if args.patch:
         return _patch(args)
     chosen = _format(args)
+    if args.anonymous and chosen != "html":
+        raise UsageError("--anonymous is for --format html", "add it, or leave --anonymous out")
     _check_output(args.output)
+    if chosen == "html":
+        return _html(args)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     if chosen == "tui":
         from dptune.present.tui import show
@@ -59,12 +68,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _html(args: argparse.Namespace) -> int:
+    """Write the page, with what the report alone does not hold: one step, and the bucket sizes that were tried."""
+    from dptune.commands.reading import run_and_report
+    from dptune.measure.lanes import step_lanes
+    from dptune.present.anonymous import anonymous
+    from dptune.present.html import page
+    from dptune.whatif.predicting import search
+
+    run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+    sizes = search(run, report.measured).curve if report.measured.known("device_kind") == "cpu" else []
+    shown = anonymous(report) if args.anonymous else report
+    _write(page(shown, step_lanes(run), sizes), args.output)
+    return 0
+
+
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
     from dptune.advise.patch import patches
     from dptune.present.visible import visible
 
-    if args.format or args.no_tui:
+    if args.format or args.no_tui or args.anonymous:
         raise UsageError("--patch prints a diff, in no other format", "leave the other option out")
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)

@@ -1,0 +1,137 @@
+"""One step of one rank as lanes of pieces: what ran on each stream or thread, as fine as a picture can show.
+
+Pieces of one kind that lie closer together than the resolution are one. The step is the one of median length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.device.phases import host_phases
+from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.steps.windows import Step
+from dptune.measure.views import DeviceView, RankView, view
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import Work
+from dptune.trace.run import Run
+
+PARTS = 1200  # of a step: what is shorter than one of them cannot be seen
+_KINDS = {
+    Work.COMPUTE: "compute",
+    Work.COMMUNICATION: "communication",
+    Work.COPY: "copy",
+    Work.MEMSET: "memset",
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something that ran, or several things of a kind: from the begin of the step on, ns. `name` is of the longest."""
+
+    start_ns: int
+    length_ns: int
+    kind: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A stream of a device, or threads of the host."""
+
+    label: str
+    pieces: list[Piece]
+
+
+@dataclass(frozen=True)
+class StepLanes:
+    """A step: of which rank, its number, its length as it was traced."""
+
+    rank: int
+    number: int
+    length_ns: int
+    lanes: list[Lane]
+
+
+def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:
+    """The median step of a rank, of the first one where none is named; None where it has no steps."""
+    own = next((one for one in run.ranks if rank is None or one.rank == rank), None)
+    if own is None:
+        return None
+    facts = run.facts.get(own.rank)
+    seen = view(own.rank, own.lean, facts.window("lean") if facts else None)
+    device = max(seen.devices, key=lambda one: len(one.windows), default=None)
+    if device is None or not device.windows:
+        return None
+    whole = [step for step in device.windows if not step.open_ended] or device.windows
+    step = sorted(whole, key=lambda one: one.length_ns)[len(whole) // 2]
+    lanes = [_host(seen, step), *(lane for each in seen.devices for lane in _device(seen, each, step))]
+    return StepLanes(own.rank, step.number, step.length_ns, [lane for lane in lanes if lane.pieces])
+
+
+def _host(seen: RankView, step: Step) -> Lane:
+    """What the script does: its loader, its backward pass, its optimizer."""
+    told = host_phases(seen.columns)
+    spans: list[tuple[str, Intervals]] = [("loader", seen.host.loading)]
+    if not isinstance(told, str):
+        spans += [("backward", told.going_back - told.optimizing), ("optimizer", told.optimizing)]
+    pieces = [piece for kind, busy in spans for piece in _pieces(busy, step, kind)]
+    return Lane("script", sorted(pieces, key=lambda one: one.start_ns))
+
+
+def _device(seen: RankView, device: DeviceView, step: Step) -> list[Lane]:
+    """A lane for each stream of a GPU; of a CPU one for compute and one for each thread that exchanges."""
+    own, columns = device.operations, seen.columns
+    start, end = columns.ts_ns[own.rows], columns.ends(own.rows)
+    inside = (start < step.end_ns) & (end > step.start_ns)
+    rows = own.rows[inside]
+    order = np.argsort(columns.ts_ns[rows], kind="stable")
+    rows, work = rows[order], own.work[inside][order]
+    exchanging = work == int(Work.COMMUNICATION)
+    lane = np.where(exchanging, columns.thread[rows], -1) if own.on_cpu else columns.stream[rows]
+    found: list[Lane] = []
+    for number in np.unique(lane).tolist():
+        pieces: list[Piece] = []
+        for kind, name in _KINDS.items():
+            chosen = rows[(lane == number) & (work == int(kind))]
+            if own.on_cpu and kind == Work.COMPUTE:
+                busy = own.time[kind] if number == -1 else NOTHING  # an operator may hold more than compute
+            else:
+                busy = Intervals.union(columns.ts_ns[chosen], columns.ends(chosen))
+            pieces += _pieces(busy, step, name, columns, chosen)
+        host_label = "compute" if number == -1 else f"gloo {len(found)}"
+        label = host_label if own.on_cpu else f"{own.device} stream {number}"
+        found.append(Lane(label, sorted(pieces, key=lambda one: one.start_ns)))
+    return found
+
+
+def _pieces(
+    busy: Intervals, step: Step, kind: str, columns: Columns | None = None, rows: Ints | None = None
+) -> list[Piece]:
+    """What of a set of time lies in the step; what is closer together than the resolution as one.
+
+    `rows` are the events that it is of: a piece has the name of the longest that begins in it.
+    """
+    start, end = np.maximum(busy.start_ns, step.start_ns), np.minimum(busy.end_ns, step.end_ns)
+    lasting = end > start
+    start, end = start[lasting], end[lasting]
+    if not len(start):
+        return []
+    apart = start[1:] > end[:-1] + max(step.length_ns // PARTS, 1)
+    first, last = np.concatenate(([True], apart)), np.concatenate((apart, [True]))
+    found = []
+    for begin, until in zip(start[first].tolist(), end[last].tolist(), strict=True):
+        name, count = (kind, 1) if columns is None or rows is None else _longest(columns, rows, begin, until)
+        found.append(Piece(begin - step.start_ns, until - begin, kind, name, count))
+    return found
+
+
+def _longest(columns: Columns, rows: Ints, begin: int, until: int) -> tuple[str, int]:
+    """The name of the longest of the events, in order of time, that begin there, and how many do."""
+    times = columns.ts_ns[rows]
+    low, high = np.searchsorted(times, begin), np.searchsorted(times, until)
+    if low == high:
+        return "", 1
+    return columns.name(int(rows[low + np.argmax(columns.dur_ns[rows[low:high]])])), int(high - low)

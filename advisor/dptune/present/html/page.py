@@ -1,0 +1,177 @@
+"""The page: verdict, the step by rank, advice, one step's timeline, ranks, links, buckets, and the whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Advice, Report
+from dptune.measure.lanes import StepLanes
+from dptune.measured import Account
+from dptune.predicted import BucketSize
+from dptune.present import text as plain
+from dptune.present.account import CLASSES
+from dptune.present.advice import KINDS, body, nothing_to_say, other_proofs, proven, tag
+from dptune.present.amounts import milliseconds, several
+from dptune.present.headline import headline, trust
+from dptune.present.html import pictures
+from dptune.present.html.pictures import colour_of, text
+from dptune.present.html.style import COLOURS, CSS
+from dptune.present.lines import Line
+from dptune.present.ranks import straggler
+
+_WIDE = 10_000  # no line is folded: a browser does that
+_LEAST_SHARE = 0.0005
+
+
+def page(report: Report, lanes: StepLanes | None = None, sizes: Sequence[BucketSize] = ()) -> str:
+    """The whole page. `lanes` is one step to draw, `sizes` what was tried for buckets."""
+    title = f"dptune: {report.run.subject}"
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>{text(title)}</title><style>{CSS}</style></head><body>",
+        *_head(report),
+        *_step(report),
+        *_advice(report),
+        *_timeline(lanes),
+        *_ranks(report),
+        *_links(report),
+        *_buckets(sizes),
+        *_whole(report),
+        f"<footer>Made by dptune {text(report.dptune)}. Shares are of traced steps; ms are scaled to steps without the "
+        "profiler where those were timed.</footer></body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _head(report: Report) -> Iterator[str]:
+    yield f'<header><h1>dptune report</h1><p class="faint">{text(report.run.subject)}</p></header>'
+    yield "<main>"
+    yield from _labelled(headline(report, _WIDE))
+    if report.trust.level != "sound" or report.trust.findings:
+        yield "<details><summary>Can this run be judged?</summary>"
+        yield from _labelled(list(trust(report, _WIDE))[2:])
+        yield "</details>"
+
+
+def _step(report: Report) -> Iterator[str]:
+    """A stacked bar for each rank, and what the colours are."""
+    rows = [("all ranks", _shares(account))] if (account := report.measured.known("account")) else []
+    for rank in report.measured.ranks:
+        totals = [device.total for device in rank.devices if device.total.window_ns]
+        if totals:
+            rows.append((f"rank {rank.rank}", _shares(sum(totals[1:], totals[0]))))
+    if not rows:
+        return
+    took = report.measured.step.known("median_ns")
+    yield "<h2>Where the time of a step goes</h2>"
+    if took is not None:
+        yield f"<p>A step takes {milliseconds(took / 1e6)}.</p>"
+    yield pictures.bars(rows if len(rows) > 2 else rows[:1], "The step by class of the account, for each rank")
+    used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
+    yield '<ul class="key">'
+    for kind in CLASSES:
+        if kind.field in used:
+            square = f'<span style="background:{colour_of(kind.field)}"></span>'
+            yield f"<li>{square}{text(kind.name)}: {text(kind.words)}</li>"
+    yield "</ul>"
+
+
+def _shares(account: Account) -> list[tuple[str, float]]:
+    return [(kind.field, account.share(kind.field)) for kind in CLASSES]
+
+
+def _advice(report: Report) -> Iterator[str]:
+    if not report.advice:
+        yield f"<h2>What to change</h2><p>{text(nothing_to_say(report))}</p>"
+    for kind, title in KINDS.items():
+        cards = [one for one in report.advice if one.kind == kind]
+        if cards:
+            yield f"<h2>{text(title)}</h2>"
+        for one in cards:
+            yield from _card(one, report)
+    others = list(other_proofs(report, _WIDE))
+    yield from (f"<p>{text(_joined(line))}</p>" for line in others if line)
+
+
+def _card(one: Advice, report: Report) -> Iterator[str]:
+    yield f'<article class="card {one.severity}"><div class="tag">{text(tag(one))}</div><h3>{text(one.title)}</h3>'
+    yield from _labelled([*proven(report, one.rule, _WIDE), *body(one, report.measured, _WIDE)])
+    yield "</article>"
+
+
+def _timeline(lanes: StepLanes | None) -> Iterator[str]:
+    if lanes is None or not lanes.lanes:
+        return
+    yield f"<h2>One step: number {lanes.number} of rank {lanes.rank}</h2>"
+    took = milliseconds(lanes.length_ns / 1e6)
+    yield f"<p>As it was traced, in {took}. Hold the pointer over a piece for its name.</p>"
+    yield f'<div class="scroll">{pictures.timeline(lanes)}</div>'
+    kinds = dict.fromkeys(piece.kind for lane in lanes.lanes for piece in lane.pieces)
+    squares = (
+        f'<li><span style="background:{COLOURS.get(kind, COLOURS["idle"])}"></span>{kind}</li>' for kind in kinds
+    )
+    yield f'<ul class="key">{"".join(squares)}</ul>'
+
+
+def _ranks(report: Report) -> Iterator[str]:
+    rows = [
+        (f"rank {rank.rank}", [step.lag_ns for step in arrival.steps])
+        for rank in report.measured.ranks
+        if (arrival := rank.known("arrival")) is not None
+    ]
+    picture = pictures.heat(rows, "How late each rank comes to collectives, by step") if len(rows) > 1 else ""
+    if picture:
+        yield "<h2>Who comes late</h2>"
+        yield f"<p>{text(straggler(report.measured))}</p>"
+        yield f'<p class="faint small">A row for each rank, a column for each step: the darker, the later.</p>{picture}'
+
+
+def _links(report: Report) -> Iterator[str]:
+    links = report.measured.known("links") or []
+    picture = pictures.bandwidth(links)
+    if picture:
+        yield "<h2>What the links carry</h2>"
+        words = "Bus bandwidth as nccl-tests defines it; the lines are time = latency + bytes / rate."
+        yield f'<p class="faint small">{words}</p>'
+        yield f'<div class="scroll">{picture}</div>'
+
+
+def _buckets(sizes: Sequence[BucketSize]) -> Iterator[str]:
+    if sizes:
+        yield f"<h2>Bucket sizes</h2><p>{several(len(sizes), 'size')} tried by replaying the recorded steps.</p>"
+        yield pictures.curve(sizes)
+
+
+def _whole(report: Report) -> Iterator[str]:
+    words = text_block(plain.text(report, 100))
+    yield f"<details><summary>The whole report as text</summary><pre>{words}</pre></details>"
+    yield "</main>"
+
+
+def text_block(words: str) -> str:
+    """Lines as they are."""
+    return "\n".join(text(row) for row in words.split("\n"))
+
+
+def _labelled(lines: Sequence[Line] | Iterator[Line]) -> Iterator[str]:
+    """Lines with a label in their first columns as a list of terms; code as it is."""
+    yield "<dl>"
+    for line in lines:
+        if not line:
+            continue
+        if any(span.role == "code" for span in line) and not line[0].text.strip():
+            yield f"<dt></dt><dd><pre>{text(_joined(line))}</pre></dd>"
+            continue
+        words = _joined(line)
+        label = line[0].text.strip() if line[0].role == "dim" and len(line) > 1 else ""
+        told = "".join(span.text for span in line[1:]) if label else words
+        role = line[-1].role
+        look = ' class="saves"' if role == "strong" else f' class="{role}"' if role in ("error", "good") else ""
+        yield f"<dt>{text(label)}</dt><dd{look}>{text(told.strip())}</dd>"
+    yield "</dl>"
+
+
+def _joined(line: Line) -> str:
+    return "".join(span.text for span in line).strip()

@@ -1,0 +1,235 @@
+"""The page: whole and well formed, with nothing to fetch, whatever a trace calls its things."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from dptune.advice import Report
+from dptune.commands.reading import run_and_report
+from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes
+from dptune.measured import LinkFigures, LinkSize
+from dptune.predicted import BucketSize
+from dptune.present.anonymous import anonymous
+from dptune.present.html import page, pictures
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+EVIL = "void \x1b[31mgemm<float>\"'><script>alert(1)</script>\u202e&amp;"
+LANES = StepLanes(
+    rank=0,
+    number=7,
+    length_ns=10_000_000,
+    lanes=[
+        Lane(
+            "stream 7", [Piece(0, 4_000_000, "compute", EVIL, 12), Piece(5_000_000, 1_000_000, "communication", "a", 1)]
+        ),
+        Lane(EVIL, [Piece(1_000_000, 10, "copy", "b", 1)]),
+    ],
+)
+VOID = {"meta"}
+
+
+class Whole(HTMLParser):
+    """Notes every element, and that each is closed in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read(written: str) -> Whole:
+    whole = Whole()
+    whole.feed(written)
+    whole.close()
+    assert whole.open == []
+    return whole
+
+
+def link(basis: str, peak: float | None) -> LinkFigures:
+    sizes = [
+        LinkSize(message_bytes=4**n * 1024, calls=9, median_ns=50_000 + 4**n * 100, q1_ns=1, q3_ns=9) for n in range(6)
+    ]
+    known = {"alpha_us": 50.0, "algbw_gb_per_s": 10.0, "busbw_gb_per_s": 15.0, "peak_gb_per_s": peak}
+    given = {name: value for name, value in known.items() if value is not None}
+    return LinkFigures.only(
+        "it is not needed",
+        kind="all_reduce",
+        ranks=[0, 1],
+        scope="intra-node",
+        basis=basis,
+        sizes=sizes,
+        calls=9,
+        **given,
+    )
+
+
+def test_the_page_says_what_the_report_says(report: Report) -> None:
+    whole = read(
+        page(report, LANES, [BucketSize(cap_mb=None, buckets=3, step_ns=9), BucketSize(cap_mb=1, buckets=8, step_ns=7)])
+    )
+    words = " ".join(" ".join(whole.words).split())
+    for told in (report.headline.verdict, report.headline.why, report.advice[0].why):
+        assert told in words
+    headings = [
+        told
+        for told in ("Where the time of a step goes", "One step: number 7 of rank 0", "Bucket sizes")
+        if told in words
+    ]
+    assert len(headings) == 3
+    cards = [attributes["class"] for tag, attributes in whole.seen if tag == "article"]
+    assert cards == [f"card {one.severity}" for one in report.advice]
+    for change in (change for one in report.advice for change in one.changes):
+        assert change.paste.splitlines()[0] in words
+
+
+def test_nothing_is_fetched_and_no_script_runs(report: Report) -> None:
+    whole = read(page(report, LANES))
+    tags = {tag for tag, _ in whole.seen}
+    assert tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "a", "form", "base"})
+    for _, attributes in whole.seen:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "srcset")]
+    policy = next(attributes["content"] for tag, attributes in whole.seen if attributes.get("http-equiv"))
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    assert "url(" not in page(report, LANES)
+
+
+def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
+    evil = report.model_copy(
+        update={
+            "run": report.run.model_copy(update={"command": EVIL, "sources": [EVIL]}),
+            "advice": [one.model_copy(update={"title": EVIL, "why": EVIL}) for one in report.advice],
+        }
+    )
+    written = page(evil, LANES)
+    read(written)
+    assert "<script" not in written
+    assert "\x1b" not in written
+    assert "\u202e" not in written
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in written
+
+
+def test_pictures_are_whole_and_to_scale() -> None:
+    drawn = ElementTree.fromstring(pictures.timeline(LANES))
+    boxes = list(drawn.iter("rect"))
+    first, second, sliver = ({name: float(one.get(name, "")) for name in ("x", "width")} for one in boxes)
+    room = pictures.WIDTH - first["x"]
+    assert first["width"] == pytest.approx(0.4 * room, abs=0.01)
+    assert second["x"] - first["x"] == pytest.approx(0.5 * room, abs=0.01)
+    assert sliver["width"] == 0.5  # what is too short to be seen is seen
+    assert "and 11 more: 4.00 ms from 0 ms on" in (boxes[0].find("title").text or "")  # type: ignore[union-attr]
+    bars = ElementTree.fromstring(pictures.bars([("rank 0", [("compute_ns", 0.75), ("input_idle_ns", 0.25)])], "t"))
+    widths = [float(one.get("width", "")) for one in bars.iter("rect")]
+    assert widths[0] == pytest.approx(3 * widths[1])
+    assert sum(widths) == pytest.approx(room, abs=0.02)
+
+
+def test_the_bandwidth_of_links_is_drawn_with_the_peak_and_what_was_fitted() -> None:
+    drawn = ElementTree.fromstring(pictures.bandwidth([link("trace", 25.0), link("sweep", None)]))
+    assert len(list(drawn.iter("circle"))) == 12
+    assert len(list(drawn.iter("polyline"))) == 2
+    assert "peak 25.0 GB/s" in [one.text for one in drawn.iter("text")]
+    places = [float(one.get("cy", "")) for one in drawn.iter("circle")][:6]
+    assert places == sorted(places, reverse=True)  # larger messages carry more, which is higher up
+    assert pictures.bandwidth([]) == ""
+
+
+def test_a_row_of_the_heat_map_is_darker_where_the_rank_is_later() -> None:
+    drawn = ElementTree.fromstring(pictures.heat([("rank 0", [0, 0]), ("rank 1", [5, 10])], "t"))
+    dark = [float(one.get("fill-opacity", "")) for one in drawn.iter("rect")]
+    assert dark == [0.06, 0.06, 0.53, 1.0]
+    assert pictures.heat([("rank 0", [0, 0])], "t") == ""
+
+
+@pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "tiny_buckets", "starved_loader"])
+def test_a_recorded_step_fits_its_lanes(sample: str) -> None:
+    run, report = run_and_report([str(SAMPLES / sample)], cached=False)
+    found = step_lanes(run)
+    assert found is not None
+    assert [lane.label for lane in found.lanes][:2] == ["script", "compute"]
+    for lane in found.lanes:
+        ends = [piece.start_ns + piece.length_ns for piece in lane.pieces]
+        assert all(piece.start_ns >= 0 and end <= found.length_ns for piece, end in zip(lane.pieces, ends, strict=True))
+    compute = sum(piece.length_ns for piece in found.lanes[1].pieces)
+    account = next(
+        step.account
+        for device in report.measured.ranks[0].devices
+        for step in device.steps
+        if step.number == found.number
+    )
+    closed = 0.25 * found.length_ns  # gaps that are too short to be seen count for what is around them
+    assert account.compute_ns <= compute <= account.compute_ns + closed
+    assert step_lanes(run, rank=99) is None
+
+
+def test_a_gpu_has_a_lane_for_each_stream(real_traces: Path) -> None:
+    run, _ = run_and_report([str(real_traces / "nanogpt_8xh100")], cached=False)
+    found = step_lanes(run)
+    assert found is not None
+    streams = [lane.label for lane in found.lanes if lane.label.startswith("cuda:0 stream")]
+    assert len(streams) >= 2
+    kinds = {piece.kind for lane in found.lanes for piece in lane.pieces}
+    assert {"compute", "communication"} <= kinds
+
+
+def test_the_command_writes_one_file(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    sample = str(SAMPLES / "accumulation_without_no_sync")
+    words = [sys.executable, "-m", "dptune", "report", sample, "--no-cache", "--format", "html"]
+    done = subprocess.run([*words, "-o", str(target)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    written = target.read_text(encoding="utf-8")
+    read(written)
+    assert len(written) < 300_000
+    assert "Bucket sizes" in written
+    hidden = subprocess.run([*words, "--anonymous"], capture_output=True, text=True, check=True).stdout
+    for name in ("train.py", sample, "sample_traces", "/home/"):
+        assert name not in hidden
+    assert "file1.py:76" in hidden
+    refused = subprocess.run([*words[:-2], "--anonymous", "--no-tui"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "--anonymous is for --format html" in refused.stderr
+
+
+def test_no_name_is_left_where_it_is_not_to_be(report: Report) -> None:
+    told = report.model_copy(
+        update={"headline": report.headline.model_copy(update={"why": "on node-a, /data/ada/x.bin, src/train.py:31"})}
+    )
+    hidden = anonymous(told)
+    words = hidden.model_dump_json()
+    for name in ("node-a", "/data/ada", "train.py:31", report.run.sources[0]):
+        assert name not in words, name
+    assert hidden.headline.why.startswith("on host 1, a path, file")
+    assert hidden.measured.step == report.measured.step
+    assert re.search(r"NVIDIA H100", words)
+
+
+def any_lanes(**more: Any) -> StepLanes:
+    return StepLanes(**{"rank": 0, "number": 1, "length_ns": 10, "lanes": [], **more})
+
+
+def test_a_step_without_lanes_is_left_out(report: Report) -> None:
+    assert "One step" not in page(report, any_lanes())
+    assert "One step" not in page(report)
