@@ -68,7 +68,8 @@ def _step(report: Report) -> Iterator[str]:
     yield "<h2>Where the time of a step goes</h2>"
     if took is not None:
         yield f"<p>A step takes {milliseconds(took / 1e6)}.</p>"
-    yield pictures.bars(rows if len(rows) > 2 else rows[:1], "The step by class of the account, for each rank")
+    picture = pictures.bars(rows if len(rows) > 2 else rows[:1], "The step by class of the account, for each rank")
+    yield _scrolled(picture)
     used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
     yield '<ul class="key">'
     for kind in CLASSES:
@@ -107,7 +108,7 @@ def _timeline(lanes: StepLanes | None) -> Iterator[str]:
     yield f"<h2>One step: number {lanes.number} of rank {lanes.rank}</h2>"
     took = milliseconds(lanes.length_ns / 1e6)
     yield f"<p>As it was traced, in {took}. Hold the pointer over a piece for its name.</p>"
-    yield f'<div class="scroll">{pictures.timeline(lanes)}</div>'
+    yield _scrolled(pictures.timeline(lanes))
     kinds = dict.fromkeys(piece.kind for lane in lanes.lanes for piece in lane.pieces)
     squares = (
         f'<li><span style="background:{COLOURS.get(kind, COLOURS["idle"])}"></span>{kind}</li>' for kind in kinds
@@ -125,7 +126,8 @@ def _ranks(report: Report) -> Iterator[str]:
     if picture:
         yield "<h2>Who comes late</h2>"
         yield f"<p>{text(straggler(report.measured))}</p>"
-        yield f'<p class="faint small">A row for each rank, a column for each step: the darker, the later.</p>{picture}'
+        yield '<p class="faint small">A row for each rank, a column for each step: the darker, the later.</p>'
+        yield _scrolled(picture)
 
 
 def _links(report: Report) -> Iterator[str]:
@@ -135,19 +137,24 @@ def _links(report: Report) -> Iterator[str]:
         yield "<h2>What the links carry</h2>"
         words = "Bus bandwidth as nccl-tests defines it; the lines are time = latency + bytes / rate."
         yield f'<p class="faint small">{words}</p>'
-        yield f'<div class="scroll">{picture}</div>'
+        yield _scrolled(picture)
 
 
 def _buckets(sizes: Sequence[BucketSize]) -> Iterator[str]:
     if sizes:
         yield f"<h2>Bucket sizes</h2><p>{several(len(sizes), 'size')} tried by replaying the recorded steps.</p>"
-        yield pictures.curve(sizes)
+        yield _scrolled(pictures.curve(sizes))
 
 
 def _whole(report: Report) -> Iterator[str]:
     words = text_block(plain.text(report, 100))
     yield f"<details><summary>The whole report as text</summary><pre>{words}</pre></details>"
     yield "</main>"
+
+
+def _scrolled(picture: str) -> str:
+    """Where a page is too narrow for it, a picture scrolls by itself."""
+    return f'<div class="scroll">{picture}</div>'
 
 
 def text_block(words: str) -> str:

@@ -17,8 +17,9 @@ from dptune.present.visible import visible
 WIDTH = 960
 _LEFT = 110  # for the names of rows
 _ROW = 24
+_KEY = 210  # for what the colours of lines are
 _MOST_ROWS = 64
-# The colour of each class of the account, and the pattern that tells those of one colour apart.
+# The colour of each class of the account; what exchanges has one.
 CLASS_COLOURS = {
     "compute_ns": "compute",
     "exposed_transfer_ns": "communication",
@@ -27,6 +28,11 @@ CLASS_COLOURS = {
     "copy_ns": "copy",
     "memset_ns": "memset",
     "input_idle_ns": "input",
+    "gc_idle_ns": "garbage",
+    "sync_idle_ns": "blocking",
+    "launch_idle_ns": "launching",
+    "dependency_idle_ns": "queued",
+    "host_idle_ns": "host",
 }
 
 
@@ -95,27 +101,28 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
     height, left, bottom = 320, 70, 280
 
     def at(size: float, rate: float) -> tuple[float, float]:
-        x = left + (math.log10(size) - low_x) / max(high_x - low_x, 1e-9) * (WIDTH - left - 150)
+        x = left + (math.log10(size) - low_x) / max(high_x - low_x, 1e-9) * (WIDTH - left - _KEY)
         y = bottom - (math.log10(rate) - low_y) / max(high_y - low_y, 1e-9) * (bottom - 15)
         return x, y
 
-    parts = [f'<line class="axis" x1="{left}" x2="{WIDTH - 150}" y1="{bottom}" y2="{bottom}"/>']
-    for power in range(math.ceil(low_x), math.floor(high_x) + 1):
-        x, _ = at(10.0**power, 10**low_y)
-        parts.append(f'<text class="faint" x="{x - 20:.1f}" y="{bottom + 18}">{text(data(10**power))}</text>')
+    parts = [f'<line class="axis" x1="{left}" x2="{WIDTH - _KEY}" y1="{bottom}" y2="{bottom}"/>']
+    for power in range(0, 41, 4):  # every sixteenfold from one byte on
+        if 10**low_x <= 2**power <= 10**high_x:
+            x, _ = at(2.0**power, 10**low_y)
+            parts.append(f'<text class="faint" x="{x - 20:.1f}" y="{bottom + 18}">{text(data(2**power))}</text>')
     for power in range(math.ceil(low_y), math.floor(high_y) + 1):
         _, y = at(10**low_x, 10.0**power)
         parts.append(f'<text class="faint" x="0" y="{y + 4:.1f}">{10.0**power:g} GB/s</text>')
-        parts.append(f'<line class="axis" x1="{left}" x2="{WIDTH - 150}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<line class="axis" x1="{left}" x2="{WIDTH - _KEY}" y1="{y:.1f}" y2="{y:.1f}"/>')
     if peak:
         _, y = at(10**low_x, peak)
         parts.append(
-            f'<line x1="{left}" x2="{WIDTH - 150}" y1="{y:.1f}" y2="{y:.1f}" stroke="#cc79a7" stroke-dasharray="6 4"/>'
+            f'<line x1="{left}" x2="{WIDTH - _KEY}" y1="{y:.1f}" y2="{y:.1f}" stroke="#cc79a7" stroke-dasharray="6 4"/>'
         )
-        parts.append(f'<text x="{WIDTH - 145}" y="{y + 4:.1f}">peak {number(peak)} GB/s</text>')
+        parts.append(f'<text x="{WIDTH - _KEY + 5}" y="{y + 4:.1f}">peak {number(peak)} GB/s</text>')
     palette = [COLOURS[name] for name in ("compute", "communication", "copy", "input", "waiting", "idle")]
     for place, link in enumerate(links):
-        paint, name = palette[place % len(palette)], f"{link.kind} ({link.basis}, {len(link.ranks)} ranks)"
+        paint, name = palette[place % len(palette)], f"{link.kind}, {len(link.ranks)} ranks, {link.basis}"
         own = sorted((size, rate) for one, size, rate in points if one is link)
         for size, rate in own:
             x, y = at(size, rate)
@@ -124,8 +131,8 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
         if curve := list(_fitted(link, own)):
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(size, rate) for size, rate in curve))
             parts.append(f'<polyline points="{path}" fill="none" stroke="{paint}" stroke-width="1.5"/>')
-        parts.append(f'<rect x="{WIDTH - 145}" y="{30 + 20 * place}" width="10" height="10" fill="{paint}"/>')
-        parts.append(f'<text x="{WIDTH - 130}" y="{40 + 20 * place}">{text(name[:22])}</text>')
+        parts.append(f'<rect x="{WIDTH - _KEY + 5}" y="{30 + 20 * place}" width="10" height="10" fill="{paint}"/>')
+        parts.append(f'<text x="{WIDTH - _KEY + 20}" y="{40 + 20 * place}">{text(name)}</text>')
     return _svg(WIDTH, max(height, 50 + 20 * len(links)), parts, "Bus bandwidth by message size")
 
 

@@ -10,7 +10,12 @@ COLOURS = {
     "copy": "#0072b2",
     "memset": "#56b4e9",
     "input": "#e69f00",
-    "idle": "#999999",
+    "garbage": "#f0e442",
+    "blocking": "#b8b8b8",
+    "launching": "#8f8f8f",
+    "queued": "#6f6f6f",
+    "host": "#a79a88",
+    "idle": "#d0d0d0",
     "loader": "#e69f00",
     "backward": "#7a9e00",
     "optimizer": "#56b4e9",
@@ -41,7 +46,8 @@ pre { background: var(--paper); border: 1px solid var(--line); border-radius: .2
 table { border-collapse: collapse; font-size: .875rem; } th { text-align: left; font-weight: 600; }
 th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.right, th.right { text-align: right; font-variant-numeric: tabular-nums; }
-svg { display: block; width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+svg { display: block; width: 100%; min-width: 38rem; height: auto; }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .faint { fill: var(--faint); } svg .axis { stroke: var(--line); } svg .edge { stroke: var(--paper); }
 ul.key { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .2rem 1.1rem;
   font-size: .875rem; } ul.key span { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
