@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from command_line import main
 from overhead import commit, machine
-from wired import DPTUNE, FAST, HERE, SLOW, settle, shaped, swept, verified
+from wired import DPTUNE, FAST, HERE, SLOW, ranks_a_node, settle, shaped, swept, verified
 
 RESULTS = HERE / "results" / "advice.json"
 WIRES = {"": None, "slow": SLOW, "fast": FAST}  # one host; 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms
@@ -104,7 +104,7 @@ def recorded(place: Path, case: Case, seed: int, links: Path | None) -> Path:
     settings = {"SEED": seed, "FAULTS": case.faults, "MODEL": case.model}
     words = [word for name, value in settings.items() if value != "" for word in ("--set", f"env.{name}={value}")]
     if case.wire:
-        script = ["sh", "run.sh"]
+        script = ["sh", "run.sh", "train.py"]
     else:
         script = [*(("--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()), "train.py"]
     words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *words, *script]
@@ -183,7 +183,7 @@ def _faulty(results: dict[str, Any], work: Path, name: str, case: Case, links: P
     if "found" in own:
         return
     seed = seed_of(name, 0)
-    os.environ["EACH"] = str(case.ranks // 2)
+    ranks_a_node(case.ranks // 2)
     folder = recorded(work / name.replace(" ", "-"), case, seed, links if case.ranks == 2 else None)
     if "advice" not in own:
         own.update(seed=seed, commit=commit(), advice=told(folder))
@@ -197,7 +197,7 @@ def _healthy(results: dict[str, Any], work: Path, name: str, case: Case, links: 
     own = results["healthy"].setdefault(name, [])
     for number in range(len(own), REPEATS):
         seed = seed_of(name, number)
-        os.environ["EACH"] = str(case.ranks // 2)
+        ranks_a_node(case.ranks // 2)
         folder = recorded(work / f"{name}-{number}".replace(" ", "-").replace("/", "-"), case, seed, links)
         own.append({"seed": seed, "commit": commit(), "advice": told(folder)})
         _keep(results)

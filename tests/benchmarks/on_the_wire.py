@@ -1,6 +1,6 @@
 """What the effects are measured on: DDP of two ranks whose steps are bound by what its options say.
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by on_the_wire.sh. STRAGGLE_MS lets rank 1 come later to each
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by scripts/run.sh. STRAGGLE_MS lets rank 1 come later to each
 step, RATE is the learning rate.
 """
 

@@ -5,10 +5,10 @@
 
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
-bad settings. A case is recorded and predicted by itself; all predictions of a wire are written down before the first of
-its changes is run. `replay` is how far the unchanged replay is off the recording, `of others` off the trials without
-the change, which are processes of their own. It resumes where it stopped; raw results stand in
-results/predictions.json. The rest of the machine should be idle.
+bad settings; and some of four ranks, who share the two cores, apart from the others. A case is recorded and predicted
+by itself; all predictions of a wire are written down before the first of its changes is run. `replay` is how far the
+unchanged replay is off the recording, `of others` off the trials without the change, which are processes of their own.
+It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 from command_line import main
 from overhead import commit, machine
-from wired import DPTUNE, FAST, SLOW, recorded, settle, shaped, swept, verified
+from wired import DPTUNE, FAST, SLOW, ranks_a_node, recorded, settle, shaped, swept, verified
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
+FOUR_ON = "200 Mbit/s"  # where four ranks are tried, too
 WINDOWS = ("--warmup", "5", "--unprofiled", "100", "--lean", "20", "--rich", "0")
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
@@ -38,6 +40,7 @@ class Case(NamedTuple):
     both: str
     b: str
     predicted: str = ""
+    ranks: int = 2
 
 
 CASES = {
@@ -53,6 +56,9 @@ CASES = {
     "transformer, bucket 0.1": Case("--model transformer", "", "ddp.bucket_cap_mb=0.1"),
     "transformer, fp16": Case("--model transformer", "", "ddp.comm_hook=fp16"),
     "from 0.05 to default": Case("--model plain", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
+    "4 ranks, bucket 0.05": Case("--model plain", "", "ddp.bucket_cap_mb=0.05", ranks=4),
+    "4 ranks, fp16": Case("--model plain", "", "ddp.comm_hook=fp16", ranks=4),
+    "4 ranks, no_sync of 4": Case("--model plain --accumulate 4", "", "ddp.no_sync=true", ranks=4),
     "from 100 to 0.5": Case("--model transformer --batch 256", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=0.5"),
 }
 
@@ -78,15 +84,19 @@ def collect(work: Path) -> dict[str, Any]:
         with shaped(wire) if wire else contextlib.nullcontext([]) as nodes:
             settle(nodes)
             place = work / name.replace(" ", "-").replace("/", "-")
-            links = swept(nodes, place)
+            counts = (2, 4) if name == FOUR_ON else (2,)
+            links = {ranks: swept(nodes, place / f"{ranks}-ranks", ranks // 2) for ranks in counts}
+            own = {title: case for title, case in CASES.items() if case.ranks in links}
             folders = {}
-            for number, (title, case) in enumerate(CASES.items()):
+            for number, (title, case) in enumerate(own.items()):
+                ranks_a_node(case.ranks // 2)
                 folders[title] = recorded(place / str(number), case.options, case.both, WINDOWS)
                 key = f"{name}: {title}"
                 if key not in cases:
-                    cases[key] = {"commit": commit(), "predicted": predicted(folders[title], links, case)}
+                    cases[key] = {"commit": commit(), "predicted": predicted(folders[title], links[case.ranks], case)}
                     RESULTS.write_text(json.dumps(results) + "\n")
-            for title, case in CASES.items():
+            for title, case in own.items():
+                ranks_a_node(case.ranks // 2)
                 one = cases[f"{name}: {title}"]
                 if "found" not in one:
                     one["found"] = verified(folders[title], "--set", case.b)
@@ -121,26 +131,25 @@ def table(results: dict[str, Any]) -> str:
         "case                                 before   after  predicted  from to             off   replay  of others"
     )
     lines += [f"{name:36s}{_row(one)}" for name, one in cases.items()]
-    told = [one for one in cases.values() if _error(one) is not None]
-    if told:
-        errors = [abs(_error(one) or 0.0) for one in told]
-        nothing = [abs(one["found"]["a_step_ns"] / one["found"]["b_step_ns"] - 1) for one in told]
-        inside = [
-            one["predicted"]["low_ns"] <= one["found"]["b_step_ns"] <= one["predicted"]["high_ns"] for one in told
-        ]
-        widths = [
-            (one["predicted"]["high_ns"] - one["predicted"]["low_ns"]) / one["found"]["b_step_ns"] for one in told
-        ]
-        for name, values in (("whatif", errors), ("no change at all", nothing)):
-            average, middle, worst = (100 * of(values) for of in (mean, median, max))
-            lines.append(
-                f"{name}: {len(values)} cases, error mean {average:.1f} %, median {middle:.1f} %, worst {worst:.1f} %"
-            )
-        lines.append(
-            f"inside the interval {100 * mean(inside):.0f} %, median width {100 * median(widths):.1f} % of the step"
-        )
-        lines.append(_effects(told))
+    for ranks in (2, 4):
+        own = [one for name, one in cases.items() if CASES[name.partition(": ")[2]].ranks == ranks]
+        told = [one for one in own if _error(one) is not None]
+        if told:
+            lines += ["", f"of {ranks} ranks:", *_figures(told)]
     return "\n".join(lines)
+
+
+def _figures(told: list[dict[str, Any]]) -> Iterator[str]:
+    """How far predictions were off, and how wide their intervals."""
+    errors = [abs(_error(one) or 0.0) for one in told]
+    nothing = [abs(one["found"]["a_step_ns"] / one["found"]["b_step_ns"] - 1) for one in told]
+    inside = [one["predicted"]["low_ns"] <= one["found"]["b_step_ns"] <= one["predicted"]["high_ns"] for one in told]
+    widths = [(one["predicted"]["high_ns"] - one["predicted"]["low_ns"]) / one["found"]["b_step_ns"] for one in told]
+    for name, values in (("whatif", errors), ("no change at all", nothing)):
+        average, middle, worst = (100 * of(values) for of in (mean, median, max))
+        yield f"{name}: {len(values)} cases, error mean {average:.1f} %, median {middle:.1f} %, worst {worst:.1f} %"
+    yield f"inside the interval {100 * mean(inside):.0f} %, median width {100 * median(widths):.1f} % of the step"
+    yield _effects(told)
 
 
 def _effects(told: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""What the benchmarks on a shaped network have in common: two ranks on two nodes, recorded and verified from here."""
+"""What the benchmarks on a shaped network have in common: ranks on two nodes, recorded and verified from here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 from tests.testbed.network import FAST, SLOW, Node, shaped  # noqa: E402 - Python looks in a script's own folder
 from tests.testbed.running import on_both  # noqa: E402
 
-__all__ = ["FAST", "SLOW", "recorded", "settle", "shaped", "swept", "verified"]
+__all__ = ["FAST", "SLOW", "ranks_a_node", "recorded", "settle", "shaped", "swept", "verified"]
 
 DPTUNE = (sys.executable, "-m", "dptune")
 _TRIAL = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "samples_per_step")
@@ -24,12 +24,18 @@ _PROOF = ("outcome", "decided_by", "ended", "objective", "a_step_ns", "b_step_ns
 
 
 def settle(nodes: Sequence[Node]) -> None:
-    """Let on_the_wire.sh start its ranks on these nodes; on none of them both run here, beside each other."""
+    """Let run.sh start a rank on each of these nodes; on none of them both run here, beside each other."""
     for i in range(2):
         os.environ[f"NODE_{i}"] = shlex.join(nodes[i].command()) if nodes else ""
         os.environ[f"DEVICE_{i}"] = nodes[i].device if nodes else "lo"
     address = nodes[0].address if nodes else "127.0.0.1"
     os.environ.update(MASTER_ADDR=address, MASTER_PORT="29733", PYTHON=sys.executable)
+    ranks_a_node(1)
+
+
+def ranks_a_node(count: int) -> None:
+    """Let run.sh start so many on each."""
+    os.environ["EACH"] = str(count)
 
 
 def recorded(place: Path, options: str, both: str, windows: Sequence[str]) -> Path:
@@ -37,17 +43,17 @@ def recorded(place: Path, options: str, both: str, windows: Sequence[str]) -> Pa
     folder = place / "run"
     if not (folder / "run.json").exists():
         place.mkdir(parents=True, exist_ok=True)
-        for file in ("on_the_wire.py", "on_the_wire.sh"):
-            (place / file).write_bytes((HERE / file).read_bytes())
+        for file in (HERE / "on_the_wire.py", HERE / "scripts" / "run.sh"):
+            (place / file.name).write_bytes(file.read_bytes())
         setting = ("--set", both) if both else ()
-        script = ("sh", "on_the_wire.sh", *options.split())
+        script = ("sh", "run.sh", "on_the_wire.py", *options.split())
         words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *windows, *setting, *script]
         subprocess.run(words, cwd=place, check=True)
     return folder
 
 
-def swept(nodes: Sequence[Node], folder: Path) -> Path:
-    """What `dptune links` measures of all-reduces between the ranks."""
+def swept(nodes: Sequence[Node], folder: Path, each: int = 1) -> Path:
+    """What `dptune links` measures of all-reduces between the ranks, so many on each node."""
     target = folder / "links.json"
     if target.exists():
         return target
@@ -59,7 +65,7 @@ def swept(nodes: Sequence[Node], folder: Path) -> Path:
             [*DPTUNE, "links", *sizes, "--nproc-per-node", "2"], check=True, env=env, stdout=subprocess.DEVNULL
         )
         return target
-    on_both(nodes, [folder] * 2, ("links", *sizes), port=29731)
+    on_both(nodes, [folder] * 2, ("links", "--nproc-per-node", str(each), *sizes), port=29731)
     return target
 
 
