@@ -58,12 +58,14 @@ def run(args: argparse.Namespace) -> int:
     _check_output(args.output)
     if chosen == "html":
         return _html(args)
-    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     if chosen == "tui":
+        from dptune.commands.reading import run_and_report
         from dptune.present.tui import show
 
-        show(report)
+        run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+        show(report, run)
     else:
+        report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
         _write(_text(report, chosen, args), args.output)
     return 0
 

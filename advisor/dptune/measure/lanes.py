@@ -1,6 +1,6 @@
-"""One step of one rank as lanes of pieces: what ran on each stream or thread, as fine as a picture can show.
+"""Time of one rank as lanes of pieces: what ran on each stream or thread, as fine as a picture can show.
 
-Pieces of one kind that lie closer together than the resolution are one. The step is the one of median length.
+Pieces of one kind that lie closer together than the resolution are one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 from dptune.measure.device.phases import host_phases
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.steps.windows import Step
-from dptune.measure.views import DeviceView, RankView, view
+from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import Work
 from dptune.trace.run import Run
 
-PARTS = 1200  # of a step: what is shorter than one of them cannot be seen
+PARTS = 1200  # of what is drawn: what is shorter than one of them cannot be seen
 _KINDS = {
     Work.COMPUTE: "compute",
     Work.COMMUNICATION: "communication",
@@ -28,7 +28,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Piece:
-    """Something that ran, or several things of a kind: from the begin of the step on, ns. `name` is of the longest."""
+    """Something that ran, or several things of a kind: from where drawing begins, ns. `name` is of the longest."""
 
     start_ns: int
     length_ns: int
@@ -55,20 +55,42 @@ class StepLanes:
     lanes: list[Lane]
 
 
+class RankLanes:
+    """The steps of one rank, drawn between any two moments."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        own = next(one for one in run.ranks if one.rank == rank)
+        facts = run.facts.get(rank)
+        self.rank = rank
+        self._seen = view(rank, own.lean, facts.window("lean") if facts else None)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The windows of its device, in order of time; none where it has no steps."""
+        return busiest(self._seen)
+
+    @property
+    def median(self) -> int | None:
+        """Which of the steps has the median length; None where there are none."""
+        whole = [at for at, step in enumerate(self.steps) if not step.open_ended] or list(range(len(self.steps)))
+        return sorted(whole, key=lambda at: self.steps[at].length_ns)[len(whole) // 2] if whole else None
+
+    def between(self, start_ns: int, end_ns: int) -> list[Lane]:
+        """What ran between two moments of the trace's clock. Every lane is there, whatever it holds then."""
+        drawn = Step(0, start_ns, end_ns)
+        devices = [lane for each in self._seen.devices for lane in _device(self._seen, each, drawn)]
+        return [_host(self._seen, drawn), *devices]
+
+
 def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:
     """The median step of a rank, of the first one where none is named; None where it has no steps."""
-    own = next((one for one in run.ranks if rank is None or one.rank == rank), None)
-    if own is None:
+    ranks = [one.rank for one in run.ranks if rank is None or one.rank == rank]
+    own = RankLanes(run, ranks[0]) if ranks else None
+    if own is None or own.median is None:
         return None
-    facts = run.facts.get(own.rank)
-    seen = view(own.rank, own.lean, facts.window("lean") if facts else None)
-    device = max(seen.devices, key=lambda one: len(one.windows), default=None)
-    if device is None or not device.windows:
-        return None
-    whole = [step for step in device.windows if not step.open_ended] or device.windows
-    step = sorted(whole, key=lambda one: one.length_ns)[len(whole) // 2]
-    lanes = [_host(seen, step), *(lane for each in seen.devices for lane in _device(seen, each, step))]
-    return StepLanes(own.rank, step.number, step.length_ns, [lane for lane in lanes if lane.pieces])
+    step = own.steps[own.median]
+    lanes = [lane for lane in own.between(step.start_ns, step.end_ns) if lane.pieces]
+    return StepLanes(own.rank, step.number, step.length_ns, lanes)
 
 
 def _host(seen: RankView, step: Step) -> Lane:
@@ -84,15 +106,14 @@ def _host(seen: RankView, step: Step) -> Lane:
 def _device(seen: RankView, device: DeviceView, step: Step) -> list[Lane]:
     """A lane for each stream of a GPU; of a CPU one for compute and one for each thread that exchanges."""
     own, columns = device.operations, seen.columns
+    exchanging = own.work == int(Work.COMMUNICATION)
+    place = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.stream[own.rows]
     start, end = columns.ts_ns[own.rows], columns.ends(own.rows)
-    inside = (start < step.end_ns) & (end > step.start_ns)
-    rows = own.rows[inside]
-    order = np.argsort(columns.ts_ns[rows], kind="stable")
-    rows, work = rows[order], own.work[inside][order]
-    exchanging = work == int(Work.COMMUNICATION)
-    lane = np.where(exchanging, columns.thread[rows], -1) if own.on_cpu else columns.stream[rows]
+    inside = np.flatnonzero((start < step.end_ns) & (end > step.start_ns))
+    inside = inside[np.argsort(start[inside], kind="stable")]
+    rows, work, lane = own.rows[inside], own.work[inside], place[inside]
     found: list[Lane] = []
-    for number in np.unique(lane).tolist():
+    for number in np.unique(place).tolist():
         pieces: list[Piece] = []
         for kind, name in _KINDS.items():
             chosen = rows[(lane == number) & (work == int(kind))]

@@ -1,0 +1,223 @@
+"""The timeline tab: one rank's lanes between two moments, in letters, so that no colour is needed to read it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container
+from textual.widgets import Static
+
+from dptune.measure.lanes import Lane, Piece, RankLanes
+from dptune.present.amounts import ns_as_ms, several
+from dptune.present.lines import Line, labelled, line, wrapped
+from dptune.present.tui.pane import Pane
+from dptune.present.visible import visible
+from dptune.trace.run import Run
+
+# The sign of each kind of work, and its colour where there are colours.
+SIGNS = {
+    "compute": ("#", "green"),
+    "communication": ("!", "red"),
+    "copy": ("=", "yellow"),
+    "memset": ("-", "yellow"),
+    "loader": ("~", "yellow"),
+    "backward": ("b", "cyan"),
+    "optimizer": ("o", "blue"),
+}
+_WORDS = "# compute  ! communication  = copy  - memory set  ~ loader  b backward  o optimizer"
+_LABEL = 16  # columns of a lane's name
+_LEAST_NS = 1000  # that a screen shows
+_ZOOM = 2.0
+_PAN = 0.25
+
+
+class Timeline(Container, can_focus=True):
+    """Lanes above, what is under the cursor below."""
+
+    DEFAULT_CSS = """
+    Timeline { layout: vertical; }
+    Timeline #lanes { height: 1fr; padding: 0 1; }
+    Timeline Pane { height: 9; border: round $primary; }
+    Timeline:focus #lanes { background: $surface; }
+    """
+    BINDINGS: ClassVar = [
+        Binding("left", "move(-1)", "Left", id="time.left", tooltip="Move the cursor, and the picture at its edge"),
+        Binding("right", "move(1)", "Right", id="time.right", tooltip="The same to the right", show=False),
+        Binding("up", "lane(-1)", "Lane", id="lane.up", tooltip="The lane above", show=False),
+        Binding("down", "lane(1)", "Lane", id="lane.down", tooltip="The lane below", show=False),
+        Binding(
+            "plus,equals_sign", "zoom(1)", "Zoom", id="time.in", tooltip="Nearer, around the cursor", key_display="+"
+        ),
+        Binding("minus", "zoom(-1)", "Out", id="time.out", tooltip="Farther", key_display="-"),
+        Binding("n", "step(1)", "Next step", id="step.next", tooltip="The next step of this rank"),
+        Binding("p", "step(-1)", "Step before", id="step.before", tooltip="The step before", show=False),
+        Binding("r", "rank(1)", "Rank", id="rank.next", tooltip="The next rank, at the same step"),
+    ]
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(id="timeline")
+        self._run = run
+        self._own: RankLanes | None = None
+        self._rank = self._step = self._lane = self._column = 0
+        self._begin = self._end = 0
+        self._lanes: list[Lane] = []
+
+    def compose(self) -> ComposeResult:
+        """The lanes, then words."""
+        yield Static(id="lanes")
+        pane = Pane(self._words, id="under-cursor")
+        pane.border_title = "Under the cursor"
+        yield pane
+
+    def on_show(self) -> None:
+        """A rank is read when someone looks."""
+        if self._own is None:
+            self._open(0)
+
+    def on_resize(self) -> None:
+        """Another width shows other parts."""
+        self._draw()
+
+    def go_to(self, rank: int, start_ns: int, end_ns: int) -> None:
+        """Show a stretch of a rank's time, with as much again on both sides."""
+        numbers = [one.rank for one in self._run.ranks]
+        if rank in numbers:
+            self._open(numbers.index(rank))
+            room = max(end_ns - start_ns, _LEAST_NS)
+            self._look(start_ns - room, end_ns + room)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor; past the edge the picture moves."""
+        self._column += by
+        if not 0 <= self._column < self._columns:
+            shift = int((self._end - self._begin) * _PAN) * by
+            self._column = min(max(self._column, 0), self._columns - 1) - round(self._columns * _PAN) * by
+            self._look(self._begin + shift, self._end + shift)
+        self._draw()
+
+    def action_lane(self, by: int) -> None:
+        """Go to another lane."""
+        self._lane = min(max(self._lane + by, 0), max(len(self._lanes) - 1, 0))
+        self._draw()
+
+    def action_zoom(self, by: int) -> None:
+        """Nearer or farther, with the cursor where it is."""
+        length = self._end - self._begin
+        wanted = max(int(length / _ZOOM if by > 0 else length * _ZOOM), _LEAST_NS)
+        at = self._begin + length * (self._column + 0.5) / self._columns
+        begin = int(at - wanted * (self._column + 0.5) / self._columns)
+        self._look(begin, begin + wanted)
+
+    def action_step(self, by: int) -> None:
+        """Another step of this rank, as a whole."""
+        if self._own is not None and self._own.steps:
+            self._step = min(max(self._step + by, 0), len(self._own.steps) - 1)
+            self._whole()
+
+    def action_rank(self, by: int) -> None:
+        """Another rank, at the same place in its steps."""
+        step = self._step
+        self._open((self._rank + by) % len(self._run.ranks))
+        if self._own is not None and self._own.steps:
+            self._step = min(step, len(self._own.steps) - 1)
+            self._whole()
+
+    @property
+    def _columns(self) -> int:
+        """Cells of a lane."""
+        return max(self.size.width - _LABEL - 2, 10)
+
+    def _open(self, place: int) -> None:
+        self._rank = place
+        self._own = RankLanes(self._run, self._run.ranks[place].rank)
+        self._step = self._own.median or 0
+        self._whole()
+
+    def _whole(self) -> None:
+        own = self._own
+        if own is None or not own.steps:
+            self._lanes = []
+            self._draw()
+            return
+        step = own.steps[self._step]
+        self._look(step.start_ns, step.end_ns)
+
+    def _look(self, begin: int, end: int) -> None:
+        if self._own is None:
+            return
+        self._begin, self._end = begin, max(end, begin + _LEAST_NS)
+        self._lanes = self._own.between(self._begin, self._end)
+        self._lane = min(self._lane, max(len(self._lanes) - 1, 0))
+        self._column = min(max(self._column, 0), self._columns - 1)
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_mounted:
+            return
+        self.query_one("#lanes", Static).update(self._picture())
+        self.query_one(Pane).show(self._words)
+
+    def _picture(self) -> Text:
+        if self._own is None:
+            return Text("reading ...")
+        if not self._lanes:
+            return Text("No steps were found in this rank's trace, so there is no step to draw.")
+        number = self._own.steps[self._step].number if self._own.steps else 0
+        shown = ns_as_ms(self._end - self._begin)
+        text = Text(f"rank {self._own.rank}, around step {number}: {shown} ms from left to right\n", style="bold")
+        for place, lane in enumerate(self._lanes):
+            chosen = place == self._lane
+            text.append(f"{'>' if chosen else ' '}{visible(lane.label)[: _LABEL - 2]:<{_LABEL - 1}}")
+            for column, kind in enumerate(_cells(lane, self._end - self._begin, self._columns)):
+                sign, colour = SIGNS.get(kind, (" ", ""))
+                here = column == self._column
+                text.append(
+                    sign if not here or sign != " " else "|", Style(color=colour or None, reverse=here and chosen)
+                )
+            text.append("\n")
+        return text.append(_WORDS, style="dim")
+
+    def _under(self) -> tuple[Lane, Piece | None] | None:
+        if not self._lanes:
+            return None
+        lane = self._lanes[self._lane]
+        length = (self._end - self._begin) / self._columns
+        low, high = self._column * length, (self._column + 1) * length
+        touching = [one for one in lane.pieces if one.start_ns < high and one.start_ns + one.length_ns > low]
+        return lane, max(touching, key=lambda one: _common(one, low, high), default=None)
+
+    def _words(self, width: int) -> list[Line]:
+        under = self._under()
+        if under is None:
+            return list(wrapped("Nothing is drawn.", width))
+        lane, piece = under
+        if piece is None:
+            return [line(lane.label, "strong"), *wrapped("Nothing runs here.", width)]
+        told = [line(f"{lane.label}: {piece.kind}", "strong")]
+        told += labelled("What", piece.name or "its name lies before the picture", width)
+        told += labelled("Takes", f"{ns_as_ms(piece.length_ns)} ms", width)
+        if piece.count > 1:
+            told += labelled("Holds", f"{several(piece.count, 'operation')}; the longest is named", width)
+        return told
+
+
+def _cells(lane: Lane, length_ns: int, columns: int) -> list[str]:
+    """What each cell shows: the kind that most of it is; nothing where most of it is idle and no piece begins there."""
+    per_cell = length_ns / columns
+    best, kinds = [0.0] * columns, [""] * columns
+    for piece in lane.pieces:
+        first = max(int(piece.start_ns / per_cell), 0)
+        last = min(int((piece.start_ns + piece.length_ns) / per_cell), columns - 1)
+        for cell in range(first, last + 1):
+            common = _common(piece, cell * per_cell, (cell + 1) * per_cell)
+            if common > best[cell]:
+                best[cell], kinds[cell] = common, piece.kind
+    return kinds
+
+
+def _common(piece: Piece, low: float, high: float) -> float:
+    return min(piece.start_ns + piece.length_ns, high) - max(piece.start_ns, low)

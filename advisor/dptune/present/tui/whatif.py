@@ -1,0 +1,170 @@
+"""The what-if tab: change a setting with the arrow keys, and see the predicted step at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container
+from textual.widgets import Static
+
+from dptune.knobs import Value, written
+from dptune.measured import Measured, Missing
+from dptune.predicted import Prediction
+from dptune.present.advice import change
+from dptune.present.amounts import ns_as_ms
+from dptune.present.lines import BLANK, Line, labelled, wrapped
+from dptune.present.tui.pane import Pane
+from dptune.trace.run import Run
+from dptune.whatif.predicting import Ground
+
+AS_IT_IS = "as it is"
+_BAR = 40
+
+
+class Dial(NamedTuple):
+    """A setting and the values that the arrow keys go through, AS_IT_IS among them."""
+
+    knob: str
+    what: str
+    values: tuple[Value | str, ...]
+
+
+def dials(measured: Measured) -> list[Dial]:
+    """What can be turned for a run: other values of what it has now, in order of size."""
+    world, batch = measured.known("world_size"), measured.known("samples_per_step")
+    own = batch // world if batch and world else None
+    found = [
+        Dial(
+            "ddp.bucket_cap_mb", "bucket size, MiB", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, AS_IT_IS, 10.0, 25.0, 50.0, 100.0)
+        ),
+        Dial("ddp.comm_hook", "gradients travel as", (AS_IT_IS, "fp16", "bf16")),
+        Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True)),
+        Dial("link.gb_per_s", "link, GB/s", (0.01, 0.1, AS_IT_IS, 1.0, 10.0, 100.0)),
+        Dial("link.alpha_us", "latency, us", (1.0, 10.0, AS_IT_IS, 100.0, 1000.0)),
+    ]
+    if own:
+        found.insert(1, Dial("loader.batch_size", "batch of a rank", (AS_IT_IS, *(own * times for times in (2, 4, 8)))))
+    if world and world > 1:
+        found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8)))))
+    return found
+
+
+class WhatIfPane(Container, can_focus=True):
+    """The settings above, the prediction below."""
+
+    DEFAULT_CSS = """
+    WhatIfPane { layout: vertical; }
+    WhatIfPane #dials { height: auto; padding: 0 1; }
+    WhatIfPane Pane { height: 1fr; border: round $primary; }
+    WhatIfPane:focus #dials { background: $surface; }
+    """
+    BINDINGS: ClassVar = [
+        Binding("up", "choose(-1)", "Setting", id="dial.up", tooltip="The setting above", show=False),
+        Binding("down", "choose(1)", "Setting", id="dial.down", tooltip="The setting below", show=False),
+        Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The value before", key_display="left"),
+        Binding("right", "turn(1)", "More", id="dial.more", tooltip="The next value", key_display="right"),
+        Binding("0", "reset", "As it is", id="dial.reset", tooltip="All settings as they are"),
+    ]
+
+    def __init__(self, run: Run, measured: Measured) -> None:
+        super().__init__(id="whatif")
+        self._run, self._measured = run, measured
+        self._dials = dials(measured)
+        self._at = [one.values.index(AS_IT_IS) for one in self._dials]
+        self._chosen = 0
+        self._ground: Ground | None = None
+        self._lack = ""
+
+    def compose(self) -> ComposeResult:
+        """Settings, then words."""
+        yield Static(id="dials")
+        pane = Pane(self._words, id="prediction")
+        pane.border_title = "The step then"
+        yield pane
+
+    def on_show(self) -> None:
+        """The model is made when someone looks."""
+        if self._ground is None and not self._lack:
+            try:
+                self._ground = Ground.of(self._run, self._measured)
+            except Missing as lack:
+                self._lack = lack.reason
+        self._draw()
+
+    @property
+    def changes(self) -> dict[str, Value]:
+        """What is set otherwise than it is."""
+        picked = ((one.knob, one.values[at]) for one, at in zip(self._dials, self._at, strict=True))
+        return {knob: value for knob, value in picked if value != AS_IT_IS}
+
+    def action_choose(self, by: int) -> None:
+        """Go to another setting."""
+        self._chosen = (self._chosen + by) % len(self._dials)
+        self._draw()
+
+    def action_turn(self, by: int) -> None:
+        """Give the setting its next value."""
+        most = len(self._dials[self._chosen].values) - 1
+        self._at[self._chosen] = min(max(self._at[self._chosen] + by, 0), most)
+        self._draw()
+
+    def action_reset(self) -> None:
+        """All as it is."""
+        self._at = [one.values.index(AS_IT_IS) for one in self._dials]
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.is_mounted:
+            self.query_one("#dials", Static).update(self._settings())
+            self.query_one(Pane).show(self._words)
+
+    def _settings(self) -> Text:
+        text = Text()
+        for place, (one, at) in enumerate(zip(self._dials, self._at, strict=True)):
+            value = one.values[at]
+            shown = AS_IT_IS if value == AS_IT_IS else written(value)
+            less, more = "<" if at else " ", ">" if at < len(one.values) - 1 else " "
+            row = f"{'>' if place == self._chosen else ' '} {one.what:<22} {less} {shown:^10} {more}   {one.knob}\n"
+            text.append(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim")
+        return text
+
+    def _words(self, width: int) -> Iterator[Line]:
+        if self._ground is None:
+            yield from wrapped(
+                f"Nothing can be predicted: {self._lack}." if self._lack else "making the model ...", width
+            )
+            return
+        measured_ns = self._ground.step_ns
+        yield from labelled("Now", f"{ns_as_ms(measured_ns)} ms {_bar(measured_ns, measured_ns)}", width)
+        if not self.changes:
+            yield from wrapped("Up and down choose a setting, left and right change it.", width)
+            return
+        yield from self._told(self._ground.predict(self.changes), measured_ns, width)
+
+    def _told(self, told: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
+        step_ns = told.known("step_ns")
+        if step_ns is None:
+            yield from labelled("Then", f"not predicted: {told.missing['step_ns']}", width, role="warning")
+            least = told.known("low_ns")
+            if least is not None:
+                yield from labelled("At least", f"{ns_as_ms(least)} ms", width)
+        else:
+            between = f"{ns_as_ms(told.low_ns)} to {ns_as_ms(told.high_ns)}"
+            yield from labelled("Then", f"{ns_as_ms(step_ns)} ms {_bar(step_ns, measured_ns)}", width, role="strong")
+            yield from labelled("Interval", f"{between} ms", width)
+            before, after = self._measured.known("samples_per_step"), told.known("global_batch")
+            times = step_ns / measured_ns * (before / after if before and after else 1.0)
+            yield from labelled("Per sample", change(times), width)
+        yield BLANK
+        for words in told.assumptions:
+            yield from labelled("Assumed", words, width, role="dim")
+        settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
+        yield from labelled("Command", f"dptune whatif {settings}", width, role="code")
+
+
+def _bar(step_ns: float, measured_ns: float) -> str:
+    return "#" * min(max(round(_BAR * step_ns / measured_ns / 2), 1), _BAR)

@@ -1,0 +1,156 @@
+"""The tabs that look into a run: its timeline, and what if; walked with the keyboard on recordings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from dptune.advice import Report
+from dptune.commands.reading import run_and_report
+from dptune.measure.lanes import Lane, Piece
+from dptune.present.tui.app import ReportApp
+from dptune.present.tui.timeline import Timeline, _cells
+from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, dials
+from dptune.trace.run import Run
+
+from .test_tui import LARGE, SMALL, flat, screen, see
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> tuple[Run, Report]:
+    return run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+
+
+def picture(pilot: Pilot[None]) -> str:
+    return str(pilot.app.query_one("#lanes", Static).content)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_a_step_lane_by_lane(recorded: tuple[Run, Report], size: tuple[int, int]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=size) as pilot:
+        seen = await see(pilot, "ms from left to right", "6")
+        assert "rank 0, around step" in seen
+        assert "# compute ! communication" in flat(seen)
+        rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[1:-1] if row.split()}
+        assert rows["script"].count("b") > 10
+        assert "#" in picture(pilot).splitlines()[2]
+        assert any("!" in row for name, row in rows.items() if name == "gloo")
+        width = {len(row) for row in picture(pilot).splitlines()[1:-1]}
+        assert len(width) == 1
+        assert width.pop() <= size[0]
+
+
+async def test_zooming_halves_what_is_shown_and_out_again(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "ms from left to right", "6")
+
+        def shown() -> float:
+            return float(re.findall(r": ([\d.]+) ms from", picture(pilot))[0])
+
+        whole = shown()
+        await pilot.press("plus")
+        assert shown() == pytest.approx(whole / 2, rel=0.01)
+        await pilot.press("minus", "minus")
+        assert shown() == pytest.approx(2 * whole, rel=0.01)
+        await pilot.press("n")
+        assert shown() != pytest.approx(2 * whole, rel=0.01)
+
+
+async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "ms from left to right", "6")
+        await pilot.press("down")
+        for _ in range(60):
+            await pilot.press("right")
+        await pilot.pause(0.1)
+        seen = flat(screen(pilot))
+        assert "compute: compute" in seen
+        assert re.search(r"What (aten|autograd|torch)", seen) or "Nothing runs here" in seen
+
+
+async def test_another_rank_and_a_place_to_go_to(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "rank 0, around step", "6")
+        await see(pilot, "rank 1, around step", "r")
+        await see(pilot, "rank 0, around step", "r")
+        timeline = pilot.app.query_one(Timeline)
+        timeline.go_to(1, 5_000_000, 6_000_000)
+        await see(pilot, "rank 1, around step")
+        assert ": 3.00 ms from left to right" in picture(pilot)
+        timeline.go_to(99, 0, 1)  # is no rank of it
+        assert "rank 1" in picture(pilot)
+
+
+async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down choose a setting, left and right change it.", "7")
+        pane = pilot.app.query_one(WhatIfPane)
+        no_sync = next(place for place, one in enumerate(dials(report.measured)) if one.knob == "ddp.no_sync")
+        await pilot.press(*["down"] * no_sync, "right")
+        assert pane.changes == {"ddp.no_sync": True}
+        seen = flat(await see(pilot, "dptune whatif --set ddp.no_sync=true"))
+        then = float(re.findall(r"Then ([\d.]+) ms", seen)[0])
+        assert then < float(re.findall(r"Now ([\d.]+) ms", seen)[0])
+        assert "Per sample" in seen
+        await pilot.press("right", "left", "left")  # past neither end
+        assert pane.changes == {}
+        await pilot.press("right", "0")
+        assert pane.changes == {}
+
+
+async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
+    run, report = run_and_report([str(SAMPLES / "tiny_buckets" / "rank-00000.trace.json.gz")], cached=False)
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Nothing can be predicted:", "7")
+
+
+async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "all_reduce", "4")
+        await see(pilot, "Longest gaps", "5")
+
+
+async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "That needs the run itself", "6")
+        await see(pilot, "That needs the run itself", "7")
+
+
+async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await pilot.press("question_mark")
+        seen = ""
+        for _ in range(6):
+            await pilot.pause(0.05)
+            seen += flat(screen(pilot))
+            await pilot.press("pagedown")
+        for words in ("Nearer, around the cursor", "The next rank, at the same step", "All settings as they are"):
+            assert words in seen
+
+
+def test_a_cell_shows_what_most_of_it_is() -> None:
+    """Ten cells of 10 ns."""
+    pieces = [Piece(0, 30, "compute", "a", 1), Piece(34, 2, "copy", "b", 1), Piece(36, 4, "communication", "c", 1)]
+    assert _cells(Lane("x", pieces), 100, 10) == ["compute"] * 3 + ["communication"] + [""] * 6
+    assert _cells(Lane("x", []), 100, 10) == [""] * 10
+
+
+def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
+    _, report = recorded
+    made = {one.knob: one for one in dials(report.measured)}
+    assert all(AS_IT_IS in one.values for one in made.values())
+    assert made["world_size"].values == (AS_IT_IS, 4, 8, 16)
+    assert made["loader.batch_size"].values[1:] == (256, 512, 1024) or len(made["loader.batch_size"].values) == 4
