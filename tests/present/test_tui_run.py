@@ -122,10 +122,14 @@ async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:
         await see(pilot, "Longest gaps", "5")
 
 
-async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report) -> None:
+@pytest.mark.parametrize("key", ["6", "7"])
+async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report, key: str) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "That needs the run itself", "6")
-        await see(pilot, "That needs the run itself", "7")
+        await see(pilot, "Verdict")
+        await pilot.press(key)
+        (told,) = pilot.app._notifications
+        assert told.message == "That needs the run itself: this report was read alone."
+        await see(pilot, "Verdict")
 
 
 async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> None:
