@@ -28,7 +28,7 @@ SIGNS = {
     "backward": ("b", "cyan"),
     "optimizer": ("o", "blue"),
 }
-_WORDS = "# compute  ! communication  = copy  - memory set  ~ loader  b backward  o optimizer"
+_WORDS = "# compute ! communication = copy - memset ~ loader b backward o optimizer"
 _LABEL = 16  # columns of a lane's name
 _LEAST_NS = 1000  # that a screen shows
 _ZOOM = 2.0
