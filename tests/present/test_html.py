@@ -14,6 +14,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.commands.reading import run_and_report
+from dptune.errors import DptuneError
 from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes
 from dptune.measured import LinkFigures, LinkSize
 from dptune.predicted import BucketSize
@@ -233,3 +234,30 @@ def any_lanes(**more: Any) -> StepLanes:
 def test_a_step_without_lanes_is_left_out(report: Report) -> None:
     assert "One step" not in page(report, any_lanes())
     assert "One step" not in page(report)
+
+
+def test_many_ranks_are_counted(report: Report) -> None:
+    many = [report.measured.ranks[0].model_copy(update={"rank": number}) for number in range(100)]
+    told = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": many})})
+    words = " ".join(" ".join(read(page(told)).words).split())
+    assert "The first 64 of 101 rows" in words
+
+
+def smallest(real_traces: Path) -> list[Path]:
+    files = sorted(
+        (one for one in real_traces.rglob("*.json*") if one.name != "MANIFEST.json"), key=lambda one: one.stat().st_size
+    )
+    return files[:30]
+
+
+def test_every_kind_of_trace_makes_a_whole_page(real_traces: Path) -> None:
+    """The smallest public ones and damaged copies: without steps, cut off, of old versions."""
+    made = 0
+    for path in smallest(real_traces):
+        try:
+            run, report = run_and_report([str(path)], cached=False)
+        except DptuneError:
+            continue
+        read(page(report, step_lanes(run)))
+        made += 1
+    assert made >= 15

@@ -56,20 +56,27 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _step(report: Report) -> Iterator[str]:
-    """A stacked bar for each rank, and what the colours are."""
-    rows = [("all ranks", _shares(account))] if (account := report.measured.known("account")) else []
+    """A stacked bar for each rank, and what the colours are; of the whole recording where it has no steps."""
+    account = report.measured.known("account")
+    rows = [] if account is None else [("all ranks", _shares(account))]
     for rank in report.measured.ranks:
-        totals = [device.total for device in rank.devices if device.total.window_ns]
-        if totals:
-            rows.append((f"rank {rank.rank}", _shares(sum(totals[1:], totals[0]))))
+        own = [
+            device.whole if account is None else device.total for device in rank.devices if device.steps or not account
+        ]
+        own = [one for one in own if one.window_ns]
+        if own:
+            rows.append((f"rank {rank.rank}", _shares(sum(own[1:], own[0]))))
     if not rows:
         return
     took = report.measured.step.known("median_ns")
-    yield "<h2>Where the time of a step goes</h2>"
-    if took is not None:
+    yield "<h2>Where the time of a step goes</h2>" if account else "<h2>Where the time of the recording goes</h2>"
+    if account is None:
+        yield "<p>No steps were found in it.</p>"
+    elif took is not None:
         yield f"<p>A step takes {milliseconds(took / 1e6)}.</p>"
-    picture = pictures.bars(rows if len(rows) > 2 else rows[:1], "The step by class of the account, for each rank")
-    yield _scrolled(picture)
+    shown = rows if len(rows) > 2 or account is None else rows[:1]
+    yield _scrolled(pictures.bars(shown, "The time by class of the account, for each rank"))
+    yield from _rest(len(rows))
     used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
     yield '<ul class="key">'
     for kind in CLASSES:
@@ -128,6 +135,7 @@ def _ranks(report: Report) -> Iterator[str]:
         yield f"<p>{text(straggler(report.measured))}</p>"
         yield '<p class="faint small">A row for each rank, a column for each step: the darker, the later.</p>'
         yield _scrolled(picture)
+        yield from _rest(len(rows))
 
 
 def _links(report: Report) -> Iterator[str]:
@@ -150,6 +158,13 @@ def _whole(report: Report) -> Iterator[str]:
     words = text_block(plain.text(report, 100))
     yield f"<details><summary>The whole report as text</summary><pre>{words}</pre></details>"
     yield "</main>"
+
+
+def _rest(rows: int) -> Iterator[str]:
+    """That a picture does not show all rows, where it does not."""
+    if rows > pictures.MOST_ROWS:
+        words = f"The first {pictures.MOST_ROWS} of {rows:,} rows; the text below has them all."
+        yield f'<p class="faint small">{words}</p>'
 
 
 def _scrolled(picture: str) -> str:

@@ -18,7 +18,7 @@ WIDTH = 960
 _LEFT = 110  # for the names of rows
 _ROW = 24
 _KEY = 210  # for what the colours of lines are
-_MOST_ROWS = 64
+MOST_ROWS = 64
 # The colour of each class of the account; what exchanges has one.
 CLASS_COLOURS = {
     "compute_ns": "compute",
@@ -49,7 +49,7 @@ def colour_of(field: str) -> str:
 def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str) -> str:
     """One bar a row, of shares by class of the account."""
     names = {kind.field: kind.name for kind in CLASSES}
-    shown = rows[:_MOST_ROWS]
+    shown = rows[:MOST_ROWS]
     parts = []
     for place, (label, shares) in enumerate(shown):
         top, left = place * _ROW, float(_LEFT)
@@ -68,7 +68,7 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str) ->
 def timeline(lanes: StepLanes) -> str:
     """The lanes of one step, from left to right."""
     parts, room = [], WIDTH - _LEFT
-    for place, lane in enumerate(lanes.lanes[:_MOST_ROWS]):
+    for place, lane in enumerate(lanes.lanes[:MOST_ROWS]):
         top = place * _ROW
         parts.append(f'<text x="0" y="{top + 16}">{text(lane.label)}</text>')
         parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH}" y1="{top + _ROW - 1}" y2="{top + _ROW - 1}"/>')
@@ -78,7 +78,7 @@ def timeline(lanes: StepLanes) -> str:
             many = f" and {piece.count - 1:,} more" if piece.count > 1 else ""
             told = f"{piece.name}{many}: {ns_as_ms(piece.length_ns)} ms from {ns_as_ms(piece.start_ns)} ms on"
             parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), told))
-    height = len(lanes.lanes[:_MOST_ROWS]) * _ROW
+    height = len(lanes.lanes[:MOST_ROWS]) * _ROW
     for tick in _ticks(lanes.length_ns / 1e6):
         left = _LEFT + tick * 1e6 / lanes.length_ns * room
         parts.append(f'<text class="faint" x="{left:.1f}" y="{height + 16}">{number(tick)} ms</text>')
@@ -138,7 +138,7 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
 
 def heat(rows: Sequence[tuple[str, Sequence[int]]], title: str) -> str:
     """A cell for each rank and step: the darker, the later it came."""
-    shown = rows[:_MOST_ROWS]
+    shown = rows[:MOST_ROWS]
     most = max((value for _, values in shown for value in values), default=0)
     if not most:
         return ""
