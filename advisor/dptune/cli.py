@@ -108,9 +108,9 @@ class _Session:
                 print(_help())
                 return 0
             if option == "--version":
-                from dptune import __version__
+                from dptune.commands.version import lines
 
-                print(f"dptune {__version__}")
+                print("\n".join(lines()))
                 return 0
             if option != "--debug":
                 raise UsageError(f"there is no option '{option}' before the verb", _did_you_mean(option, _GLOBAL))
@@ -217,7 +217,7 @@ verbs:
 
 options:
   -h, --help  show this help, or that of a verb: dptune VERB --help
-  --version   print the version
+  --version   print the version, and those of what it stands on
   --debug     on an error, show the traceback too
 
 start here:

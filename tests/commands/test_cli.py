@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +13,7 @@ import pytest
 
 import dptune
 from dptune.cli import VERBS, main
+from dptune.commands.version import PACKAGES
 from dptune.errors import RunError, UsageError
 
 
@@ -63,7 +66,13 @@ def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"dptune {dptune.__version__}\n"
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"dptune {dptune.__version__}"
+    assert second.startswith(f"Python {platform.python_version()} ({sys.executable}), ")
+    assert f"numpy {metadata.version('numpy')}" in rest[0].split(", ")
+    named = {word.split()[0] for word in rest[0].split(", ")}
+    named |= set(rest[1].removeprefix("not installed: ").split(", ")) if len(rest) > 1 else set()
+    assert named == set(PACKAGES)
 
 
 def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
