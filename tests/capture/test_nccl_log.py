@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,14 +69,21 @@ def test_a_process_reads_its_own_file(tmp_path: Path, monkeypatch: pytest.Monkey
     pytest.importorskip("torch", reason="what runs beside a script needs torch")
     from dptune.capture.injected import nccl_log
 
-    (tmp_path / f"nccl.node-a.{os.getpid()}.log").write_text(LOG)
-    (tmp_path / "nccl.node-a.1.log").write_text(LOG.replace("via SHM", "via NET/Socket"))
+    host = socket.gethostname().partition(".")[0]
+    (tmp_path / f"nccl.{host}.{os.getpid()}.log").write_text(LOG)
+    other = LOG.replace("via SHM", "via NET/Socket")
+    (tmp_path / f"nccl.{host}.1.log").write_text(other)
+    (tmp_path / f"nccl.another.{os.getpid()}.log").write_text(other)
     monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "nccl.%h.%p.log"))
     told = nccl_log.read()
     assert told is not None
     assert ChannelFacts(3, 0, "SHM", 1) in told.channels
-    monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "none.%h.%p.log"))
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "none" / "nccl.%h.%p.log"))
     assert nccl_log.read() is None
+    os.mkfifo(tmp_path / "pipe")  # whose reading would wait for ever
+    for users in ("/dev/stdout", str(tmp_path / "pipe"), str(tmp_path / "mine.%p.log")):
+        monkeypatch.setenv("NCCL_DEBUG_FILE", users)
+        assert nccl_log.read() is None
     monkeypatch.delenv("NCCL_DEBUG_FILE")
     assert nccl_log.read() is None
 
@@ -84,8 +92,9 @@ def test_a_process_reads_its_own_file(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_option_has_it_written_into_the_run_folder(profile: Callable[..., Run]) -> None:
     """What NCCL would write, the script writes here: this machine has no GPU."""
     script = f"""
-    import os
-    path = os.environ["NCCL_DEBUG_FILE"].replace("%h", "node-a").replace("%p", str(os.getpid()))
+    import os, socket
+    host = socket.gethostname().partition(".")[0]
+    path = os.environ["NCCL_DEBUG_FILE"].replace("%h", host).replace("%p", str(os.getpid()))
     assert os.environ["NCCL_DEBUG"] == "INFO"
     open(path, "w").write({LOG!r})
     """

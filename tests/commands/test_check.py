@@ -185,16 +185,17 @@ def test_what_does_not_go_together_is_one_sentence(words, said, judged, capsys) 
     assert told.count("dptune: error:") == 1
 
 
-@pytest.mark.parametrize("share", ["5", "time_per_sample=0.05", "5%", "step_time=5 %"])
+@pytest.mark.parametrize("share", ["0.05", "time_per_sample=0.05", "5%", "time_per_sample=5 %"])
 def test_how_much_longer_it_may_take(share: str) -> None:
     from dptune.commands.check import _share
 
-    assert _share(share) in (0.05, 5.0)
+    assert _share(share) == 0.05
 
 
-def test_a_share_that_is_none_is_refused(judged, capsys) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("share", ["latency=5%", "step_time=5%", "5", "time_per_sample=1", "", "-5%"])
+def test_a_share_that_is_none_is_refused(judged, capsys, share: str) -> None:  # type: ignore[no-untyped-def]
     judged(report())
-    assert main(["check", "x", "--baseline", "y", "--max-regression", "latency=5%"]) == 2
+    assert main(["check", "x", "--baseline", "y", f"--max-regression={share}"]) == 2
     assert "must be like time_per_sample=5%" in capsys.readouterr().err
 
 
@@ -214,6 +215,16 @@ def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: P
     again = json.loads(file.read_text())
     assert len(again["accepted"]) == 3
     assert "a toy" in [one["why"] for one in again["accepted"]]
+
+
+def test_accepting_advice_does_not_let_anything_else_pass(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = ["check", "x", "--accept", str(tmp_path / "accepted.json"), "--update-accepted"]
+    judged(report("error", level="unjudgeable"))
+    assert main(words) == 2
+    assert capsys.readouterr().out.startswith("UNJUDGEABLE")
+    judged(report("error"))
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("PASSED")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"accepted": [1]}', '{"accepted": [{}]}', "[" * 100_000, "\x00"])

@@ -227,6 +227,27 @@ def test_no_name_is_left_where_it_is_not_to_be(report: Report) -> None:
     assert re.search(r"NVIDIA H100", words)
 
 
+def test_a_folder_named_like_a_word_of_a_report_does_not_garble_it(report: Report) -> None:
+    """Fields that hold one of a few words stay what they are, and prose stays prose."""
+    for folder in ("run", "trace", "sweep", "recording", "lean", "node-a", "n1"):
+        ranks = [
+            one.model_copy(update={"source": f"{folder}/rank.json", "host": "n1"}) for one in report.measured.ranks
+        ]
+        told = report.model_copy(
+            update={
+                "run": report.run.model_copy(update={"sources": [f"{folder}/rank.json"]}),
+                "headline": report.headline.model_copy(
+                    update={"why": "this run of a trace, by a sweep, on n1 or acme/x.json"}
+                ),
+                "measured": report.measured.model_copy(update={"ranks": ranks}),
+            }
+        )
+        hidden = anonymous(told)
+        assert hidden.headline.why == "this run of a trace, by a sweep, on host 1 or a file"
+        assert hidden.measured.ranks[0].source == "trace 1"
+        assert hidden.measured.step == report.measured.step
+
+
 def any_lanes(**more: Any) -> StepLanes:
     return StepLanes(**{"rank": 0, "number": 1, "length_ns": 10, "lanes": [], **more})
 

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import CallFacts, DdpFacts
+from dptune.runfile.facts import CallFacts, CompileFacts, DdpFacts, FsdpFacts
 
 HOSTS = ("a", "a", "b", "b")
 
@@ -54,3 +54,37 @@ def test_hosts_of_ranks_that_were_not_recorded_are_not_known(told, ask, make_mea
 
 def test_groups_that_leave_ranks_out_are_no_way_to_part_them(told):
     assert told(near=((0, 1), (1, 2), (0, 3))) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "few", "speaks"),
+    [
+        # Of two ranks an all-reduce puts its message on a link, an all-gather half of it.
+        ("all_gather", 2_500_000, True),
+        ("all_gather", 2_500_001, False),
+        ("all_reduce", 5_000_000, True),
+        ("broadcast", 5_000_000, True),
+    ],
+)
+def test_bytes_are_those_on_a_link(ask, make_measured, make_facts, function, few, speaks):
+    facts = []
+    for rank, host in enumerate(HOSTS):
+        far, near = ([0, 2], [0, 1]) if rank == 0 else ([1, 3], [0, 1]) if rank == 1 else ([0, 2], [2, 3])
+        far = [1, 3] if rank == 3 else far
+        near = [2, 3] if rank == 3 else near
+        calls = [CallFacts(function, "train.py:5", far, calls=10, sent_bytes=50_000_000)]
+        ddp = [DdpFacts("Net", ranks=near, gradient_bytes=few, bucket_sizes=[few])]
+        facts.append(make_facts(rank=rank, host=host, calls=calls, calls_steps=5, ddp=ddp))
+    assert len(ask("DP203", make_measured(exposed_share=0.4, world=4), facts)) == speaks
+
+
+@pytest.mark.parametrize("more", [{"fsdp": [FsdpFacts(2)]}, {"engine": "deepspeed"}, {"compiled": CompileFacts()}])
+def test_quiet_where_not_all_is_counted(ask, make_measured, make_facts, more):
+    facts = [make_facts(rank=rank, host=host, **more) for rank, host in enumerate(HOSTS)]
+    assert ask("DP203", make_measured(exposed_share=0.4, world=4), facts) == []
+
+
+def test_collectives_that_nobody_called_by_name(told, make_all_reduce):
+    with pytest.raises(Missing, match="a step has 10 collectives"):
+        told(measured={"collectives": [make_all_reduce(100, 10)]})
+    assert len(told(measured={"collectives": [make_all_reduce(100, 4)]})) == 1

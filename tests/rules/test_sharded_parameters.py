@@ -1,10 +1,10 @@
 import pytest
 
 from dptune.measured import MemoryFigures, Missing
-from dptune.runfile.facts import FsdpFacts, OptimizerFacts
+from dptune.runfile.facts import CallFacts, FsdpFacts, OptimizerFacts
 
 ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
-SHARDED = FsdpFacts(2, units=5, where="train.py:9", reshard_after_forward=True)
+SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_gathering_holds_up_steps(told):
         "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel gathers none"
     )
     assert advice.saves.high_share == pytest.approx(0.1)
-    assert (advice.severity, advice.saves.basis, advice.fingerprint) == ("warning", "bound", "DP204:train.py:9")
+    assert (advice.severity, advice.saves.basis, advice.fingerprint) == ("warning", "bound", "DP204:Block")
     assert [one.label for one in advice.evidence][:2] == [
         "exposed all-gathers (forward phase)",
         "exposed all-gathers (backward phase)",
@@ -58,3 +58,20 @@ def test_quiet(told):
 def test_memory_that_is_not_known(told):
     with pytest.raises(Missing, match="memory of the GPUs"):
         told(device="cuda", memory=[])
+
+
+def test_what_the_script_gathers_itself_is_not_told_apart(ask, make_measured, make_facts, hand_made):
+    run = make_measured(overlap=hand_made.exchanges(*ROWS), device="cpu")
+    for library, known in (("", False), ("torch", True)):
+        calls = [CallFacts("all_gather_object", "train.py:9", [0, 1], calls=10, library=library)]
+        facts = make_facts(fsdp=[SHARDED], calls=calls, calls_steps=20)
+        if known:
+            assert len(ask("DP204", run, [facts])) == 1
+        else:
+            with pytest.raises(Missing, match="gathers something of its own"):
+                ask("DP204", run, [facts])
+
+
+def test_gathered_layers_that_are_kept_are_gathered_once(told):
+    (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False))
+    assert advice.why == "Each layer is gathered before its forward pass; whole parameters never are."

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from dptune import __version__
-from dptune.advice import SEVERITIES, Advice, Report, Severity
+from dptune.advice import SEVERITIES, Advice, Report, Severity, Trust
 from dptune.compared import Comparison
 from dptune.judged import Budget, Gate, Outcome, PassedOver, Regression
 from dptune.measured import Measured, Missing
@@ -66,7 +66,7 @@ def judge(
     unknown = {one.rule: one for report in reports for one in report.skipped}
     return Gate(
         dptune=__version__,
-        outcome=_outcome(worst, tripped, budgets, regression),
+        outcome=outcome(worst.trust, tripped, budgets, regression),
         runs=[one.run.subject for one in reports],
         step_ns=reports[0].measured.step.known("median_ns"),
         fail_on=terms.fail_on,
@@ -156,10 +156,11 @@ def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
     return Budget(name=name, what=what, limit=limit, value=median(values))
 
 
-def _outcome(
-    worst: Report, tripped: Sequence[Advice], budgets: Sequence[Budget], regression: Regression | None
+def outcome(
+    trust: Trust, tripped: Sequence[Advice], budgets: Sequence[Budget], regression: Regression | None
 ) -> Outcome:
-    if worst.trust.level == "unjudgeable":
+    """What all of it comes to; what cannot be judged does not pass."""
+    if trust.level == "unjudgeable":
         return "unjudgeable"
     if tripped or any(one.value is not None and not one.kept for one in budgets):
         return "failed"

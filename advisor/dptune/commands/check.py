@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from dptune.proof import Proof
 
 FORMATS = ("text", "json", "github", "junit", "markdown")
-OBJECTIVES = ("time_per_sample", "step_time")
-_SHARE = re.compile(r"(?:(?P<name>[a-z_]+)=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
+_SHARE = re.compile(r"(?:time_per_sample=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
 _MOST_BYTES = 10_000_000  # of a file of accepted advice
 
 
@@ -65,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--accept", type=Path, metavar="FILE", help="accepted advice, by its fingerprint")
     parser.add_argument(
-        "--update-accepted", action="store_true", help="add what would trip the gate to the --accept file, and pass"
+        "--update-accepted", action="store_true", help="add the advice that would trip the gate to the --accept file"
     )
     against = parser.add_argument_group("against a baseline")
     against.add_argument("--baseline", nargs="+", metavar="RUN", default=[], help="runs, or with --script one commit")
@@ -73,7 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--max-regression",
         type=_share,
         metavar="time_per_sample=5%",
-        help="how much longer it may take (default: 5%%; of time per sample, where samples are known)",
+        help="how much longer it may take (default: 5%%), a sample, or a step where samples are not known",
     )
     against.add_argument(
         "--inconclusive", choices=("pass", "fail"), default="pass", help="what that is to do (default: pass)"
@@ -89,12 +88,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
+    from dptune.advise.gate import outcome
+
     outputs = _outputs(args)
     terms = _terms(args)
     gate = _gate(args, terms)
     if args.update_accepted:
         _accept(args.accept, gate)
-        return 0
+        gate = gate.model_copy(
+            update={"tripped": [], "outcome": outcome(gate.trust, [], gate.budgets, gate.regression)}
+        )
     for form, target in outputs:
         _write(form, gate, target)
     failing = gate.outcome == "inconclusive" and args.inconclusive == "fail"
@@ -205,9 +208,10 @@ def _accept(path: Path, gate: Gate) -> None:
 
 def _share(text: str) -> float:
     found = _SHARE.fullmatch(text)
-    if found is None or (found["name"] or OBJECTIVES[0]) not in OBJECTIVES:
+    share = float(found["number"]) / (100 if found["percent"] else 1) if found else None
+    if found is None or share is None or (not found["percent"] and share >= 1):
         raise argparse.ArgumentTypeError(f"must be like time_per_sample=5%, not '{text:.40}'")
-    return float(found["number"]) / (100 if found["percent"] else 1)
+    return share
 
 
 def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:

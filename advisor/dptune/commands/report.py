@@ -73,15 +73,17 @@ def run(args: argparse.Namespace) -> int:
 def _html(args: argparse.Namespace) -> int:
     """Write the page, with what the report alone does not hold: one step, and the bucket sizes that were tried."""
     from dptune.commands.reading import run_and_report
-    from dptune.measure.lanes import step_lanes
+    from dptune.measure.lanes import step_lanes, unnamed
     from dptune.present.anonymous import anonymous
     from dptune.present.html import page
     from dptune.whatif.predicting import search
 
     run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     sizes = search(run, report.measured).curve if report.measured.known("device_kind") == "cpu" else []
-    shown = anonymous(report) if args.anonymous else report
-    _write(page(shown, step_lanes(run), sizes), args.output)
+    lanes, shown = step_lanes(run), report
+    if args.anonymous:
+        lanes, shown = lanes and unnamed(lanes), anonymous(report)
+    _write(page(shown, lanes, sizes), args.output)
     return 0
 
 

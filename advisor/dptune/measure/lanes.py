@@ -5,7 +5,7 @@ Pieces of one kind that lie closer together than the resolution are one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,6 +80,12 @@ class RankLanes:
         drawn = Step(0, start_ns, end_ns)
         devices = [lane for each in self._seen.devices for lane in _device(self._seen, each, drawn)]
         return [_host(self._seen, drawn), *devices]
+
+
+def unnamed(step: StepLanes) -> StepLanes:
+    """The same without the names of what ran."""
+    lanes = [Lane(lane.label, [replace(piece, name=piece.kind) for piece in lane.pieces]) for lane in step.lanes]
+    return replace(step, lanes=lanes)
 
 
 def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:

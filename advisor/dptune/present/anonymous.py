@@ -1,7 +1,7 @@
-"""A report that names no host, path, file, command or user: to be sent to others.
+"""A report that names no host, path, file or command: to be sent to others.
 
-Names are replaced wherever they stand, in titles and evidence too, by `host 1`, `run 1`, `file1.py`; the same name by
-the same word. What torch and the libraries call their operations stays: without it a report tells little.
+They are replaced wherever they stand, in titles and evidence too, by `host 1`, `trace 1`, `file1.py`; the same name by
+the same word. Names of functions, classes and operations stay: without them a report tells little.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from typing import Any
 
 from dptune.advice import Report
 
-_LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py)(?=:\d+)")
+# The user's lines, whatever their file is called; paths; and relative paths of files.
+_LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py|(?:[\w.~-]*[/\\])+[\w.-]+)(?=:\d+)")
 _PATH = re.compile(r"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^\s'\"`,;)]+")
-_LEAST = 3  # letters of a name that is looked for: shorter ones are parts of words
+_RELATIVE = re.compile(r"(?<![\w/.])[\w.~-]+(?:[/\\][\w.~-]+)+\.\w{1,5}(?!\w)")
+# Where a word alone is a name; elsewhere it is one of those that a report is written in.
+_NAMED = {"host", "source", "sources", "file", "verify"}
 
 
 def anonymous(report: Report) -> Report:
     """The same report without names."""
     told = report.model_dump(mode="json")
-    names = dict(_names(report, told))
+    names = {name: word for name, word in _names(report, told) if len(name) > 1}
     told["run"] |= {"command": None, "recorded": None}
-    return Report.model_validate(_without(told, sorted(names.items(), key=lambda one: -len(one[0]))))
+    everywhere = {name: word for name, word in names.items() if word.startswith("host") or not name.isalnum()}
+    return Report.model_validate(_Words(names, everywhere).without(told))
 
 
 def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -55,14 +59,27 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-def _without(value: Any, names: list[tuple[str, str]]) -> Any:
-    if isinstance(value, dict):
-        return {key: _without(each, names) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without(each, names) for each in value]
-    if not isinstance(value, str):
-        return value
-    for name, word in names:
-        if len(name) >= _LEAST and name in value:
-            value = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", word, value)
-    return _PATH.sub("a path", value)
+class _Words:
+    """What stands for each name, where names may be words alone and elsewhere."""
+
+    def __init__(self, named: dict[str, str], everywhere: dict[str, str]) -> None:
+        self._words = named
+        self._patterns = {True: _any_of(named), False: _any_of(everywhere)}
+
+    def without(self, value: Any, key: str = "") -> Any:
+        """The same without names; `key` is that of the field it stands in."""
+        if isinstance(value, dict):
+            return {name: self.without(each, name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self.without(each, key) for each in value]
+        if not isinstance(value, str) or (key not in _NAMED and not re.search(r"[\s/\\]", value)):
+            return value
+        pattern = self._patterns[key in _NAMED]
+        plain = pattern.sub(lambda found: self._words[found[0]], value) if pattern else value
+        return _RELATIVE.sub("a file", _PATH.sub("a path", plain))
+
+
+def _any_of(names: dict[str, str]) -> re.Pattern[str] | None:
+    """Finds each of the names as a whole, the longest first; None where there are none."""
+    longest = sorted(names, key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)") if longest else None

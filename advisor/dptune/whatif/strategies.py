@@ -9,8 +9,8 @@ optimizer computes, m the backward passes of a step:
 | DDP, as it is | 2 P + O | S |
 | DDP, exchanging once in k such steps | 2 P + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
 | ZeRO-1, the optimizer sharded | 2 P + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) |
-| FSDP, all sharded | (2 P + O) / N, and gathered layers | the longer of C and 3/2 m T(P), to both in turn |
-| HSDP, all sharded in each of several nodes | (2 P + O) / ranks of a node | C to what FSDP takes at most |
+| FSDP, all sharded | (2 P + O) / N, and layers | the longer of C - A (1 - 1 / N) and 3/2 m T(P), to C + 3/2 m T(P) |
+| HSDP, all sharded in each of several nodes | (2 P + O) / ranks of a node | C - A to what FSDP takes at most |
 
 An all-gather and a reduce-scatter each move half of what an all-reduce does. The optimizer's state is sent as
 broadcasts in turn at worst: all of it, not half. What activations take comes on top, where the peak of memory tells it.
@@ -72,9 +72,10 @@ def strategies(
             yield one(name, 2 * per_rank + own, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count)
         spared = optimizing_ns * (1 - 1 / ranks)
         yield one("ZeRO-1", 2 * per_rank + own / ranks, step_ns + half_ns - spared, step_ns + whole_ns)
-        yield one("FSDP", (2 * per_rank + own) / ranks, max(floor_ns, gathered_ns), sharded_ns)
+        yield one("FSDP", (2 * per_rank + own) / ranks, max(floor_ns - spared, gathered_ns), sharded_ns)
         if in_node is not None:
-            yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns, sharded_ns)
+            spared = optimizing_ns * (1 - 1 / in_node)
+            yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns - spared, sharded_ns)
 
     return list(told())
 

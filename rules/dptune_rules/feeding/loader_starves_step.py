@@ -97,8 +97,8 @@ def check(run: RunView) -> Iterator[Advice]:
     loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
     now = loader.num_workers if loader else None
     preparing = run.measured.input.known("preparing")
-    cores = _free_cores(run, _computed(run, preparing, now))
-    slow = _slow_part(run, preparing) if preparing else None
+    cores = _free_cores(run, _computed(run, preparing, now), now)
+    slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
     longest = max([wait, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
@@ -157,10 +157,28 @@ def _batches(run: RunView) -> int:
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
 
 
-def _slow_part(run: RunView, preparing: PreparingFigures) -> str | None:
+def _a_core(run: RunView, workers: int | None) -> float:
+    """How much of a core each process has where all compute: less than that it does not compute for lack of cores."""
+    device = run.facts[0].device if run.facts else None
+    cores = device.usable_cores if device else None
+    return min(1.0, cores / (_ranks_here(run) * (1 + (workers or 0)))) if cores else 1.0
+
+
+def _ranks_here(run: RunView) -> int:
+    """Ranks on the host of the first one, as far as is known."""
+    first = run.facts[0]
+    local = [1 + (facts.local_rank or 0) for facts in run.facts if facts.host == first.host]
+    return max(len(local), *local)
+
+
+def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str | None:
     """What most of preparing a batch is; None where it is neither part."""
     if preparing.reading_share >= run.limit(MOST_SHARE):
-        how = "computes" if preparing.reading_computed_share >= COMPUTED_SHARE else "mostly waits, as for storage"
+        how = (
+            "computes"
+            if preparing.reading_computed_share >= COMPUTED_SHARE * a_core
+            else "mostly waits, as for storage"
+        )
         return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
     if preparing.collating_share >= run.limit(MOST_SHARE):
         return f"collating is {100 * preparing.collating_share:.0f} % of that"
@@ -175,19 +193,17 @@ def _computed(run: RunView, preparing: PreparingFigures | None, workers: int | N
     return None if workers else run.measured.input.known("computed_share")
 
 
-def _free_cores(run: RunView, computed: float | None) -> int | None:
+def _free_cores(run: RunView, computed: float | None, workers: int | None) -> int | None:
     """Cores that workers of one rank may take: its part of the host's; None where they are not known or not needed.
 
     A model on the CPU has its own threads' cores taken, unless a batch is mostly waited for, not computed.
     """
     if not run.facts or run.facts[0].device is None or not run.facts[0].device.usable_cores:
         return None
-    first, device = run.facts[0], run.facts[0].device
-    if computed is not None and computed < COMPUTED_SHARE:
+    device = run.facts[0].device
+    if computed is not None and computed < COMPUTED_SHARE * _a_core(run, workers):
         return None
-    ranks = sum(facts.host == first.host for facts in run.facts)
-    ranks = max(ranks, *(1 + (facts.local_rank or 0) for facts in run.facts if facts.host == first.host))
-    share = max(1, (device.usable_cores or 1) // ranks)
+    share = max(1, (device.usable_cores or 1) // _ranks_here(run))
     return max(0, share - (device.torch_threads or 1)) if device.kind == "cpu" else share
 
 

@@ -40,6 +40,7 @@ from dptune.advice import Advice, Evidence, severity_of
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
+AGAIN = " and again before its backward pass"
 COPIES = 4  # of the parameters, at most: themselves, gradients and two of Adam's
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers
@@ -62,12 +63,16 @@ def check(run: RunView) -> Iterator[Advice]:
     sharded = [one for one in run.any_facts().fsdp if one.offload is None]
     if not sharded or run.measured.world_size == 1:
         return
+    facts = run.any_facts()
+    if any("gather" in one.function and not one.library and 2 * one.calls >= facts.calls_steps for one in facts.calls):
+        raise Missing("the script gathers something of its own in each step: what the parameters take is not known")
     rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
-    less = _less(run, any(one.reshard_after_forward for one in sharded))
+    reshards = any(one.reshard_after_forward for one in sharded)
+    less = _less(run, reshards)
     if less is None:
         return
     where = next((one.where for one in sharded if one.where), None)
@@ -77,8 +82,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         severity=severity,
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
-        why="Each layer is gathered before its forward pass and again before its backward pass; with whole parameters "
-        "nothing is.",
+        why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
         changes=[],
         saves=run.bound(0.0, run.unstretched(share), "no more than the exposed all-gathers"),
         confidence="medium",
@@ -96,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
         ],
         numerics="same",
         watch="Each rank then holds more: watch the memory. Checkpoints that are written sharded are read otherwise.",
-        fingerprint=f"{RULE.code}:{where or 'sharded'}",
+        fingerprint=f"{RULE.code}:{next((name for one in sharded for name in one.modules), 'sharded')}",
     )
 
 

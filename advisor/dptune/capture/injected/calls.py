@@ -1,6 +1,7 @@
-"""Collectives that the script calls itself, by function, by the line that calls it, and by who takes part.
+"""Collectives that are called by name, by function, by the line of the script, and by who takes part.
 
-Those that wrappers make (DDP, FSDP) do not pass here: they call torch's C++, or functions that they took before.
+DDP's own do not pass here: they are called in C++. Those that libraries call, and torch itself (FSDP, hooks), are noted
+as theirs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from dptune.runfile.facts import CallFacts
 
 FUNCTIONS = (
     *("all_reduce", "broadcast", "reduce", "barrier", "monitored_barrier"),
-    *("all_gather", "all_gather_into_tensor", "gather", "scatter"),
-    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *("all_gather", "all_gather_into_tensor", "all_gather_single", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single"),
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
 )
 _MOST = 200  # lines that are told apart
@@ -64,7 +65,8 @@ class Calls:
 
         @functools.wraps(call)
         def metered(*args: Any, **kwargs: Any) -> Any:
-            if not self._counting or torch.compiler.is_compiling() or getattr(self._inside, "a_call", False):
+            # In this order: what a graph is compiled with must not depend on whether anyone counts.
+            if torch.compiler.is_compiling() or not self._counting or getattr(self._inside, "a_call", False):
                 return call(*args, **kwargs)
             self._inside.a_call = True
             begun = time.perf_counter_ns()

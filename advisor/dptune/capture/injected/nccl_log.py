@@ -1,14 +1,15 @@
 """What NCCL's own log says of how this rank is connected: the transport of each channel, and the network it found.
 
-NCCL writes it while it connects, where NCCL_DEBUG is INFO; `dptune profile --nccl-log` sets that, and a file a process.
+NCCL writes it while it connects; `dptune profile --nccl-log` asks for it, in a file for each process. A file that the
+user named is not read: it may be a pipe or a terminal.
 Source of the lines: NCCL 2.4 to 2.28, as logs that users have published show them.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from dptune.runfile.facts import ChannelFacts, NcclFacts
 
 FILE = "NCCL_DEBUG_FILE"
+OURS = "nccl.%h.%p.log"  # of a host, of a process
 _MOST_BYTES = 32_000_000  # of a log that is read
 _VERSION = re.compile(r"NCCL version (\S+)")
 # `Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read`, `Channel 01 : 3[6000] -> 0[0] [send] via NET/IB/2/GDRDMA`
@@ -27,18 +29,16 @@ _OPTIONS = ("GDRDMA",)
 
 
 def read() -> NcclFacts | None:
-    """What the log of this process says; None where it writes none, or nothing of connections yet."""
-    pattern = os.environ.get(FILE, "")
-    if not pattern:
+    """What the log of this process says; None where dptune asked for none, or it says nothing of connections yet."""
+    asked = Path(os.environ.get(FILE, ""))
+    if asked.name != OURS:
         return None
-    own = glob.escape(pattern).replace("%h", "*").replace("%p", str(os.getpid()))
-    found = [line for name in sorted(glob.glob(own)) for line in _lines(Path(name))]  # noqa: PTH207 - a pattern
-    return parsed(found)
-
-
-def _lines(path: Path) -> list[str]:
-    with path.open("rb") as source:
-        return source.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    host = socket.gethostname().partition(".")[0]
+    own = asked.with_name(OURS.replace("%h", host).replace("%p", str(os.getpid())))
+    if not own.is_file():
+        return None
+    with own.open("rb") as source:
+        return parsed(source.read(_MOST_BYTES).decode("utf-8", "replace").splitlines())
 
 
 def parsed(lines: Iterable[str]) -> NcclFacts | None:

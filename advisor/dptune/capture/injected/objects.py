@@ -67,9 +67,17 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         sync_batch_norm=bool(log.get("has_sync_bn")),
         buffer_bytes=sum(one.numel() * one.element_size() for one in getattr(module, "modules_buffers", ())),
         unused_parameter_bytes=log.get("unused_parameter_size") if module.find_unused_parameters else None,
-        ranks=dist.get_process_group_ranks(module.process_group),
+        ranks=_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
     )
+
+
+def _ranks(group: Any) -> list[int]:
+    """None where the group is gone."""
+    try:
+        return dist.get_process_group_ranks(group)
+    except Exception:
+        return []
 
 
 def _caps(module: Any) -> list[int]:

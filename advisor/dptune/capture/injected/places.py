@@ -30,10 +30,12 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected.imports import imports
 
-_OURS_OR_TORCHS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
+_OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
 _PACKAGES = os.path.join(sysconfig.get_path("purelib"), "")  # noqa: PTH118 - a prefix
 _NOT_THE_USERS = (
-    *_OURS_OR_TORCHS,
+    _TORCHS,
+    _OURS,
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
     "<frozen",
@@ -58,10 +60,12 @@ def users_line(frame: FrameType | None) -> str | None:
 
 
 def library(frame: FrameType | None) -> str:
-    """The installed package whose frame, or the script's own: then "", stands next below those of torch."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS_OR_TORCHS):
+    """The installed package that a frame is of; "" where it is the script's own."""
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame is not None else ""
+    if name.startswith(_TORCHS):
+        return "torch"
     return Path(name.removeprefix(_PACKAGES)).parts[0].removesuffix(".py") if name.startswith(_PACKAGES) else ""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -28,10 +29,14 @@ class Preparing:
     """Counts batches and the time they take, by data set and by the process that prepares them."""
 
     def __init__(self) -> None:
-        # Every number has one writer: no two workers, and no worker and the training process, share one.
-        self._numbers = memoryview(mmap.mmap(-1, _DATASETS * _WORKERS * len(_FIELDS) * _LONG)).cast("q")
-        self._slots: dict[tuple[int, type], int] = {}  # a forked process finds its data set at the same address
+        self._begin()
         self._collating = threading.local()
+
+    def _begin(self) -> None:
+        # A number has one writer: the workers of a loader, and the process that trains, have rows of their own.
+        self._numbers = memoryview(mmap.mmap(-1, _DATASETS * _WORKERS * len(_FIELDS) * _LONG)).cast("q")
+        self._slots: dict[tuple[int, type], int] = {}  # a forked worker finds its data set at the same address
+        self._process = os.getpid()
 
     def install(self) -> None:
         """Wrap what fetches batches in the training process and in workers."""
@@ -46,7 +51,12 @@ class Preparing:
             self._meter(kind)
 
     def expect(self, dataset: Any) -> None:
-        """A loader is about to be drawn from: called in the training process, before workers are made."""
+        """A loader is about to be drawn from: called in the training process, before workers are made.
+
+        A rank that was forked from another process has numbers of its own.
+        """
+        if self._process != os.getpid():
+            self._begin()
         key = (id(dataset), type(dataset))
         if key not in self._slots and len(self._slots) < _DATASETS:
             self._slots[key] = len(self._slots)

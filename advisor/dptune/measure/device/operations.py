@@ -39,8 +39,9 @@ from dptune.trace.schema import NONE, integer
 COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
 # Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too.
 ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
-# An autograd Function, by the name of its class: operators of torch have a namespace.
-_FUNCTION = re.compile(r"^[^:]+$")
+# An autograd Function, by the name of its class: operators of torch have a namespace. What was compiled computes in
+# kernels that are no operators.
+_FUNCTION = re.compile(r"^(?!CompiledFunction)[^:]+$")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
