@@ -88,7 +88,6 @@ def test_reading_that_sleeps_and_collating_that_computes(prepared: Callable[...,
 def test_a_stream_that_computes_and_an_object_that_collates(prepared: Callable[..., PreparingFacts]) -> None:
     told = prepared("stream", 0)
     assert told.reading_cpu_ns / told.batches / 1e6 >= 8
-    assert told.reading_cpu_ns >= 0.5 * told.reading_ns
     assert (told.read_by, told.collated_by) == ("Stream.__iter__ (train.py:21)", "Collates.__call__ (train.py:31)")
 
 
