@@ -2,6 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more.
+settings.register_profile("quick", max_examples=60)
+settings.load_profile("quick")
 
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"

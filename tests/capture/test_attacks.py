@@ -245,6 +245,7 @@ def test_ranks_that_average_by_hand_leave_together(loop: str, profile: Callable[
     assert [run.facts(rank).steps for rank in (0, 1)] == [11, 11]
 
 
+@pytest.mark.thorough
 def test_ranks_that_meet_now_and_then_run_to_their_own_end(profile: Callable[..., Run]) -> None:
     """The quicker rank is past the place where all could have left: then nobody leaves."""
     loop = """

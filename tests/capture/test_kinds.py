@@ -31,7 +31,16 @@ def last_line(out: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+RARELY = ("accumulate_synced", "remade_optimizer", "package")  # alike others: run by `make test-thorough`
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=str(kind), marks=pytest.mark.thorough if name in RARELY else ())
+        for name, kind in KINDS.items()
+    ],
+)
 def test_recording_changes_no_bit_of_what_is_learned(kind: Kind, tmp_path: Path) -> None:
     kind.check_installed()
     run = recorded(kind, tmp_path, "--continue", arguments=("--steps", "16"))

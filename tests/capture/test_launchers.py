@@ -192,6 +192,7 @@ def test_accelerate_starts_dptune_and_dptune_starts_accelerate(place: Path) -> N
     whole(done, place / "run", "command")
 
 
+@pytest.mark.thorough
 def test_deepspeed_starts_dptune_and_dptune_starts_deepspeed(place: Path) -> None:
     pytest.importorskip("deepspeed", reason="this launcher comes with deepspeed")
     launcher = ("deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", str(_free_port()))

@@ -89,6 +89,7 @@ def test_two_commits(tmp_path: Path) -> None:
     assert "warning" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_two_commands(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TRAIN)

@@ -231,6 +231,7 @@ def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     assert "the script made no DistributedDataParallel" in " ".join(report.stdout.split())
 
 
+@pytest.mark.thorough
 def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: Path) -> None:
     """DistributedDataParallel is gone by then, and was there all the same."""
     pytest.importorskip("torch", reason="trials need torch")
