@@ -248,3 +248,12 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
     (tmp_path / "dptune.toml").write_text('[budget]\nstep_ms = "fast"\n')
     assert main(["check", "x"]) == 2
     assert "must be a number, 0 or above" in capsys.readouterr().err
+
+
+def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = Path(__file__).parents[2] / "sample_traces"
+    runs = [str(samples / name) for name in ("healthy", "tiny_buckets")]
+    assert main(["check", runs[0], "--no-cache", "--baseline", runs[1]]) == 2
+    told = capsys.readouterr().err
+    assert "the runs are not comparable: " in told
+    assert "hint: record the baseline anew" in told

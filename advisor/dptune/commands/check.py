@@ -126,7 +126,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     a, b = sides([*args.baseline, BETWEEN, *args.paths])
     read = {name: read_run(name, args.jobs, cached=not args.no_cache) for name in dict.fromkeys([*a, *b])}
     comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
-    refuse(comparison)
+    refuse(comparison, "record the baseline anew, as these runs were recorded")
     now, before = ([read[name].report for name in side] for side in (b, a))
     return judge(now, terms, before, of_comparison(comparison, limit))
 

@@ -105,12 +105,12 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
     return a, b
 
 
-def refuse(comparison: Comparison) -> None:
+def refuse(comparison: Comparison, hint: str = "--anyway shows the difference without a verdict") -> None:
     """Raise RunError where the runs are not comparable."""
     apart = [condition for condition in comparison.compared.conditions if condition.differs]
     if apart:
         what = "; ".join(map(_apart, apart))
-        raise RunError(f"the runs are not comparable: {what}", "--anyway shows the difference without a verdict")
+        raise RunError(f"the runs are not comparable: {what}", hint)
 
 
 def _apart(condition: Condition) -> str:
