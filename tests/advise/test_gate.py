@@ -10,7 +10,6 @@ from dptune.advice import Advice, Headline, Report, RunSummary, Saving, Severity
 from dptune.advise.gate import BUDGETS, Terms, judge, of_comparison, of_proof
 from dptune.compared import Comparison
 from dptune.finding import Finding
-from dptune.judged import Regression
 from dptune.measured import (
     Account,
     AccumulationFigures,
@@ -21,6 +20,8 @@ from dptune.measured import (
     StepTime,
 )
 from dptune.proof import Look, Proof
+
+WHY = "it was not recorded"
 
 
 def advice(fingerprint: str, severity: Severity = "error") -> Advice:
@@ -41,20 +42,14 @@ def advice(fingerprint: str, severity: Severity = "error") -> Advice:
     )
 
 
-def known(kind: type[Any], /, **values: Any) -> Any:
-    names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
-    return kind(**values, missing=dict.fromkeys(names - values.keys(), "it was not recorded"))
-
-
 def report(*found: Advice, level: str = "sound", step_ms: float = 10.0, **more: Any) -> Report:
-    unknown = "it was not recorded"
-    measured = known(
-        Measured,
-        step=StepTime.only(unknown, basis="unprofiled", median_ns=round(step_ms * 1e6)),
+    measured = Measured.only(
+        WHY,
+        step=StepTime.only(WHY, basis="unprofiled", median_ns=round(step_ms * 1e6)),
         ranks=[],
-        input=InputFigures.only(unknown),
-        accumulation=AccumulationFigures.only(unknown),
-        matmul=MatmulFigures.only(unknown),
+        input=InputFigures.only(WHY),
+        accumulation=AccumulationFigures.only(WHY),
+        matmul=MatmulFigures.only(WHY),
         **more,
     )
     findings = [] if level == "sound" else [Finding(code="x", level=level, text="something is missing")]  # type: ignore[arg-type]
@@ -101,7 +96,7 @@ def test_what_is_accepted_or_was_there_before_is_passed_over():
 
 def test_budgets_are_of_the_median_run():
     account = Account(**{**dict.fromkeys(Account.model_fields, 0), "window_ns": 10, "compute_ns": 7, "gc_idle_ns": 3})
-    memory = [known(MemoryFigures, rank=0, device="cuda:0", peak_reserved_bytes=size) for size in (10**9, 3 * 10**9)]
+    memory = [MemoryFigures.only(WHY, rank=0, device="cuda:0", peak_reserved_bytes=size) for size in (10**9, 3 * 10**9)]
     runs = [report(step_ms=ms, samples_per_step=100, account=account, memory=memory) for ms in (10.0, 12.0, 30.0)]
     limits = {"step_ms": 12.0, "us_per_sample": 119.9, "idle_share": 0.3, "peak_memory_gb": 2.9}
     gate = judge(runs, Terms(budgets=limits))
@@ -196,4 +191,3 @@ def test_trials_are_judged_by_the_steps_that_decided():
     undecided = of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.05)
     assert (undecided.outcome, undecided.high_ratio) == ("inconclusive", 1.2)
     assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "passed"
-    assert isinstance(undecided, Regression)

@@ -74,7 +74,7 @@ async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
         await pilot.pause(0.1)
         seen = flat(screen(pilot))
         assert "compute: compute" in seen
-        assert re.search(r"What (aten|autograd|torch)", seen) or "Nothing runs here" in seen
+        assert re.search(r"What (aten|autograd|torch)", seen)
 
 
 async def test_another_rank_and_a_place_to_go_to(recorded: tuple[Run, Report]) -> None:
@@ -96,7 +96,7 @@ async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report])
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         await see(pilot, "Up and down choose a setting, left and right change it.", "7")
         pane = pilot.app.query_one(WhatIfPane)
-        no_sync = next(place for place, one in enumerate(dials(report.measured)) if one.knob == "ddp.no_sync")
+        no_sync = next(place for place, one in enumerate(dials(run, report.measured)) if one.knob == "ddp.no_sync")
         await pilot.press(*["down"] * no_sync, "right")
         assert pane.changes == {"ddp.no_sync": True}
         seen = flat(await see(pilot, "dptune whatif --set ddp.no_sync=true"))
@@ -153,8 +153,8 @@ def test_a_cell_shows_what_most_of_it_is() -> None:
 
 
 def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
-    _, report = recorded
-    made = {one.knob: one for one in dials(report.measured)}
+    run, report = recorded
+    made = {one.knob: one for one in dials(run, report.measured)}
     assert all(AS_IT_IS in one.values for one in made.values())
     assert made["world_size"].values == (AS_IT_IS, 4, 8, 16)
-    assert made["loader.batch_size"].values[1:] == (256, 512, 1024) or len(made["loader.batch_size"].values) == 4
+    assert made["loader.batch_size"].values == (AS_IT_IS, 256, 512, 1024)  # of 128, in four micro-batches a step

@@ -26,16 +26,11 @@ from dptune.whatif.wire import Link
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS = 1_000_000
+WHY = "not measured"
 STEP, FLOOR, OPTIMIZER = 100 * MS, 60 * MS, 10 * MS
 SIZE = 8_000_000  # of the gradients
 LINK = Link(alpha_ns=2 * MS, bytes_per_ns=0.2)  # 42 ms for all of them
 WHOLE, HALF = 42 * MS, 21 * MS
-
-
-def known(kind: type[Any], /, **values: Any) -> Any:
-    """A record in which everything that is not named is missing."""
-    names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
-    return kind(**values, missing=dict.fromkeys(names - values.keys(), "not measured"))
 
 
 def measured(ranks: int = 4, passes: int | None = None, **more: Any) -> Measured:
@@ -49,20 +44,20 @@ def measured(ranks: int = 4, passes: int | None = None, **more: Any) -> Measured
         kernels=1,
     )
     rest = dict.fromkeys(("communication_ns", "hidden_communication_ns", "exposed_communication_ns", "host_ns"), 0)
-    spent = known(PhaseFigures, phase="optimizer", compute_ns=2 * OPTIMIZER, **rest)
+    spent = PhaseFigures.only(WHY, phase="optimizer", compute_ns=2 * OPTIMIZER, **rest)
     from dptune.measured import InputFigures, MatmulFigures, StepTime
     from dptune.measured.steps import AccumulationFigures
 
-    return known(
-        Measured,
+    return Measured.only(
+        WHY,
         world_size=ranks,
         account=one,
         phases=[spent],
-        ranks=[known(RankFigures, rank=0, source="0.json", events=1, devices=[device])],
-        step=known(StepTime, basis="unprofiled", median_ns=STEP),
-        input=known(InputFigures),
-        accumulation=known(AccumulationFigures, **({} if passes is None else {"backwards_per_step": passes})),
-        matmul=known(MatmulFigures),
+        ranks=[RankFigures.only(WHY, rank=0, source="0.json", events=1, devices=[device])],
+        step=StepTime.only(WHY, basis="unprofiled", median_ns=STEP),
+        input=InputFigures.only(WHY),
+        accumulation=AccumulationFigures.only(WHY, **({} if passes is None else {"backwards_per_step": passes})),
+        matmul=MatmulFigures.only(WHY),
         **more,
     )
 
@@ -110,8 +105,8 @@ def test_what_the_optimizer_keeps(optimizer, times):
 
 
 def test_activations_of_a_gpu_come_on_top_and_may_be_too_much():
-    memory = known(
-        MemoryFigures, rank=0, device="cuda:0", basis="run", capacity_bytes=10 * SIZE, peak_allocated_bytes=12 * SIZE
+    memory = MemoryFigures.only(
+        WHY, rank=0, device="cuda:0", basis="run", capacity_bytes=10 * SIZE, peak_allocated_bytes=12 * SIZE
     )
     run = measured(memory=[memory])
     found = strategies(facts(), run, LINK, STEP, FLOOR)

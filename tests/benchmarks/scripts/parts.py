@@ -25,6 +25,7 @@ DEPTH = drawn.randint(4, 6)
 ROWS = drawn.choice((384, 512, 640))  # of a batch of the mlp
 BADLY = drawn.uniform(0.6, 1.0)
 STEPS = 4000
+ONE_BY_ONE = {"storage", "no-workers", "slow-transform", "slow-collate", "late-input"}  # faults of single samples
 
 
 def has(fault):
@@ -96,7 +97,7 @@ def shape():
 def batch_size():
     if has("tiny-batch"):
         return int(4 + 8 * BADLY)
-    if FAULTS & {"storage", "no-workers", "slow-transform", "slow-collate", "late-input"}:
+    if FAULTS & ONE_BY_ONE:
         return 128
     return {"mlp": ROWS, "conv": 48, "transformer": 48, "blocks": 64, "many": ROWS, "wide": 2048, "shared": 2048}[MODEL]
 
@@ -152,8 +153,7 @@ def collate(samples):
 
 
 def dataset():
-    one_by_one = FAULTS & {"storage", "no-workers", "slow-transform", "slow-collate", "late-input"}
-    return (Samples if one_by_one else Rows)(batch_size() * STEPS * WORLD)
+    return (Samples if FAULTS & ONE_BY_ONE else Rows)(batch_size() * STEPS * WORLD)
 
 
 def collating(data):

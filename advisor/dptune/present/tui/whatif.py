@@ -12,6 +12,7 @@ from textual.containers import Container
 from textual.widgets import Static
 
 from dptune.knobs import Value, written
+from dptune.measure.steps.feeding import drawn_from
 from dptune.measured import Measured, Missing
 from dptune.predicted import Prediction
 from dptune.present.advice import change
@@ -33,10 +34,10 @@ class Dial(NamedTuple):
     values: tuple[Value | str, ...]
 
 
-def dials(measured: Measured) -> list[Dial]:
+def dials(run: Run, measured: Measured) -> list[Dial]:
     """What can be turned for a run: other values of what it has now, in order of size."""
-    world, batch = measured.known("world_size"), measured.known("samples_per_step")
-    own = batch // world if batch and world else None
+    world, loader = measured.known("world_size"), drawn_from(list(run.facts.values()))
+    own = loader.batch_size if loader else None
     found = [
         Dial(
             "ddp.bucket_cap_mb", "bucket size, MiB", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, AS_IT_IS, 10.0, 25.0, 50.0, 100.0)
@@ -47,7 +48,9 @@ def dials(measured: Measured) -> list[Dial]:
         Dial("link.alpha_us", "latency, us", (1.0, 10.0, AS_IT_IS, 100.0, 1000.0)),
     ]
     if own:
-        found.insert(1, Dial("loader.batch_size", "batch of a rank", (AS_IT_IS, *(own * times for times in (2, 4, 8)))))
+        found.insert(
+            1, Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *(own * times for times in (2, 4, 8))))
+        )
     if world and world > 1:
         found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8)))))
     return found
@@ -73,7 +76,7 @@ class WhatIfPane(Container, can_focus=True):
     def __init__(self, run: Run, measured: Measured) -> None:
         super().__init__(id="whatif")
         self._run, self._measured = run, measured
-        self._dials = dials(measured)
+        self._dials = dials(run, measured)
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
         self._ground: Ground | None = None
