@@ -6,11 +6,18 @@ import re
 
 import pytest
 from textual.binding import Binding
+from textual.dom import DOMNode
 from textual.pilot import Pilot
 
 from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.help import HelpScreen
+from dptune.present.tui.cards import Cards
+from dptune.present.tui.finder import Finder
+from dptune.present.tui.going import Places
+from dptune.present.tui.page import PageScreen
+from dptune.present.tui.rank_table import RankTable, heat
+from dptune.present.tui.timeline import Timeline
+from dptune.present.tui.whatif import WhatIfPane
 
 SMALL, LARGE = (80, 24), (140, 40)
 
@@ -54,7 +61,7 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
         assert "Judgeable   in part; keep these in mind" in seen
         assert "# compute                 84.1 ms   60.0 %  the device calculates" in seen
         assert "[####" in seen
-        await see(pilot, "1 Overview 2 Advice 3 Ranks y Copy code ? Help q Quit")
+        await see(pilot, "y Copy code / Find ? Help q Quit")
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -112,8 +119,8 @@ async def test_help_is_made_from_the_bindings(report: Report) -> None:
         assert "Keys (Escape closes)" not in screen(pilot)
 
 
-@pytest.mark.parametrize("owner", [ReportApp, HelpScreen])
-def test_every_binding_has_an_id_and_a_tooltip(owner: type[ReportApp] | type[HelpScreen]) -> None:
+@pytest.mark.parametrize("owner", [ReportApp, PageScreen, Cards, RankTable, Places, Timeline, WhatIfPane, Finder])
+def test_every_binding_has_an_id_and_a_tooltip(owner: type[DOMNode]) -> None:
     assert owner.BINDINGS
     for binding in owner.BINDINGS:
         assert isinstance(binding, Binding)
@@ -200,3 +207,91 @@ async def test_a_remark_does_not_stay_over_the_page(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
         await see(pilot, "no code to copy here", "y")
         assert [one.timeout for one in pilot.app._notifications] == [2]
+
+
+async def test_words_are_found_in_a_text_one_place_after_the_other(report: Report) -> None:
+    async with ReportApp(report).run_test(size=SMALL) as pilot:
+        await see(pilot, "Words, then Enter", "slash")
+        seen = await see(pilot, "line 1 of", *"exposed", "enter")
+        many = int(re.findall(r"line 1 of (\d+)", seen)[0])
+        assert many > 1
+        for place in range(2, many + 1):
+            seen = await see(pilot, f"line {place} of {many}", "enter")
+            assert "exposed" in seen.lower().replace("exposed ", "", 1)
+        await see(pilot, f"line 1 of {many}", "enter")
+        await see(pilot, "not on this page", *"zzz", "enter")
+        await pilot.press("escape")
+        assert "not on this page" not in screen(pilot)
+        await see(pilot, "error", "2")  # the keys are the report's again
+
+
+async def test_advice_is_filtered_and_sorted(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "Advice as ranked", "2")
+        await pilot.press("slash", *"set_float32_matmul", "enter")
+        seen = await see(pilot, "1 of 3")
+        assert "DP401" in seen
+        assert "DP102" not in seen
+        assert "2 advice without these words" in flat(seen)
+        await see(pilot, "DP102", "escape")
+        await see(pilot, "Advice by what it saves", "s")
+        seen = await see(pilot, "Advice by code", "s")
+        places = [seen.index(code) for code in ("DP102", "DP401", "DP506")]
+        assert places == sorted(places)
+
+
+async def test_ranks_are_filtered_and_sorted(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "cuda:0", "3")
+        await pilot.press("slash", *"cuda:1", "enter")
+        seen = await see(pilot, "1 of 2")
+        assert "rank-00001.trace.json.gz" in seen
+        assert "cuda:0" not in seen
+        await pilot.press("escape")
+        await see(pilot, "cuda:0")
+        await see(pilot, "Sorted by rank", "s")
+        seen = screen(pilot)
+        assert seen.index("cuda:1") < seen.index("cuda:0")  # the largest first
+
+
+async def test_the_page_of_a_rule_says_why_its_thresholds_are_what_they_are(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "warning, saves time: DP102", "2")
+        await see(pilot, "What it measures", "w")
+        await pilot.press("end")
+        await see(pilot, "Thresholds")
+        await see(pilot, "Advice as ranked", "escape")
+
+
+async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> None:
+    foreign = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"rule": "XX123"})]})
+    async with ReportApp(foreign).run_test(size=LARGE) as pilot:
+        await see(pilot, "XX123", "2")
+        await pilot.press("w")
+        (told,) = pilot.app._notifications
+        assert told.message == "there is no rule 'XX123'."
+
+
+async def test_the_palette_runs_commands_by_name(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "Search for commands", "ctrl+p")
+        await pilot.press(*"ranks")
+        await pilot.pause(0.3)
+        await see(pilot, "The rank under the cursor", "enter")
+        await see(pilot, "Search for commands", "ctrl+p")
+        await see(pilot, "Theme", *"theme")
+
+
+async def test_evidence_without_a_place_says_so(report: Report) -> None:
+    bare = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": []})]})
+    async with ReportApp(bare).run_test(size=LARGE) as pilot:
+        await see(pilot, "warning, saves time: DP102", "2")
+        await pilot.press("enter")
+        (told,) = pilot.app._notifications
+        assert told.message == "This rests on figures over all steps, on no one place in them. Key 6 shows a step."
+
+
+def test_heat_shows_the_largest_of_its_steps() -> None:
+    assert heat([0, 50, 100, 1], 100) == " ▄█▁"
+    assert heat([0, 0, 0, 100, 0, 0], 100, cells=3) == " █ "
+    assert heat([], 100) == ""

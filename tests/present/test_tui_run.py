@@ -9,9 +9,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from dptune.advice import Report
+from dptune.advice import Evidence, Report
 from dptune.commands.reading import run_and_report
-from dptune.measure.lanes import Lane, Piece
+from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.timeline import Timeline, _cells
 from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, dials
@@ -158,3 +158,65 @@ def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
     assert all(AS_IT_IS in one.values for one in made.values())
     assert made["world_size"].values == (AS_IT_IS, 4, 8, 16)
     assert made["loader.batch_size"].values == (AS_IT_IS, 256, 512, 1024)  # of 128, in four micro-batches a step
+
+
+async def test_a_gap_is_shown_in_the_timeline(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Longest gaps", "5")
+        gap = report.measured.gaps[1]
+        await pilot.press("down")
+        await see(pilot, f"rank {gap.rank}, around step {gap.step}: {3 * gap.length_ns / 1e6:.2f} ms", "enter")
+
+
+async def test_a_rank_is_shown_in_the_timeline(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "late by step", "3")
+        await pilot.press("down")
+        await see(pilot, "rank 1, around step", "enter")
+
+
+async def test_evidence_is_shown_where_it_was_seen(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    places = [
+        Evidence(label="here", value=1, rank=1, start_ns=5_000_000, end_ns=6_000_000),
+        Evidence(label="all over", value=2),
+        Evidence(label="there", value=3, rank=0, start_ns=7_000_000, end_ns=9_000_000),
+    ]
+    shown = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": places})]})
+    async with ReportApp(shown, run).run_test(size=LARGE) as pilot:
+        for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
+            await see(pilot, "Advice as ranked", "2")
+            await see(pilot, words, "enter")
+        assert ": 3.00 ms from left to right" in picture(pilot)
+
+
+async def test_an_operation_is_found_by_name(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "rank 0, around step", "6")
+        await pilot.press("slash", *"GLOO:all_reduce", "enter")
+        seen = await see(pilot, "gloo 1: communication")
+        assert "What gloo:all_reduce" in flat(seen)
+        (first, many) = re.findall(r"(\d+) of ([\d,]+)", seen)[-1]
+        await see(pilot, f"{int(first) + 1} of {many}", "enter")
+        await see(pilot, "none on this rank", *"zzz", "enter")
+
+
+def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Report]) -> None:
+    run, _ = recorded
+    lanes = RankLanes(run, 0)
+    columns = run.ranks[0].lean.columns
+    events = sorted(
+        (int(columns.ts_ns[row]), int(columns.end_ns[row]))
+        for row in range(len(columns))
+        if "linear" in columns.name(row).lower()
+    )
+    for at in (0, 5, len(events) - 1):
+        start, end, place, many = lanes.next_named("Linear", events[at][0] - 1) or (0, 0, 0, 0)
+        assert (place, many) == (at + 1, len(events))
+        assert start == events[at][0]
+        assert end in {until for begin, until in events if begin == start}
+    assert (lanes.next_named("linear", events[-1][0]) or ())[0] == events[0][0]
+    assert lanes.next_named("no such name", 0) is None

@@ -42,13 +42,10 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "knobs":
         sys.stdout.write(paint(rulebook.knobs(width), colour))
         return 0
-    settings = config.load()
     if args.action == "explain":
-        found = packs.find_rule(args.code)
-        lines = rulebook.explained(found.rule, found.doc, settings.limits(found.rule), found.pack, width)
-        sys.stdout.write(paint(lines, colour))
+        sys.stdout.write(paint(rulebook.page_of(args.code)(width), colour))
         return 0
-    survey = packs.survey()
+    settings, survey = config.load(), packs.survey()
     rules = [(loaded.rule, loaded.pack) for loaded in survey.rules]
     if args.format == "json":
         sys.stdout.write(json.dumps([rulebook.record(*one) for one in rules], indent=2) + "\n")

@@ -75,6 +75,19 @@ class RankLanes:
         whole = [at for at, step in enumerate(self.steps) if not step.open_ended] or list(range(len(self.steps)))
         return sorted(whole, key=lambda at: self.steps[at].length_ns)[len(whole) // 2] if whole else None
 
+    def next_named(self, words: str, after_ns: int) -> tuple[int, int, int, int] | None:
+        """Begin and end of the first event after a moment with the words in its name, in any case; round to the first
+        of all after the last. And which of how many that is; None where no event has them.
+        """
+        columns, low = self._seen.columns, words.lower()
+        rows = columns.rows(named=lambda name: low in name.lower())
+        if not len(rows):
+            return None
+        rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+        at = int(np.searchsorted(columns.ts_ns[rows], after_ns, side="right")) % len(rows)
+        row = rows[at : at + 1]
+        return int(columns.ts_ns[row][0]), int(columns.ends(row)[0]), at + 1, len(rows)
+
     def between(self, start_ns: int, end_ns: int) -> list[Lane]:
         """What ran between two moments of the trace's clock. Every lane is there, whatever it holds then."""
         drawn = Step(0, start_ns, end_ns)

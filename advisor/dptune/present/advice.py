@@ -42,6 +42,22 @@ def advice(report: Report, width: int) -> Iterator[Line]:
     yield from other_proofs(report, width)
 
 
+def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
+    """Its title, and on the line below what it promises and what came of running it."""
+    yield from wrapped(f"{one.rule} {one.title}", width, "", "  ", _ROLES[one.severity])
+    told = []
+    if one.saves:
+        part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")
+        told.append(f"{_HOW[one.saves.basis].lower()} saving {part} of {_of(one.saves)}")
+    told += [f"run: {_proven(proof)}" for proof in report.verified if proof.advice == one.rule]
+    if told:
+        yield from wrapped("; ".join(told), width, "  ", role="dim")
+
+
+def _of(saves: Saving) -> str:
+    return "a step" if saves.samples_times == 1 else "a sample's time"
+
+
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
     """What came of running the advice of a rule, if it was run."""
     for one in report.verified:

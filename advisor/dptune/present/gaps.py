@@ -27,20 +27,22 @@ def gaps(report: Report, width: int) -> Iterator[Line]:
     if not found:
         yield from wrapped("None: the devices were never idle inside a step.", width, "  ")
     for gap in found[:_AT_MOST]:
-        yield from wrapped(_where(gap), width, "  ", "    ")
-        yield from wrapped(_between(gap), width, "    ", role="dim")
+        yield from wrapped(where(gap), width, "  ", "    ")
+        yield from wrapped(around(gap), width, "    ", role="dim")
     launching = measured.known("launching")
     if launching is not None:
         yield from wrapped(_ahead(launching), width, "  ")
 
 
-def _where(gap: GapFigures) -> str:
+def where(gap: GapFigures) -> str:
+    """How long it is, of which rank and step, and why."""
     causes = sorted(gap.causes_ns, key=lambda cause: -gap.causes_ns[cause])
     said = ", ".join(f"{_NAMES[cause]} {percent(gap.causes_ns[cause] / gap.length_ns)}" for cause in causes)
     return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {said}"
 
 
-def _between(gap: GapFigures) -> str:
+def around(gap: GapFigures) -> str:
+    """What ran before and after it, and what the host was in."""
     before, after, meanwhile = (gap.known(name) for name in ("before", "after", "meanwhile"))
     said = f"after {_short(before) if before else 'nothing'}"
     said += f", before {_short(after)}" if after else ", at the end of the step"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from dptune import config
+from dptune.advise import packs
 from dptune.knobs import KNOBS, written
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
@@ -74,6 +77,12 @@ def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, widt
         for threshold in rule.thresholds:
             yield from _threshold(threshold, limits, width)
         yield from wrapped(f"Change one under [tool.dptune.rules.{rule.code}]. {WHERE}", width, "  ", role="dim")
+
+
+def page_of(code: str) -> Callable[[int], Iterator[Line]]:
+    """The page of an installed rule, by its code or its name, at any width; UsageError where there is none."""
+    found = packs.find_rule(code)
+    return partial(explained, found.rule, found.doc, config.load().limits(found.rule), found.pack)
 
 
 def document(doc: str, width: int) -> Iterator[Line]:

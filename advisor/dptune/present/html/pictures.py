@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from dptune.measure.lanes import StepLanes
@@ -11,6 +11,9 @@ from dptune.measured import LinkFigures
 from dptune.predicted import BucketSize
 from dptune.present.account import CLASSES
 from dptune.present.amounts import data, ns_as_ms, number, percent
+from dptune.present.bandwidth import fitted
+from dptune.present.bandwidth import name as link_name
+from dptune.present.bandwidth import points as measured_sizes
 from dptune.present.html.style import COLOURS
 from dptune.present.visible import visible
 
@@ -87,12 +90,7 @@ def timeline(lanes: StepLanes) -> str:
 
 def bandwidth(links: Sequence[LinkFigures]) -> str:
     """Size against bus bandwidth of each kind of collective, as measured, with the fitted line and the link's peak."""
-    points = [
-        (link, size.message_bytes, _rate(link, size.median_ns, size.message_bytes))
-        for link in links
-        for size in link.sizes
-    ]
-    points = [point for point in points if point[1] > 0 and point[2] > 0]
+    points = [(link, size, rate) for link in links for size, rate in measured_sizes(link)]
     if not points:
         return ""
     peak = max((link.known("peak_gb_per_s") or 0.0 for link in links), default=0.0)
@@ -122,13 +120,12 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
         parts.append(f'<text x="{WIDTH - _KEY + 5}" y="{y + 4:.1f}">peak {number(peak)} GB/s</text>')
     palette = [COLOURS[name] for name in ("compute", "communication", "copy", "input", "waiting", "idle")]
     for place, link in enumerate(links):
-        paint, name = palette[place % len(palette)], f"{link.kind}, {len(link.ranks)} ranks, {link.basis}"
-        own = sorted((size, rate) for one, size, rate in points if one is link)
-        for size, rate in own:
+        paint, name = palette[place % len(palette)], link_name(link)
+        for size, rate in measured_sizes(link):
             x, y = at(size, rate)
-            told = f"{name}: {data(size)}: {number(rate)} GB/s"
+            told = f"{name}: {data(round(size))}: {number(rate)} GB/s"
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{paint}"><title>{text(told)}</title></circle>')
-        if curve := list(_fitted(link, own)):
+        if curve := list(fitted(link)):
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(size, rate) for size, rate in curve))
             parts.append(f'<polyline points="{path}" fill="none" stroke="{paint}" stroke-width="1.5"/>')
         parts.append(f'<rect x="{WIDTH - _KEY + 5}" y="{30 + 20 * place}" width="10" height="10" fill="{paint}"/>')
@@ -167,27 +164,6 @@ def curve(sizes: Sequence[BucketSize]) -> str:
         told = f"{ns_as_ms(one.step_ns)} ms, {one.buckets} bucket{'' if one.buckets == 1 else 's'}"
         parts.append(f'<text x="{_LEFT + wide + 6:.1f}" y="{top + 16}">{told}</text>')
     return _svg(WIDTH, len(sizes) * _ROW, parts, "The step by bucket size, as replayed")
-
-
-def _rate(link: LinkFigures, took_ns: int, size: int) -> float:
-    """Bus bandwidth of one size, by the factor that the fit has."""
-    algbw, busbw = link.known("algbw_gb_per_s"), link.known("busbw_gb_per_s")
-    factor = busbw / algbw if algbw and busbw else 1.0
-    return size / took_ns * factor if took_ns > 0 else 0.0
-
-
-def _fitted(link: LinkFigures, own: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The line through the sizes that alpha and beta make."""
-    alpha, algbw, busbw = (link.known(name) for name in ("alpha_us", "algbw_gb_per_s", "busbw_gb_per_s"))
-    if alpha is None or not algbw or not busbw or len(own) < 2:
-        return
-    low, high = math.log10(own[0][0]), math.log10(own[-1][0])
-    for step in range(41):
-        size = 10 ** (low + (high - low) * step / 40)
-        took_ns = max(alpha * 1e3 + size / algbw, 1e-9)
-        rate = size / took_ns * busbw / algbw
-        if rate > 0:
-            yield size, rate
 
 
 def _ticks(whole: float) -> Iterable[float]:

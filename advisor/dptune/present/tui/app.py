@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from rich.text import Text
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.screen import Screen
 from textual.widgets import Footer, Static, TabbedContent, TabPane
 
 from dptune.advice import Report
 from dptune.present.amounts import several
-from dptune.present.gaps import gaps
-from dptune.present.lines import Line, wrapped
+from dptune.present.bandwidth import plot
+from dptune.present.lines import Line, heading, wrapped
 from dptune.present.links import links
-from dptune.present.traffic import collectives, copies, feeding
+from dptune.present.rulebook import page_of
+from dptune.present.traffic import collectives
 from dptune.present.tui.cards import Cards
-from dptune.present.tui.help import HelpScreen
+from dptune.present.tui.finder import Finder
+from dptune.present.tui.going import GoTo, Places
+from dptune.present.tui.help import keys
+from dptune.present.tui.idle import Idle
 from dptune.present.tui.overview import overview
+from dptune.present.tui.page import PageScreen
 from dptune.present.tui.pane import Pane
 from dptune.present.tui.rank_table import RankTable
 from dptune.present.tui.timeline import Timeline
@@ -27,24 +34,33 @@ from dptune.present.tui.whatif import WhatIfPane
 from dptune.present.visible import visible
 from dptune.trace.run import Run
 
-# By what a key asks for: the tab, and what of it has the keyboard first.
-_FIRST = {
-    "overview": ("overview", "#overview-text"),
-    "advice": ("advice", "#advice-list"),
-    "ranks": ("ranks", "#rank-rows"),
-    "links": ("links", "#links-text"),
-    "idle": ("idle", "#idle-text"),
-    "timeline": ("timeline-tab", "#timeline"),
-    "whatif": ("whatif-tab", "#whatif"),
+
+class Findable(Protocol):
+    """A part of a tab in which words are found; what came of it is told in a few words. Without words none are."""
+
+    def find(self, words: str) -> str:
+        """Go to the next place that has them, or leave out what has not."""
+
+
+# By what a key asks for: the tab, what of it has the keyboard first, and where words are found.
+_PARTS = {
+    "overview": ("overview", "#overview-text", "#overview-text"),
+    "advice": ("advice", "#advice-list", "#cards"),
+    "ranks": ("ranks-tab", "#rank-rows", "#ranks"),
+    "links": ("links", "#links-text", "#links-text"),
+    "idle": ("idle", "#gap-list", "#idle-parts"),
+    "timeline": ("timeline-tab", "#timeline", "#timeline"),
+    "whatif": ("whatif-tab", "#whatif", "#prediction"),
 }
+_OF_TAB = {tab: name for name, (tab, _, _) in _PARTS.items()}
 TOAST_S = 2  # it covers the lines it speaks of
+_NO_RUN = "That needs the run itself: this report was read alone."
 
 
 class ReportApp(App[None]):
     """Overview, advice, ranks, links, idle time; of a run that was read a timeline, and what if."""
 
     TITLE = "dptune"
-    ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as textual declares it
     CSS = """
     #title { height: 1; padding: 0 1; text-style: reverse; }
@@ -55,27 +71,25 @@ class ReportApp(App[None]):
     .-wide Cards Pane { width: 1fr; height: 100%; }
     """
     BINDINGS: ClassVar = [
-        Binding(
-            "1", "show('overview')", "Overview", id="show.overview", tooltip="What is wrong, and where the time goes"
-        ),
-        Binding("2", "show('advice')", "Advice", id="show.advice", tooltip="What to change, and what it saves"),
-        Binding("3", "show('ranks')", "Ranks", id="show.ranks", tooltip="Every rank: who is slow, who waits"),
-        Binding(
-            "4",
-            "show('links')",
-            "Links",
-            id="show.links",
-            tooltip="What was exchanged, and what links carry",
-            show=False,
-        ),
-        Binding("5", "show('idle')", "Idle", id="show.idle", tooltip="The longest gaps, and copies", show=False),
-        Binding("6", "show('timeline')", "Timeline", id="show.timeline", tooltip="One step, lane by lane", show=False),
-        Binding(
-            "7", "show('whatif')", "What if", id="show.whatif", tooltip="Change settings, see the step", show=False
+        *(
+            Binding(key, f"show('{name}')", title, id=f"show.{name}", tooltip=words, show=False)
+            for key, name, title, words in (
+                ("1", "overview", "Overview", "What is wrong, and where the time goes"),
+                ("2", "advice", "Advice", "What to change, and what it saves"),
+                ("3", "ranks", "Ranks", "Every rank: who is slow, who waits"),
+                ("4", "links", "Links", "What was exchanged, and what links carry"),
+                ("5", "idle", "Idle", "The longest gaps, and copies"),
+                ("6", "timeline", "Timeline", "One step, lane by lane"),
+                ("7", "whatif", "What if", "Change settings, see the step"),
+            )
         ),
         Binding("y", "copy", "Copy code", id="copy", tooltip="Copy the code of the chosen advice to the clipboard"),
         Binding(
             "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Go to the next part of the tab", show=False
+        ),
+        Binding("slash", "find", "Find", id="find", tooltip="Find words on this tab", key_display="/"),
+        Binding(
+            "ctrl+p", "command_palette", "Commands", id="palette", tooltip="Every command by name; themes", show=False
         ),
         Binding("question_mark", "help", "Help", id="help", tooltip="Every key and what it does", key_display="?"),
         Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave; the recording stays where it is"),
@@ -94,32 +108,72 @@ class ReportApp(App[None]):
             with TabPane("1 Overview", id="overview"):
                 yield Pane(lambda width: overview(self._report, width), id="overview-text")
             with TabPane(f"2 Advice ({len(self._report.advice)})", id="advice"):
-                yield Cards(self._report)
-            with TabPane(f"3 Ranks ({len(self._report.measured.ranks)})", id="ranks"):
+                yield Cards(self._report, page_of)
+            with TabPane(f"3 Ranks ({len(self._report.measured.ranks)})", id="ranks-tab"):
                 yield RankTable(self._report)
             with TabPane("4 Links", id="links"):
-                yield Pane(lambda width: _sections(self._report, width, collectives, links), id="links-text")
+                yield Pane(lambda width: _sections(self._report, width, collectives, _plotted, links), id="links-text")
             with TabPane("5 Idle", id="idle"):
-                yield Pane(lambda width: _sections(self._report, width, gaps, copies, feeding), id="idle-text")
+                yield Idle(self._report)
             if self._run is not None:
                 with TabPane("6 Timeline", id="timeline-tab"):
                     yield Timeline(self._run)
                 with TabPane("7 What if", id="whatif-tab"):
                     yield WhatIfPane(self._run, self._report.measured)
+        yield Finder()
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Let the arrow keys scroll the overview at once."""
         self.action_show("overview")
 
-    def action_show(self, tab: str) -> None:
+    def action_show(self, name: str) -> None:
         """Go to a tab, with the keyboard in its first part."""
-        tab, first = _FIRST[tab]
+        tab, first, _ = _PARTS[name]
         if not self.query(f"#{tab}"):
-            self.notify("That needs the run itself: this report was read alone.", markup=False, timeout=TOAST_S)
+            self.notify(_NO_RUN, markup=False, timeout=TOAST_S)
             return
         self.query_one(TabbedContent).active = tab
         self.query_one(first).focus()
+
+    def on_go_to(self, where: GoTo) -> None:
+        """Show a stretch of a rank's time in the timeline."""
+        self.action_show("timeline")
+        if self._run is not None:
+            self.call_after_refresh(self.query_one(Timeline).go_to, where.rank, where.start_ns, where.end_ns)
+
+    def action_find(self) -> None:
+        """Ask for words."""
+        self.query_one(Finder).open()
+
+    def on_finder_asked(self, asked: Finder.Asked) -> None:
+        """Find them on the tab that is open."""
+        self.query_one(Finder).say(self._find(asked.words))
+
+    def on_finder_closed(self) -> None:
+        """Find none any more, and go back to the tab."""
+        self._find("")
+        self.query_one(self._parts[1]).focus()
+
+    def _find(self, words: str) -> str:
+        part: Findable = self.query_one(self._parts[2])  # type: ignore[assignment]
+        return part.find(words)
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        """Those of the tab that is open."""
+        return _PARTS[_OF_TAB[self.query_one(TabbedContent).active]]
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers: what keys do, and themes."""
+        for binding in _declared(self):
+            if binding.action.startswith("show(") or binding.action in ("find", "copy", "help", "quit"):
+                yield SystemCommand(
+                    binding.description,
+                    binding.tooltip,
+                    lambda action=binding.action: self.call_later(self.run_action, action),
+                )
+        yield from (one for one in super().get_system_commands(screen) if one.title in ("Theme", "Screenshot"))
 
     def action_copy(self) -> None:
         """Copy the code of the chosen advice."""
@@ -135,22 +189,31 @@ class ReportApp(App[None]):
 
     def action_help(self) -> None:
         """Show every key."""
-        declared = list(self.BINDINGS)
+        own = {"Everywhere": _declared(self), "Advice": _declared(Cards), "Ranks": _declared(RankTable)}
+        own["Lists of advice and gaps"] = _declared(Places)
         if self._run is not None:
-            declared += [*Timeline.BINDINGS, *WhatIfPane.BINDINGS]
-        bindings = [binding for binding in declared if isinstance(binding, Binding)]
-        self.push_screen(HelpScreen([(_keys(binding), binding) for binding in bindings]))
+            own |= {"Timeline": _declared(Timeline), "What if": _declared(WhatIfPane)}
+        self.push_screen(PageScreen("Keys (Escape closes)", lambda width: keys(own, width)))
+
+
+def _declared(part: type[DOMNode] | DOMNode) -> list[Binding]:
+    """The keys of a part, as it declares them."""
+    return [binding for binding in part.BINDINGS if isinstance(binding, Binding)]
+
+
+def _plotted(report: Report, width: int) -> Iterator[Line]:
+    """The picture of every basis: the run's own collectives, and a sweep."""
+    found = report.measured.known("links") or []
+    drawn = list(plot(found, width))
+    if drawn:
+        yield from heading("Bus bandwidth by message size", width)
+        yield from drawn
 
 
 def _sections(report: Report, width: int, *sections: Callable[[Report, int], Iterator[Line]]) -> Iterator[Line]:
     """Sections of the text, one below the other; a sentence where none has anything."""
     told = [line for section in sections for line in section(report, width)]
     yield from told or wrapped("Nothing of that was found in this run.", width)
-
-
-def _keys(binding: Binding) -> str:
-    """Every key of a binding, as a reader says them."""
-    return binding.key_display or binding.key.replace(",", ", ")
 
 
 def _subject(report: Report) -> str:

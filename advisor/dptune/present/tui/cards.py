@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from dptune.advice import Advice, Report
+from dptune.advice import Advice, Evidence, Report
+from dptune.errors import DptuneError
 from dptune.present.advice import KINDS, body, nothing_to_say, other_proofs, proven, tag
+from dptune.present.amounts import several
 from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.skipped import skipped
-from dptune.present.tui.pane import Layout, Pane
+from dptune.present.tui.going import GoTo, Places
+from dptune.present.tui.page import PageScreen
+from dptune.present.tui.pane import Layout, Pane, painted
 from dptune.present.visible import visible
 
 _SHORT = {"time": "saves time", "risk": "risk", "convergence": "learning"}
+_ALL = 10_000  # columns: the text of a card, unfolded, to find words in
+_ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
+    "as ranked": lambda one: (),
+    "by what it saves": lambda one: (-(one.saves.high_share if one.saves else 0.0),),
+    "by code": lambda one: (one.rule,),
+}
 
 
 class Cards(Container):
@@ -30,36 +42,99 @@ class Cards(Container):
     Cards Pane { height: 1fr; border: round $primary; }
     Cards OptionList:focus, Cards Pane:focus { border: round $accent; }
     """
+    BINDINGS: ClassVar = [
+        Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, its thresholds and their reasons"),
+        Binding("s", "sort", "Sort", id="advice.sort", tooltip="Advice in another order", show=False),
+    ]
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, explain: Callable[[str], Layout]) -> None:
         super().__init__(id="cards")
-        self._report = report
+        self._report, self._explain = report, explain
         # In the order of the kinds, each ranked within itself.
-        self._advice = [one for kind in KINDS for one in report.advice if one.kind == kind]
+        self._ranked = [one for kind in KINDS for one in report.advice if one.kind == kind]
+        self._advice = self._ranked
+        self._order, self._words = "as ranked", ""
+        self._looked_at = 0
 
     def compose(self) -> ComposeResult:
         """The list, then the card."""
-        options = [Option(_entry(one)) for one in self._advice]
-        last = f"{len(self._report.skipped)} rules could not run, {len(self._report.quiet)} found nothing"
-        if not self._advice:
-            last = f"No advice; {last}"
-        self._list = OptionList(*options, Option(Text(last, style="dim")), id="advice-list", markup=False)
-        self._list.border_title = "Advice: up and down to choose"
+        self._list = Places(*self._entries(), id="advice-list", markup=False)
         yield self._list
         self._card = Pane(self._lines_of(0), id="advice-card")
         self._card.border_title = "Tab, then up and down to scroll"
         yield self._card
+        self._title()
 
     @on(OptionList.OptionHighlighted)
     def show_card(self, event: OptionList.OptionHighlighted) -> None:
         """Show what the cursor is on."""
+        self._looked_at = 0
         self._card.show(self._lines_of(event.option_index))
+
+    @on(OptionList.OptionSelected)
+    def show_evidence(self) -> None:
+        """Show where the evidence was seen; the next place when asked again."""
+        places = [one for one in self.chosen.evidence if one.start_ns is not None] if self.chosen else []
+        if not places:
+            words = "This rests on figures over all steps, on no one place in them. Key 6 shows a step."
+            self.app.notify(words, markup=False, timeout=4)
+            return
+        self.post_message(_going(places[self._looked_at % len(places)]))
+        self._looked_at += 1
 
     @property
     def chosen(self) -> Advice | None:
         """The advice under the cursor; None on the last entry."""
         place = self._list.highlighted or 0
         return self._advice[place] if place < len(self._advice) else None
+
+    def find(self, words: str) -> str:
+        """List only the advice with these words anywhere on its card; all without words."""
+        self._words = words
+        self._list_anew()
+        return f"{len(self._advice)} of {len(self._ranked)}" if words else ""
+
+    def action_sort(self) -> None:
+        """The next order."""
+        names = list(_ORDERS)
+        self._order = names[(names.index(self._order) + 1) % len(names)]
+        self._list_anew()
+
+    def action_why(self) -> None:
+        """The page of the rule."""
+        if chosen := self.chosen:
+            try:
+                page = self._explain(chosen.rule)
+            except DptuneError as error:
+                self.app.notify(f"{error.message}.", markup=False, timeout=4)
+                return
+            self.app.push_screen(PageScreen(f"{chosen.rule} (Escape closes)", page))
+
+    def _list_anew(self) -> None:
+        """Fill the list by order and words."""
+        found = sorted(self._ranked, key=_ORDERS[self._order])
+        self._advice = [one for one in found if self._words.lower() in self._all_words(one)]
+        self._list.clear_options()
+        self._list.add_options(self._entries())
+        self._list.highlighted = 0
+        self._card.show(self._lines_of(0))
+        self._title()
+
+    def _all_words(self, one: Advice) -> str:
+        return painted(_card(one, self._report, _ALL)).plain.lower() if self._words else ""
+
+    def _title(self) -> None:
+        only = f", with '{visible(self._words)}'" if self._words else ""
+        self._list.border_title = f"Advice {self._order}{only}"
+
+    def _entries(self) -> list[Option]:
+        last = f"{len(self._report.skipped)} rules could not run, {len(self._report.quiet)} found nothing"
+        if not self._report.advice:
+            last = f"No advice; {last}"
+        left_out = len(self._ranked) - len(self._advice)
+        if left_out:
+            last = f"{several(left_out, 'advice', 'advice')} without these words; {last}"
+        return [*(Option(_entry(one)) for one in self._advice), Option(Text(last, style="dim"))]
 
     def _lines_of(self, place: int) -> Layout:
         if place < len(self._advice):
@@ -70,6 +145,11 @@ class Cards(Container):
 def _entry(one: Advice) -> Text:
     text = Text(f"{one.severity}, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
     return text.append(visible(one.title), style="not bold")
+
+
+def _going(evidence: Evidence) -> GoTo:
+    start = evidence.start_ns or 0
+    return GoTo(evidence.rank or 0, start, start if evidence.end_ns is None else evidence.end_ns)
 
 
 def _card(one: Advice, report: Report, width: int) -> Iterator[Line]:

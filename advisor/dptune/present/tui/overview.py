@@ -1,4 +1,4 @@
-"""The first tab: what is wrong, how far it can be trusted, where the time goes."""
+"""The first tab: what is wrong, how far that can be trusted, where the time goes, what to change."""
 
 from __future__ import annotations
 
@@ -6,22 +6,39 @@ from collections.abc import Iterator
 
 from dptune.advice import Report
 from dptune.present import unstepped
-from dptune.present.account import account
+from dptune.present.account import account, by_rank
+from dptune.present.advice import KINDS, in_short
 from dptune.present.attribution import attribution
 from dptune.present.gaps import gaps
 from dptune.present.headline import headline, source, trust, trust_at_a_glance
 from dptune.present.kernels import kernels
-from dptune.present.lines import Line
+from dptune.present.lines import Line, heading, wrapped
 from dptune.present.links import links
 from dptune.present.memory import memory
 from dptune.present.phases import phases
 from dptune.present.steps import steps
 from dptune.present.traffic import collectives, copies, feeding
 
+_MOST_ADVICE = 3
+
+
+def top_advice(report: Report, width: int) -> Iterator[Line]:
+    """The first pieces of advice, with what each promises and what came of running it."""
+    ranked = [one for kind in KINDS for one in report.advice if one.kind == kind]
+    if ranked:
+        yield from heading("What to change", width)
+    for one in ranked[:_MOST_ADVICE]:
+        yield from in_short(one, report, width)
+    if len(ranked) > _MOST_ADVICE:
+        yield from wrapped(f"and {len(ranked) - _MOST_ADVICE} more: key 2", width, role="dim")
+
+
 _SECTIONS = (
     headline,
     trust_at_a_glance,
     account,
+    by_rank,
+    top_advice,
     phases,
     gaps,
     steps,
@@ -38,5 +55,5 @@ _SECTIONS = (
 
 
 def overview(report: Report, width: int) -> Iterator[Line]:
-    """Headline, account, phases, gaps, step times, trust; below them what moves and what runs."""
+    """Headline, account, advice, phases, gaps, step times, trust; below them what moves and what runs."""
     return unstepped.page(_SECTIONS, report, width)

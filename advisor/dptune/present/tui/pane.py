@@ -1,7 +1,8 @@
-"""A pane of lines that are laid out again whenever their width changes."""
+"""A pane of lines that are laid out again whenever their width changes, and in which words can be found."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -23,6 +24,7 @@ _STYLES: dict[Role, str] = {
     "error": "bold red",
     "good": "green",
 }
+_FOUND = "reverse"
 
 
 def painted(lines: Iterable[Line]) -> Text:
@@ -37,13 +39,16 @@ def painted(lines: Iterable[Line]) -> Text:
 
 
 class Folded:
-    """Lines that are laid out at whatever width they are drawn at."""
+    """Lines that are laid out at whatever width they are drawn at, with the words that are looked for marked."""
 
-    def __init__(self, layout_lines: Layout) -> None:
-        self._layout_lines = layout_lines
+    def __init__(self, layout_lines: Layout, words: str = "") -> None:
+        self._layout_lines, self._words = layout_lines, words
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield painted(self._layout_lines(options.max_width))
+        text = painted(self._layout_lines(options.max_width))
+        if self._words:
+            text.highlight_regex(_pattern(self._words), _FOUND)
+        yield text
 
 
 class Pane(VerticalScroll):
@@ -56,6 +61,8 @@ class Pane(VerticalScroll):
 
     def __init__(self, layout_lines: Layout, *, id: str) -> None:
         super().__init__(id=id)
+        self._layout_lines = layout_lines
+        self._words, self._at = "", -1
         self._body = Static(Folded(layout_lines))
 
     def compose(self) -> ComposeResult:
@@ -64,5 +71,25 @@ class Pane(VerticalScroll):
 
     def show(self, layout_lines: Layout) -> None:
         """Show other lines, from their top."""
-        self._body.update(Folded(layout_lines))
+        self._layout_lines = layout_lines
+        self._body.update(Folded(layout_lines, self._words))
         self.scroll_home(animate=False)
+
+    def find(self, words: str) -> str:
+        """Mark the words and go to the next line that has them; which of how many that is. Without words, unmark."""
+        if words != self._words:
+            self._words, self._at = words, -1
+            self._body.update(Folded(self._layout_lines, words))
+        if not words:
+            return ""
+        lines = painted(self._layout_lines(self._body.content_size.width or self.size.width)).plain.split("\n")
+        rows = [row for row, text in enumerate(lines) if _pattern(words).search(text)]
+        if not rows:
+            return "not on this page"
+        self._at = (self._at + 1) % len(rows)
+        self.scroll_to(y=max(rows[self._at] - 2, 0), animate=False)
+        return f"line {self._at + 1} of {len(rows)}"
+
+
+def _pattern(words: str) -> re.Pattern[str]:
+    return re.compile(re.escape(words), re.IGNORECASE)

@@ -1,22 +1,39 @@
-"""The third tab: a row per rank and device, and what is known of the one under the cursor."""
+"""The third tab: a row per rank and device with how late it comes by step, and what is known of the one chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import DataTable
 
 from dptune.advice import Report
-from dptune.present.amounts import Hole, shown
+from dptune.present.amounts import Hole, ns_as_ms, several, shown
 from dptune.present.lines import Line, labelled, line, wrapped
 from dptune.present.ranks import COLUMNS, WORDS, lateness, rank_of_row, rank_remarks, rank_rows, straggler
-from dptune.present.table import absent_throughout
+from dptune.present.table import Cell, absent_throughout
+from dptune.present.tui.going import GoTo
 from dptune.present.tui.pane import Layout, Pane
 from dptune.present.visible import visible
+
+HEAT = " ▁▂▃▄▅▆▇█"  # from not late to the latest of all ranks and steps
+HEAT_CELLS = 16
+_NUMBER = re.compile(r"-?[\d,]*\.?\d+")
+
+
+class _Rows(DataTable[Text]):
+    """A table in which Enter means: show that rank in the timeline."""
+
+    BINDINGS: ClassVar = [
+        Binding("enter", "select_cursor", "In the timeline", id="rank.show", tooltip="The rank's median step there"),
+    ]
 
 
 class RankTable(Container):
@@ -28,6 +45,9 @@ class RankTable(Container):
     RankTable Pane { height: 40%; border: round $primary; }
     RankTable Pane:focus { border: round $accent; }
     """
+    BINDINGS: ClassVar = [
+        Binding("s", "sort", "Sort", id="ranks.sort", tooltip="By the next column, largest first; then as they are"),
+    ]
 
     def __init__(self, report: Report) -> None:
         super().__init__(id="ranks")
@@ -36,48 +56,127 @@ class RankTable(Container):
         self._ranks = rank_of_row(report)
         absent = absent_throughout(self._rows) if self._rows else {}
         self._kept = [i for i in range(len(COLUMNS)) if i not in absent]
+        self._shown = list(range(len(self._rows)))  # in the order of the table
+        self._by, self._words = -1, ""  # the column they are sorted by; none at first
+        self._heat = _heat_of(report)
 
     def compose(self) -> ComposeResult:
         """Table, then words."""
-        yield DataTable(id="rank-rows", cursor_type="row", zebra_stripes=True)
-        pane = Pane(self._lines_of(0), id="rank-words")
-        pane.border_title = "The rank under the cursor"
-        yield pane
+        yield _Rows(id="rank-rows", cursor_type="row", zebra_stripes=True)
+        yield Pane(self._lines_of(0), id="rank-words")
 
     def on_mount(self) -> None:
         """Fill the table; a column that no rank has is named in the words instead."""
         rows = self.query_one(DataTable)
-        for i in self._kept:
+        rows.add_column(Text(COLUMNS[0].heading))
+        if self._heat:
+            rows.add_column(Text("late by step"))
+        for i in self._kept[1:]:
             rows.add_column(Text(COLUMNS[i].heading))
-        for row in self._rows:
-            cells = ((row[i], "right" if COLUMNS[i].right else "left") for i in self._kept)
-            rows.add_row(*(Text(_cell(cell), justify=side) for cell, side in cells))  # type: ignore[arg-type]
+        self._fill()
 
     @on(DataTable.RowHighlighted)
     def show_rank(self, event: DataTable.RowHighlighted) -> None:
         """Show what is known of the row under the cursor."""
         self.query_one(Pane).show(self._lines_of(event.cursor_row))
 
-    def _lines_of(self, place: int) -> Layout:
-        return lambda width: self._words(place, width)
+    @on(DataTable.RowSelected)
+    def show_in_timeline(self) -> None:
+        """Show the median step of the rank under the cursor."""
+        at = self.query_one(DataTable).cursor_row
+        if at < len(self._shown):
+            self.post_message(GoTo(self._ranks[self._shown[at]].rank))
 
-    def _words(self, place: int, width: int) -> Iterator[Line]:
-        if place < len(self._rows):
-            rank = self._ranks[place]
+    def action_sort(self) -> None:
+        """By the next column."""
+        places = [-1, *self._kept]
+        self._by = places[(places.index(self._by) + 1) % len(places)]
+        self._fill()
+
+    def find(self, words: str) -> str:
+        """Show only rows with these words; all without words."""
+        self._words = words
+        self._fill()
+        return f"{len(self._shown):,} of {len(self._rows):,}" if words else ""
+
+    def _fill(self) -> None:
+        """The rows that have the words, in order."""
+        low = self._words.lower()
+        self._shown = [at for at, row in enumerate(self._rows) if any(low in str(cell).lower() for cell in row)]
+        if self._by >= 0:
+            self._shown.sort(key=lambda at: _size(self._rows[at][self._by]))
+        rows = self.query_one(DataTable)
+        rows.clear()
+        for at in self._shown:
+            first, *others = ((self._rows[at][i], "right" if COLUMNS[i].right else "left") for i in self._kept)
+            heat = [Text(self._heat.get(self._ranks[at].rank, ""), "red")] if self._heat else []
+            row = [Text(_cell(cell), justify=side) for cell, side in (first, *others)]  # type: ignore[arg-type]
+            rows.add_row(row[0], *heat, *row[1:])
+        words = self.query_one(Pane)
+        words.border_title = "The rank under the cursor" if self._by < 0 else f"Sorted by {COLUMNS[self._by].heading}"
+        words.show(self._lines_of(0))
+
+    def _lines_of(self, place: int) -> Layout:
+        return lambda width: self._told(place, width)
+
+    def _told(self, place: int, width: int) -> Iterator[Line]:
+        if place < len(self._shown):
+            at = self._shown[place]
+            rank = self._ranks[at]
             yield line(f"Rank {rank.rank}", "strong")
             yield from labelled("File", rank.source, width)
             yield from labelled("Device", str(rank.known("device_name") or "its name is not in the trace"), width)
             yield from labelled("Comes late", str(shown(lambda: lateness(rank))), width)
-            for column, cell in zip(COLUMNS, self._rows[place], strict=True):
+            for column, cell in zip(COLUMNS, self._rows[at], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
+        elif self._words:
+            yield from wrapped(f"No row has '{self._words}'.", width, role="warning")
         if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
             yield from wrapped("? was not measured: go to its row to read why.", width, role="dim")
         yield from wrapped(straggler(self._report.measured), width)
         for told in rank_remarks(self._report):
             yield from wrapped(told, width, role="warning")
         yield from wrapped(WORDS, width, role="dim")
+        if self._heat:
+            yield from wrapped(_heat_words(self._report), width, role="dim")
 
 
-def _cell(cell: str | Hole) -> str:
+def _cell(cell: Cell) -> str:
     return "?" if isinstance(cell, Hole) else visible(cell)
+
+
+def _size(cell: Cell) -> tuple[int, float, str]:
+    """The largest first; words after numbers, holes last."""
+    if isinstance(cell, Hole):
+        return 2, 0.0, ""
+    number = _NUMBER.match(cell)
+    return (0, -float(number[0].replace(",", "")), "") if number else (1, 0.0, cell)
+
+
+def _lags(report: Report) -> dict[int, list[int]]:
+    """By rank, how late it comes in each step; of ranks of which that is known."""
+    arrivals = ((rank.rank, rank.known("arrival")) for rank in report.measured.ranks)
+    return {rank: [step.lag_ns for step in one.steps] for rank, one in arrivals if one is not None}
+
+
+def _heat_of(report: Report) -> dict[int, str]:
+    """By rank, a cell for each step or few steps, the higher the later; empty where no rank is ever late."""
+    lags = _lags(report)
+    most = max((lag for own in lags.values() for lag in own), default=0)
+    return {rank: heat(own, most) for rank, own in lags.items()} if most and len(lags) > 1 else {}
+
+
+def heat(values: Sequence[int], most: int, cells: int = HEAT_CELLS) -> str:
+    """As many cells as values, `cells` at most: each shows the largest of its values as a share of `most`."""
+    cells = min(cells, len(values))
+    bounds = [round(at * len(values) / cells) for at in range(cells + 1)] if cells else []
+    tops = (max(values[low:high]) for low, high in pairwise(bounds))
+    return "".join(HEAT[-(-top * (len(HEAT) - 1) // most)] for top in tops)
+
+
+def _heat_words(report: Report) -> str:
+    lags = _lags(report)
+    most, steps = max(lag for own in lags.values() for lag in own), max(len(own) for own in lags.values())
+    each = "each step" if steps <= HEAT_CELLS else f"the worst of {several(-(-steps // HEAT_CELLS), 'step')} or so"
+    return f"Late by step: a cell for {each}, in order; a full one is {ns_as_ms(most)} ms late."

@@ -82,13 +82,46 @@ class Timeline(Container, can_focus=True):
         """Another width shows other parts."""
         self._draw()
 
-    def go_to(self, rank: int, start_ns: int, end_ns: int) -> None:
-        """Show a stretch of a rank's time, with as much again on both sides."""
+    def go_to(self, rank: int, start_ns: int | None = None, end_ns: int | None = None) -> None:
+        """Show a stretch of a rank's time, with as much again on both sides; its median step where none is named."""
         numbers = [one.rank for one in self._run.ranks]
-        if rank in numbers:
-            self._open(numbers.index(rank))
-            room = max(end_ns - start_ns, _LEAST_NS)
-            self._look(start_ns - room, end_ns + room)
+        if rank not in numbers:
+            return
+        self._open(numbers.index(rank))
+        if start_ns is not None and self._own is not None:
+            end = start_ns if end_ns is None else end_ns
+            begun = [at for at, step in enumerate(self._own.steps) if step.start_ns <= start_ns]
+            self._step = begun[-1] if begun else 0
+            self._column = self._columns // 2
+            room = max(end - start_ns, _LEAST_NS)
+            self._lane = 1  # the first of a device
+            self._look(start_ns - room, end + room)
+
+    def find(self, words: str) -> str:
+        """Go to the next operation of this rank, after the cursor, that has the words in its name."""
+        if not words or self._own is None:
+            return ""
+        per_cell = (self._end - self._begin) / self._columns
+        after = self._begin + round(per_cell * (self._column + 0.5))
+        found = self._own.next_named(words, after)
+        if found is None:
+            return "none on this rank"
+        start, end, at, many = found
+        length = max(self._end - self._begin, end - start)
+        self._column = self._columns // 2
+        self._look((start + end - length) // 2, (start + end + length) // 2)
+        self._lane = next((n for n, one in enumerate(self._lanes) if self._holds(one, start, end, words)), self._lane)
+        self._draw()
+        return f"{at:,} of {many:,}"
+
+    def _holds(self, lane: Lane, start: int, end: int, words: str) -> bool:
+        """Whether it shows something of that time that the words may mean."""
+        own = [
+            one
+            for one in lane.pieces
+            if self._begin + one.start_ns < end and self._begin + one.start_ns + one.length_ns > start
+        ]
+        return any(words.lower() in one.name.lower() for one in own)
 
     def action_move(self, by: int) -> None:
         """Move the cursor; past the edge the picture moves."""

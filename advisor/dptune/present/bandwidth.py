@@ -1,0 +1,90 @@
+"""Size against bus bandwidth: what every picture of it draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from dptune.measured import LinkFigures
+from dptune.present.amounts import data, number
+from dptune.present.lines import Line, Span, line, wrapped
+
+Point = tuple[float, float]  # message bytes, GB/s
+_ROWS = 12
+_LEFT = 12  # columns for the rates
+_SIGNS = "abcdefghijkl"
+
+
+def points(link: LinkFigures) -> list[Point]:
+    """The sizes that were measured, ascending, with the rate of each."""
+    found = ((float(one.message_bytes), _rate(link, one.median_ns, one.message_bytes)) for one in link.sizes)
+    return sorted(point for point in found if point[0] > 0 and point[1] > 0)
+
+
+def fitted(link: LinkFigures, steps: int = 40) -> Iterator[Point]:
+    """The line that latency and bandwidth make, from the least size to the largest; nothing where none was fitted."""
+    alpha, algbw, busbw = (link.known(name) for name in ("alpha_us", "algbw_gb_per_s", "busbw_gb_per_s"))
+    own = points(link)
+    if alpha is None or not algbw or not busbw or len(own) < 2:
+        return
+    low, high = math.log10(own[0][0]), math.log10(own[-1][0])
+    for step in range(steps + 1):
+        size = 10 ** (low + (high - low) * step / steps)
+        took_ns = max(alpha * 1e3 + size / algbw, 1e-9)
+        rate = size / took_ns * busbw / algbw
+        if rate > 0:
+            yield size, rate
+
+
+def name(link: LinkFigures) -> str:
+    """What is exchanged, between how many, and how that is known."""
+    return f"{link.kind}, {len(link.ranks)} ranks, {link.basis}"
+
+
+def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
+    """The same in letters: a letter for each measured size, dots for the fitted line, dashes for the link's peak."""
+    drawn = [link for link in links if points(link)][: len(_SIGNS)]
+    if not drawn:
+        return
+    measured = [point for link in drawn for point in points(link)]
+    peak = max((link.known("peak_gb_per_s") or 0.0 for link in drawn), default=0.0)
+    room = max(width - _LEFT - 2, 20)
+    low_x, high_x = math.log10(min(size for size, _ in measured)), math.log10(max(size for size, _ in measured))
+    low_y = math.log10(min(rate for _, rate in measured))
+    high_y = math.log10(max(*(rate for _, rate in measured), peak))
+
+    def column(size: float) -> int:
+        return round((math.log10(size) - low_x) / max(high_x - low_x, 1e-9) * (room - 1))
+
+    def row(rate: float) -> int:
+        return _ROWS - 1 - round((math.log10(rate) - low_y) / max(high_y - low_y, 1e-9) * (_ROWS - 1))
+
+    cells = [[" "] * room for _ in range(_ROWS)]
+    if peak:
+        cells[row(peak)] = ["-"] * room
+    for link in drawn:
+        for size, rate in fitted(link, steps=room):
+            if 0 <= row(rate) < _ROWS:
+                cells[row(rate)][column(size)] = "."
+    for sign, link in zip(_SIGNS, drawn, strict=False):
+        for size, rate in points(link):
+            cells[row(rate)][column(size)] = sign
+    for place, own in enumerate(cells):
+        rate = 10 ** (low_y + (high_y - low_y) * (_ROWS - 1 - place) / (_ROWS - 1))
+        label = f"{rate:.3g} GB/s" if place % 3 == 0 or place == _ROWS - 1 else ""
+        yield Span(f"{label:>{_LEFT}} |", "dim"), Span("".join(own))
+    least, most = data(round(10**low_x)), data(round(10**high_x))
+    yield line(f"{'':{_LEFT}} +{'-' * room}", "dim")
+    yield line(f"{'':{_LEFT}}  {least}{most:>{max(room - len(least), len(most) + 1)}}", "dim")
+    for sign, link in zip(_SIGNS, drawn, strict=False):
+        yield from wrapped(f"{sign} {name(link)}", width, "  ", "    ")
+    dashes = f" Dashes are what the link of a GPU carries at most, {number(peak)} GB/s." if peak else ""
+    words = f"Letters are measured: bus bandwidth by message size; dots are latency + bytes / bandwidth.{dashes}"
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def _rate(link: LinkFigures, took_ns: int, size: int) -> float:
+    """Bus bandwidth of one size, by the factor that the fit has."""
+    algbw, busbw = link.known("algbw_gb_per_s"), link.known("busbw_gb_per_s")
+    factor = busbw / algbw if algbw and busbw else 1.0
+    return size / took_ns * factor if took_ns > 0 else 0.0

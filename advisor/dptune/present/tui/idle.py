@@ -1,0 +1,71 @@
+"""The idle tab: the longest gaps, each to be shown in the timeline, and below them copies and the loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from dptune.advice import Report
+from dptune.measured import GapFigures
+from dptune.present.gaps import around, gaps, where
+from dptune.present.lines import BLANK, Line, line, wrapped
+from dptune.present.traffic import copies, feeding
+from dptune.present.tui.going import GoTo, Places
+from dptune.present.tui.pane import Pane
+
+
+class Idle(Container):
+    """List of gaps, then words."""
+
+    DEFAULT_CSS = """
+    Idle { layout: vertical; }
+    Idle OptionList { height: 40%; border: round $primary; }
+    Idle Pane { height: 1fr; border: round $primary; }
+    Idle OptionList:focus, Idle Pane:focus { border: round $accent; }
+    """
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(id="idle-parts")
+        self._report = report
+        self._gaps: list[GapFigures] = report.measured.known("gaps") or []
+
+    def compose(self) -> ComposeResult:
+        """The list, then the words."""
+        options = [Option(Text(where(one))) for one in self._gaps] or [Option(Text("No gap was found.", "dim"))]
+        self._list = Places(*options, id="gap-list", markup=False)
+        self._list.border_title = "Longest gaps, traced times: Enter shows one in the timeline"
+        yield self._list
+        self._words = Pane(lambda width: self._told(0, width), id="idle-text")
+        yield self._words
+
+    @on(OptionList.OptionHighlighted)
+    def show_gap(self, event: OptionList.OptionHighlighted) -> None:
+        """Show what lies around the one under the cursor."""
+        at = event.option_index
+        self._words.show(lambda width: self._told(at, width))
+
+    @on(OptionList.OptionSelected)
+    def show_in_timeline(self) -> None:
+        """Go there."""
+        at = self._list.highlighted or 0
+        if at < len(self._gaps):
+            one = self._gaps[at]
+            self.post_message(GoTo(one.rank, one.start_ns, one.start_ns + one.length_ns))
+
+    def find(self, words: str) -> str:
+        """Find words below the list."""
+        return self._words.find(words)
+
+    def _told(self, at: int, width: int) -> Iterator[Line]:
+        if at < len(self._gaps):
+            yield line("The gap under the cursor", "strong")
+            yield from wrapped(around(self._gaps[at]), width, "  ")
+            yield BLANK
+        for section in (copies, feeding, gaps):
+            yield from section(self._report, width)

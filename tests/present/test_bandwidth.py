@@ -1,0 +1,58 @@
+"""The picture of bus bandwidth in letters, against points whose places are counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptune.measured import LinkFigures, LinkSize
+from dptune.present.bandwidth import fitted, plot, points
+
+
+def link(**figures: float) -> LinkFigures:
+    """Two ranks: 100 us and 1 GB/s (1 ns a byte): a kilobyte takes 101 us, a gigabyte a second."""
+    sizes = [
+        LinkSize(message_bytes=size, calls=3, median_ns=took, q1_ns=took, q3_ns=took)
+        for size, took in ((1_000, 101_000), (1_000_000, 1_100_000), (1_000_000_000, 1_000_100_000))
+    ]
+    known = {"alpha_us": 100.0, "algbw_gb_per_s": 1.0, "busbw_gb_per_s": 1.0, **figures}
+    return LinkFigures.only(
+        "not fitted", kind="all_reduce", ranks=[0, 1], scope="intra-node", basis="sweep", sizes=sizes, calls=9, **known
+    )
+
+
+def rows(width: int, **figures: float) -> list[str]:
+    return ["".join(span.text for span in line) for line in plot([link(**figures)], width)]
+
+
+def test_points_are_bytes_over_time_as_each_link_carries_them() -> None:
+    assert points(link()) == [(1_000, 1_000 / 101_000), (1e6, 1e6 / 1.1e6), (1e9, 1e9 / 1.0001e9)]
+    assert points(link(busbw_gb_per_s=1.5))[0] == (1_000, pytest.approx(1.5 * 1_000 / 101_000))
+
+
+def test_the_line_goes_through_the_points_it_was_made_of() -> None:
+    assert [*fitted(link(), steps=2)] == [pytest.approx(point) for point in points(link())]
+    assert not list(fitted(link().model_copy(update={"alpha_us": None, "missing": {"alpha_us": "too few"}})))
+
+
+def test_the_least_stands_at_the_left_below_and_the_largest_at_the_right_above() -> None:
+    told = rows(80)
+    picture = [row.partition("|")[2] for row in told[:12]]
+    assert picture[0][-1] == picture[11][0] == "a"
+    assert picture[0].index("a") == 32  # a megabyte is half way from a kilobyte in column 0 to a gigabyte in 65
+    assert sum(row.count("a") for row in picture) == 3
+    assert told[0].split("|")[0].strip() == "1 GB/s"
+    assert told[11].split("|")[0].strip() == "0.0099 GB/s"
+    assert "a all_reduce, 2 ranks, sweep" in told[14]
+    assert "-" not in "".join(picture)
+
+
+def test_the_peak_is_a_row_of_dashes() -> None:
+    told = rows(80, peak_gb_per_s=100.0)
+    assert told[0].partition("|")[2] == "-" * 66
+    assert "Dashes are what the link of a GPU carries at most, 100.0 GB/s." in " ".join(" ".join(told).split())
+
+
+def test_nothing_is_drawn_of_no_sizes() -> None:
+    empty = link().model_copy(update={"sizes": []})
+    assert not list(plot([empty], 80))
+    assert not list(plot([], 80))

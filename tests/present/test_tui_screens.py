@@ -1,0 +1,52 @@
+"""Every tab as it looks on a recording, at two sizes; `pytest --snapshot-update` after a change that is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from dptune.advice import Report
+from dptune.commands.reading import run_and_report
+from dptune.present.tui.app import ReportApp
+from dptune.trace.run import Run
+
+from .test_tui import LARGE, SMALL, see
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+TABS = {
+    "1": "Communication-bound: 21 % of each step waits for communication.",
+    "2": "error: DP102 no-sync-missing",
+    "3": "late by step",
+    "4": "Collectives: exchanges between ranks",
+    "5": "The gap under the cursor",
+    "6": "# compute ! communication = copy - memset ~ loader b backward o optimizer",
+    "7": "dptune whatif",
+}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> tuple[Run, Report]:
+    run, report = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    ranks = [one.model_copy(update={"source": Path(one.source).name}) for one in report.measured.ranks]
+    read = report.run.model_copy(update={"sources": [Path(one).name for one in report.run.sources]})
+    named = report.measured.model_copy(update={"ranks": ranks})
+    return run, report.model_copy(update={"measured": named, "run": read})
+
+
+@pytest.mark.parametrize("key", TABS)
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "140x40"])
+async def test_a_tab_looks_as_it_did(
+    recorded: tuple[Run, Report], key: str, size: tuple[int, int], snapshot: SnapshotAssertion
+) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=size) as pilot:
+        if key == "7":
+            await see(pilot, "Up and down choose", "7")
+            await pilot.press("right")
+        seen = await see(pilot, TABS[key], key)
+        rows = seen.splitlines()
+        assert len(rows) == size[1]
+        assert all(len(row) <= size[0] for row in rows)
+        assert seen == snapshot
