@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dptune.finding import Finding
 from dptune.knobs import Value, knob
-from dptune.measured import Measured, Model
+from dptune.measured import Measured, Model, Place
 
 Kind = Literal["time", "risk", "convergence"]
 Severity = Literal["note", "warning", "error"]
@@ -105,6 +105,12 @@ class Evidence(Model):
     rank: int | None = None
     start_ns: int | None = Field(None, description="on that rank's trace clock")
     end_ns: int | None = None
+
+    def at(self, place: Place | None) -> Evidence:
+        """The same, with where to look for it; unchanged where no place is known."""
+        if place is None:
+            return self
+        return self.model_copy(update={"rank": place.rank, "start_ns": place.start_ns, "end_ns": place.end_ns})
 
 
 class Advice(Model):

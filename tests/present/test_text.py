@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dptune.advice import Headline, Report, RunSummary, Skipped, Together, Trust
+from dptune.advice import Evidence, Headline, Report, RunSummary, Skipped, Together, Trust
 from dptune.finding import Finding
 from dptune.measured import NoiseFigures
 from dptune.present.lines import code
@@ -62,7 +62,7 @@ def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> No
     assert "up to 40.4 us per sample at 512 samples a step" in flat(page)
     assert "4.10 to 20.7 ms of each 140.2 ms step (2.9 to 14.7 %)" in flat(page)
     assert "all-reduces of gradients: 4 per step" in flat(page)
-    assert "(rank 1, from 5,000.000 to 9,000.000 us on its trace's clock)" in flat(page)
+    assert "(see rank 1, step 3, 5.00 ms after its begin, for 4.00 ms)" in flat(page)
 
 
 def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
@@ -232,3 +232,19 @@ def test_with_a_larger_batch_it_is_the_time_of_a_sample_that_is_saved(report: Re
     saves = one.saves.model_copy(update={"samples_times": 4.0, "low_share": 0.2, "high_share": 0.3})
     page = text(report.model_copy(update={"advice": [one.model_copy(update={"saves": saves})]}))
     assert "Saves 20.0 to 30.0 % of the time of a sample, a step then has 4 times as many." in flat(page)
+
+
+def test_evidence_inside_a_step_is_told_by_the_step(report: Report) -> None:
+    """Step 3 begins at 1 ns; the evidence lies 5 ms after that."""
+    seen = Evidence(label="a wait", value=0.25, unit="of a step", rank=1, start_ns=5_000_001, end_ns=7_500_001)
+    whole = seen.model_copy(update={"start_ns": 1})
+    advice = report.advice[0].model_copy(update={"evidence": [seen, whole, Evidence(label="b", value=2, rank=0)]})
+    page = flat(text(report.model_copy(update={"advice": [advice]}), width=100))
+    assert "a wait: 25.0 % of a step (see rank 1, step 3, 5.00 ms after its begin, for 2.50 ms)" in page
+    assert "a wait: 25.0 % of a step (see rank 1, step 3, for 7.50 ms)" in page
+    assert "b: 2 (rank 0)" in page
+    later = seen.model_copy(update={"start_ns": 10**12, "end_ns": None})  # after all steps
+    page = flat(
+        text(report.model_copy(update={"advice": [advice.model_copy(update={"evidence": [later]})]}), width=100)
+    )
+    assert "(see rank 1, at 1,000,000,000.000 us on its trace's clock)" in page

@@ -106,3 +106,34 @@ def test_it_speaks_of_one_public_trace_and_not_of_another(real_traces, code):
     fires, quiet = PUBLIC[code]
     assert code in speaking(real_traces / fires)
     assert code in told(real_traces / quiet).quiet
+
+
+# Rules of which nothing can be shown in a trace, and why.
+PLACELESS = {
+    "DP403": "the scaler is not in the trace",
+    "DP502": "seen in steps without the profiler",
+    "DP504": "what is drawn is not in the trace",
+    "DP605": "a switch",
+    "DP703": "seen in steps without the profiler",
+    "DP802": "between steps",
+}
+
+
+@pytest.mark.parametrize("code", [*FAULTS, *OF_SAMPLES])
+def test_evidence_names_a_rank_and_a_time_inside_one_of_its_steps(code):
+    report = told(RUNS / FAULTS[code] if code in FAULTS else SAMPLES / OF_SAMPLES[code])
+    (own,) = [one for one in report.advice if one.rule == code]
+    places = [(one.rank, one.start_ns, one.end_ns) for one in own.evidence if one.start_ns is not None]
+    assert bool(places) == (code not in PLACELESS)
+    for number, start, end in places:
+        (rank,) = [one for one in report.measured.ranks if one.rank == number]
+        steps = [(step.start_ns, step.start_ns + step.account.window_ns) for own in rank.devices for step in own.steps]
+        assert start < end
+        assert any(begin <= start < until for begin, until in steps)
+        assert any(begin < end <= until for begin, until in steps)
+
+
+@pytest.mark.parametrize("code", PUBLIC)
+def test_evidence_of_public_traces_names_a_rank_and_a_time(real_traces, code):
+    (own,) = [one for one in told(real_traces / PUBLIC[code][0]).advice if one.rule == code]
+    assert any(one.start_ns is not None and one.rank is not None for one in own.evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dptune.errors import TraceError
 from dptune.measure import platform
 from dptune.measure.across import Across, across, host_of
-from dptune.measure.device import accounts, copies, critical, gaps, kernels, matmul, memory, phases
+from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap
 from dptune.measure.host import attribution, launching
 from dptune.measure.steps import accumulation, feeding, noise, steady
@@ -86,6 +86,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     return Measured(
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
+        longest=longest.longest(windowed, told),
         step=steptime.step_time(facts, views),
         ranks=ranks,
         input=feeding.input_figures(list(waits.values()), run.facts.values()),

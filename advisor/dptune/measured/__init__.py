@@ -42,6 +42,7 @@ from dptune.measured.exchange import (
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
+from dptune.measured.place import Place
 from dptune.measured.run import Measured, RankFigures
 from dptune.measured.steps import (
     AccumulationFigures,
@@ -92,6 +93,7 @@ __all__ = [
     "OverlapFigures",
     "Phase",
     "PhaseFigures",
+    "Place",
     "PreparingFigures",
     "RankFigures",
     "SetAsideStep",

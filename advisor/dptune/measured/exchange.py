@@ -8,6 +8,7 @@ from pydantic import Field
 
 from dptune.measured.device import Phase
 from dptune.measured.figure import ABSENT, Figure, Figures, Model
+from dptune.measured.place import Place
 
 MatchBasis = Literal["sequence", "order", "shift"]  # the surest first
 
@@ -94,6 +95,7 @@ class CommunicationFigures(Figures):
     communication_ns: int = Field(description="hidden + exposed")
     hidden_ns: int = Field(description="with compute beside it")
     exposed_ns: int = Field(description="with no compute beside it")
+    longest: Figure[Place] = Field(ABSENT, description="where most of it in one stretch has no compute beside it")
 
 
 class OverlapFigures(Figures):

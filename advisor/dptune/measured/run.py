@@ -17,6 +17,7 @@ from dptune.measured.device import (
 from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing
 from dptune.measured.host import AttributionFigures, LaunchFigures
+from dptune.measured.place import Place
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
 
@@ -54,6 +55,11 @@ class Measured(Figures):
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    longest: dict[str, Place] = Field(
+        default_factory=dict,
+        description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 matmul' "
+        "and 'malloc'; without those that no step holds",
+    )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
@@ -74,6 +80,29 @@ class Measured(Figures):
         if not steps:
             raise Missing("no steps were found in the trace")
         return self.account.window_ns / steps
+
+    def where(self, *what: str) -> Place | None:
+        """The longest stretch of any of these, by the names in `longest`; None where the steps hold none of them."""
+        known = [self.longest[name] for name in what if name in self.longest]
+        return max(known, key=lambda one: one.length_ns, default=None)
+
+    @property
+    def where_exposed(self) -> Place | None:
+        """The longest stretch of communication with no compute beside it."""
+        return self.where("exposed_transfer_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
+
+    def where_late(self, rank: int) -> Place | None:
+        """The step in which a rank comes latest to its collectives; None where that is not known."""
+        own = next((one for one in self.ranks if one.rank == rank), None)
+        arrival = own.known("arrival") if own else None
+        if own is None or arrival is None or not arrival.steps:
+            return None
+        latest = max(arrival.steps, key=lambda step: step.lag_ns).number
+        steps = (step for device in own.devices for step in device.steps if step.number == latest)
+        return next(
+            (Place(rank=rank, start_ns=one.start_ns, end_ns=one.start_ns + one.account.window_ns) for one in steps),
+            None,
+        )
 
     def milliseconds(self, share: float) -> float:
         """A share of the step as milliseconds of the step time (`step.basis` says which)."""

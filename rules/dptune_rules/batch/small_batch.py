@@ -142,7 +142,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="samples per step, all ranks", value=before),
             Evidence(
                 label="exposed communication", value=run.measured.share("exposed_communication_ns"), unit="of a step"
-            ),
+            ).at(run.measured.where_exposed),
             *(
                 Evidence(
                     label=f"a sample's time with {times} times the batch",

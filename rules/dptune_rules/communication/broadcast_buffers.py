@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium",
         evidence=[
-            Evidence(label="exposed broadcasts in forward", value=share, unit="of a step"),
+            Evidence(label="exposed broadcasts in forward", value=share, unit="of a step").at(rows[0].known("longest")),
             Evidence(label="buffers", value=sent, unit="bytes"),
         ],
         numerics="changes",

@@ -187,7 +187,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         saves=found.saves,
         confidence="medium" if run.facts else "low",
         evidence=[
-            *_evidence(buckets, exposed),
+            *_evidence(run, buckets, exposed),
             Evidence(label="start-ups that go", value=start_ups, unit="of a step"),
             *found.curve,
         ],
@@ -226,7 +226,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         saves=found.saves,
         confidence="low" if found.saves.basis == "bound" else "medium",
         evidence=[
-            *_evidence(buckets, exposed),
+            *_evidence(run, buckets, exposed),
             Evidence(label="hidden", value=hidden, unit="of the communication"),
             *found.curve,
         ],
@@ -286,12 +286,12 @@ def _changes(run: RunView, buckets: _Buckets, larger: bool) -> list[Change]:
     return changes
 
 
-def _evidence(buckets: _Buckets, exposed: float) -> list[Evidence]:
+def _evidence(run: RunView, buckets: _Buckets, exposed: float) -> list[Evidence]:
     return [
         Evidence(label="gradient all-reduces", value=round(buckets.calls, 1), unit="per backward pass"),
         Evidence(label="gradients", value=round(buckets.gradient_bytes), unit="bytes per backward pass"),
         Evidence(label="shortest gradient all-reduce", value=round(buckets.shortest_ns / 1e6, 4), unit="ms"),
-        Evidence(label="exposed communication", value=exposed, unit="of a step"),
+        Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
     ]
 
 

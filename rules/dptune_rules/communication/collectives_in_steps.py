@@ -96,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 label=f"{one.kind} ({one.phase} phase)",
                 value=one.exposed_ns / window_ns,
                 unit=f"of a step, {one.calls / steps:.3g} calls in each",
-            )
+            ).at(one.known("longest"))
             for one in rows
         ]
         + [

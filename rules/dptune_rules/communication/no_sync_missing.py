@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="high",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
-            Evidence(label="exposed communication", value=exposed, unit="of a step"),
+            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
         ],
         numerics="same",
         watch="Sums are the same up to the order of additions.",

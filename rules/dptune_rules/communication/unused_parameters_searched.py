@@ -94,7 +94,9 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium",
         evidence=[
             Evidence(label="parameter tensors", value=tensors),
-            Evidence(label="exchanging the marks", value=exchange, unit="of a traced step"),
+            Evidence(label="exchanging the marks", value=exchange, unit="of a traced step").at(
+                run.measured.where_exposed
+            ),
         ],
         numerics="same",
         watch="A parameter that gets no gradient in a later step raises an error then.",

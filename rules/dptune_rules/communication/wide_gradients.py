@@ -93,7 +93,9 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=saves,
         confidence="medium",
         evidence=[
-            Evidence(label="exposed transfer", value=exposed, unit="of a step"),
+            Evidence(label="exposed transfer", value=exposed, unit="of a step").at(
+                run.measured.where("exposed_transfer_ns")
+            ),
             Evidence(label="communication", value=run.measured.share("communication_ns"), unit="of a step"),
             Evidence(label="gradients", value=gradient_bytes, unit="bytes"),
         ],

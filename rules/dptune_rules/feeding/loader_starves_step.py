@@ -235,7 +235,9 @@ def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high
 
 
 def _evidence(run: RunView, wait: float, now: int | None, cores: int | None, where: str) -> Iterator[Evidence]:
-    yield Evidence(label="waiting for the loader", value=wait, unit=f"of a step ({run.measured.input.basis})")
+    yield Evidence(label="waiting for the loader", value=wait, unit=f"of a step ({run.measured.input.basis})").at(
+        run.measured.where("input_idle_ns")
+    )
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:

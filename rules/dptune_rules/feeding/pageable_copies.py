@@ -92,7 +92,9 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium" if run.facts else "low",
         evidence=[
-            Evidence(label="exposed copies from pageable memory", value=share, unit="of a step"),
+            Evidence(label="exposed copies from pageable memory", value=share, unit="of a step").at(
+                run.measured.where("copy_ns")
+            ),
             Evidence(
                 label="such copies",
                 value=round(sum(one.calls_per_step for one in pageable), 2),

@@ -84,7 +84,9 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(0.0, most, "no more than the time in the collector, of all ranks together"),
         confidence="high",
         evidence=[
-            Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)"),
+            Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)").at(
+                run.measured.where("gc_idle_ns")
+            ),
             *(
                 [Evidence(label="full collections", value=len(window.collections_ns), unit=f"in {window.steps} steps")]
                 if window.collections_ns

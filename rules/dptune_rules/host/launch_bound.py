@@ -85,7 +85,9 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
-            Evidence(label="idle while the host launches", value=share, unit="of a traced step"),
+            Evidence(label="idle while the host launches", value=share, unit="of a traced step").at(
+                run.measured.where("launch_idle_ns")
+            ),
             Evidence(label="kernels", value=round(kernels.per_step, 1), unit="per rank and step"),
             Evidence(label="median kernel", value=kernels.median_ns / 1e3, unit="us"),
             *_short(run),

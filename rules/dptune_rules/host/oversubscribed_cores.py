@@ -87,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="threads of torch", value=round(threads), unit="on this host"),
             Evidence(label="cores", value=device.usable_cores),
-            Evidence(label="compute", value=share, unit="of a step"),
+            Evidence(label="compute", value=share, unit="of a step").at(run.measured.where("compute_ns")),
         ],
         numerics="same",
         watch="Sums over more or fewer threads differ in the last bits.",

@@ -90,7 +90,9 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium",
         evidence=[
-            Evidence(label="the optimizer's step", value=share, unit="of a traced step"),
+            Evidence(label="the optimizer's step", value=share, unit="of a traced step").at(
+                run.measured.where("optimizer")
+            ),
             Evidence(label="tensors", value=tensors),
             Evidence(label="parameters", value=sum(one.parameters for one in looping)),
         ],

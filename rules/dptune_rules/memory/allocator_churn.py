@@ -85,7 +85,9 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium",
         evidence=[
-            Evidence(label="in calls for memory", value=worst.malloc_share, unit="of the steps", rank=worst.rank),
+            Evidence(label="in calls for memory", value=worst.malloc_share, unit="of the steps", rank=worst.rank).at(
+                run.measured.where("malloc")
+            ),
             *_calls(worst.known("malloc_calls_per_step"), worst.rank),
         ],
         numerics="same",

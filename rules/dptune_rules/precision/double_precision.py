@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="gradients are", value=", ".join(wide[0].gradient_dtypes)),
             *([Evidence(label="torch's default type", value=str(default))] if default else []),
-            Evidence(label="compute", value=computed, unit="of a step"),
+            Evidence(label="compute", value=computed, unit="of a step").at(run.measured.where("compute_ns")),
         ],
         numerics="changes",
         watch="float32 keeps 7 decimal digits of 16: compare the loss over the first hundreds of steps.",

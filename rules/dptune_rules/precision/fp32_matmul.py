@@ -84,7 +84,9 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium",
         evidence=[
-            Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step"),
+            Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
+                run.measured.where("fp32 matmul")
+            ),
             *_tensor_core_time(run),
             *(Evidence(label="device", value=name) for name in devices),
         ],

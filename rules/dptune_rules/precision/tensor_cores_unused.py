@@ -81,7 +81,9 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.saving(changes, run.bound(0.0, run.unstretched(share + max(0.0, rest) / 2), most)),
         confidence="medium",
         evidence=[
-            Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step"),
+            Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
+                run.measured.where("fp32 matmul")
+            ),
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
         ],
         numerics="changes",

@@ -124,9 +124,13 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(0.0, run.unstretched(most), "no more than it is late, and than the others wait for it"),
         confidence="medium" if cause else "low",
         evidence=[
-            Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank),
+            Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
+                run.measured.where_late(late.rank)
+            ),
             Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank),
-            Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step"),
+            Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
+                run.measured.where("exposed_waiting_ns")
+            ),
             *([Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)] if cause else []),
         ],
         numerics="same",

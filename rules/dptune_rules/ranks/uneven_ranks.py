@@ -98,9 +98,13 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="low",
         evidence=[
-            Evidence(label="waiting for the last to come", value=share, unit="of a step"),
+            Evidence(label="waiting for the last to come", value=share, unit="of a step").at(
+                run.measured.where("exposed_waiting_ns")
+            ),
             *(
-                Evidence(label="late, in the median step", value=arrivals[rank].lag_ns / 1e6, unit="ms", rank=rank)
+                Evidence(label="late, in the median step", value=arrivals[rank].lag_ns / 1e6, unit="ms", rank=rank).at(
+                    run.measured.where_late(rank)
+                )
                 for rank in latest
             ),
         ],

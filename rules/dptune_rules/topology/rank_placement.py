@@ -123,7 +123,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label=f"sent within hosts among {_listed(within.of)}", value=then / 1e6, unit="MB a rank and step"
             ),
-            Evidence(label="exposed communication", value=exposed, unit="of a step"),
+            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
             Evidence(label="groups of neighbours, for what exchanges most", value=_listed(tuple(near))),
         ],
         numerics="same",

@@ -77,7 +77,9 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(0.0, run.unstretched(share), "no more than the exposed communication of the optimizer phase"),
         confidence="medium",
         evidence=[
-            Evidence(label=f"exposed communication of the optimizer{where}", value=share, unit="of a step"),
+            Evidence(label=f"exposed communication of the optimizer{where}", value=share, unit="of a step").at(
+                rows[0].known("longest")
+            ),
             *(Evidence(label=f"{one.kind}s", value=one.calls, unit="calls in all traced steps") for one in rows),
         ],
         numerics="same",

@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     label=f"exposed all-gathers ({one.known('phase') or 'some'} phase)",
                     value=one.exposed_ns / run.measured.account.window_ns,
                     unit="of a step",
-                )
+                ).at(one.known("longest"))
                 for one in rows
             ),
             Evidence(label="sharded units", value=sum(one.units for one in sharded)),

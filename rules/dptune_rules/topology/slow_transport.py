@@ -96,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             *(Evidence(label=via, value=count, unit="channels") for via, count in by_transport.most_common()),
             *(Evidence(label="NCCL found", value=network) for network in networks),
-            Evidence(label="exposed communication", value=exposed, unit="of a step"),
+            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
         ],
         numerics="same",
         fingerprint=f"{RULE.code}:{what}",

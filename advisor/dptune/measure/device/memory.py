@@ -29,7 +29,7 @@ _TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
 _CPU = 0
 _LEAST_TIMES = 3  # of fewer growths the median is one of them, or the mean of two
 # Where the caching allocator's memory comes from: the driver; by cuMem* with expandable segments.
-_MALLOC = re.compile(
+MALLOC = re.compile(
     r"^(cuda|hip)(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^(cu|hip)Mem(Create|Release|Map|Unmap)"
 )
 
@@ -242,7 +242,7 @@ def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float] | None, str
     columns = lean.columns
     if not len(columns.rows(LAUNCH_CATEGORIES)):
         return None, _NO_CALLS
-    rows = columns.rows(LAUNCH_CATEGORIES, _MALLOC.search)
+    rows = columns.rows(LAUNCH_CATEGORIES, MALLOC.search)
     steps = Intervals.union(*bounds(lean.steps))
     begin = columns.ts_ns[rows]
     count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in lean.steps)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
 from dptune.measure.exchange.calls import Collectives
 from dptune.measure.exchange.slowdown import FEWEST_PAIRS, slowdown
 from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
-from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase
+from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place
 from dptune.trace.kernels import Work
 
 NO_COMMUNICATION = "the steps hold no communication"
@@ -40,6 +41,7 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
     calls: dict[_Key, int] = {}
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}
+    where: dict[_Key, Place | None] = {}
     for at, (view, device, timeline) in enumerate(spent):
         begin, end = bounds(device.windows)
         columns, own = view.columns, device.operations
@@ -47,31 +49,39 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
         phase = None if isinstance(told, str) else told.operations[at][exchanges]
         by_key: dict[_Key, list[int]] = {}
         rows = own.rows[exchanges]
-        place_of = {row: place for place, row in enumerate(rows.tolist())}
+        number_of = {row: number for number, row in enumerate(rows.tolist())}
         for call in ran[view.rank, own.device]:
-            place = place_of[call.row]
-            key = call.kind, call.group, None if phase is None else int(phase[place])
-            by_key.setdefault(key, []).append(place)
+            number = number_of[call.row]
+            key = call.kind, call.group, None if phase is None else int(phase[number])
+            by_key.setdefault(key, []).append(number)
             calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)
         since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
-        for key, places in by_key.items():
-            pieces = Intervals.union(since[places], until[places])
+        for key, numbers in by_key.items():
+            pieces = Intervals.union(since[numbers], until[numbers])
             whole[key] = whole.get(key, 0) + int(pieces.lengths(begin, end).sum())
-            beside = (pieces & timeline.classes["compute_ns"]).lengths(begin, end)
-            hidden[key] = hidden.get(key, 0) + int(beside.sum())
+            beside = pieces & timeline.classes["compute_ns"]
+            hidden[key] = hidden.get(key, 0) + int(beside.lengths(begin, end).sum())
+            where[key] = longer(where.get(key), place(view.rank, pieces - beside, device.windows))
     shown = [key for key in whole if whole[key] or calls[key]]
-    figures = [_figures(key, calls[key], whole[key], hidden[key], told) for key in shown]
+    figures = [_figures(key, calls[key], whole[key], hidden[key], where[key], told) for key in shown]
     return sorted(figures, key=lambda one: (-one.exposed_ns, -one.communication_ns))
 
 
-def _figures(key: _Key, calls: int, whole_ns: int, hidden_ns: int, told: Phased | str) -> CommunicationFigures:
+def _figures(
+    key: _Key, calls: int, whole_ns: int, hidden_ns: int, where: Place | None, told: Phased | str
+) -> CommunicationFigures:
     kind, group, number = key
     phase: Phase | None = None if number is None else PHASES[number]
-    why = {"group": (group, _NO_GROUP), "phase": (phase, told if isinstance(told, str) else "")}
+    why = {
+        "group": (group, _NO_GROUP),
+        "phase": (phase, told if isinstance(told, str) else ""),
+        "longest": (where, "all of it is hidden"),
+    }
     return CommunicationFigures(
         kind=kind,
         group=group,
         phase=phase,
+        longest=where,
         calls=calls,
         communication_ns=whole_ns,
         hidden_ns=hidden_ns,

@@ -1,0 +1,66 @@
+"""The longest stretch of each kind of time: where to look for what a figure sums up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dptune.measure.device.memory import MALLOC
+from dptune.measure.device.phases import Phased, Spent, bounds
+from dptune.measure.device.precisions import is_fp32
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.steps.windows import Step
+from dptune.measure.views import RankView
+from dptune.measured import CLASSES, Place
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import KERNEL_CATEGORIES, LAUNCH_CATEGORIES
+
+
+def longest(spent: Sequence[Spent], told: Phased | str) -> dict[str, Place]:
+    """By the field of each class of the account, `optimizer`, `fp32 matmul` and `malloc`: the longest of all ranks.
+
+    What no step holds is not there.
+    """
+    found: dict[str, Place] = {}
+    for view, device, timeline in spent:
+        times = [(name, timeline.classes[name]) for name in CLASSES]
+        times += _of_host(view, told)
+        times.append(("fp32 matmul", _of_rows(view.columns, _fp32(view.columns, device.operations.rows))))
+        for name, time in times:
+            own = longer(found.get(name), place(view.rank, time, device.windows))
+            if own is not None:
+                found[name] = own
+    return found
+
+
+def place(rank: int, time: Intervals, steps: Sequence[Step]) -> Place | None:
+    """The longest stretch of a set of time that lies in one step; None where nothing of it lies in any."""
+    begin, end = bounds(steps)
+    inside = time & Intervals.union(begin, end)
+    if not len(inside):
+        return None
+    at = np.searchsorted(inside.start_ns, begin, side="right") - 1
+    cuts = begin[(at >= 0) & (begin < inside.end_ns[at])]  # a step may begin in the midst of a piece
+    starts, ends = np.union1d(inside.start_ns, cuts), np.union1d(inside.end_ns, cuts[~np.isin(cuts, inside.start_ns)])
+    longest_at = int(np.argmax(ends - starts))
+    return Place(rank=rank, start_ns=int(starts[longest_at]), end_ns=int(ends[longest_at]))
+
+
+def longer(one: Place | None, other: Place | None) -> Place | None:
+    """The longer of two, the first of equal ones; None where neither is known."""
+    return max((each for each in (one, other) if each is not None), key=lambda each: each.length_ns, default=None)
+
+
+def _of_host(view: RankView, told: Phased | str) -> Iterator[tuple[str, Intervals]]:
+    if not isinstance(told, str):
+        yield "optimizer", told.hosts[view.rank].optimizing
+    yield "malloc", _of_rows(view.columns, view.columns.rows(LAUNCH_CATEGORIES, MALLOC.search))
+
+
+def _fp32(columns: Columns, rows: Ints) -> Ints:
+    return rows[columns.of_category(KERNEL_CATEGORIES, rows) & columns.named(is_fp32, rows)]
+
+
+def _of_rows(columns: Columns, rows: Ints) -> Intervals:
+    return Intervals.union(columns.ts_ns[rows], columns.ends(rows))
