@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,13 @@ def test_the_page_says_what_the_report_says(report: Report) -> None:
     assert cards == [f"card {one.severity}" for one in report.advice]
     for change in (change for one in report.advice for change in one.changes):
         assert change.paste.splitlines()[0] in words
+
+
+def test_code_of_several_lines_is_one_block_with_its_indentation(report: Report) -> None:
+    paste = next(one.paste for told in report.advice for one in told.changes if "no_sync" in one.knob)
+    assert len(paste.splitlines()) > 2
+    assert any(row.startswith("    ") for row in paste.splitlines())
+    assert f"<pre>{escape(paste)}</pre>" in page(report, LANES)
 
 
 def test_nothing_is_fetched_and_no_script_runs(report: Report) -> None:

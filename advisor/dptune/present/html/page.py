@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from dptune.advice import Advice, Report
 from dptune.measure.lanes import StepLanes
@@ -177,22 +178,27 @@ def text_block(words: str) -> str:
     return "\n".join(text(row) for row in words.split("\n"))
 
 
-def _labelled(lines: Sequence[Line] | Iterator[Line]) -> Iterator[str]:
-    """Lines with a label in their first columns as a list of terms; code as it is."""
+def _labelled(lines: Iterable[Line]) -> Iterator[str]:
+    """Lines with a label in their first columns as a list of terms; rows of code that follow each other as a block."""
     yield "<dl>"
-    for line in lines:
-        if not line:
+    for is_code, rows in groupby((line for line in lines if line), _is_code):
+        if is_code:
+            block = "\n".join(text("".join(span.text for span in line[1:])) for line in rows)
+            yield f"<dt></dt><dd><pre>{block}</pre></dd>"
             continue
-        if any(span.role == "code" for span in line) and not line[0].text.strip():
-            yield f"<dt></dt><dd><pre>{text(_joined(line))}</pre></dd>"
-            continue
-        words = _joined(line)
-        label = line[0].text.strip() if line[0].role == "dim" and len(line) > 1 else ""
-        told = "".join(span.text for span in line[1:]) if label else words
-        role = line[-1].role
-        look = ' class="saves"' if role == "strong" else f' class="{role}"' if role in ("error", "good") else ""
-        yield f"<dt>{text(label)}</dt><dd{look}>{text(told.strip())}</dd>"
+        for line in rows:
+            words = _joined(line)
+            label = line[0].text.strip() if line[0].role == "dim" and len(line) > 1 else ""
+            told = "".join(span.text for span in line[1:]) if label else words
+            role = line[-1].role
+            look = ' class="saves"' if role == "strong" else f' class="{role}"' if role in ("error", "good") else ""
+            yield f"<dt>{text(label)}</dt><dd{look}>{text(told.strip())}</dd>"
     yield "</dl>"
+
+
+def _is_code(line: Line) -> bool:
+    """Whether it is a row to paste: an empty span for the margin, then the code with its own indentation."""
+    return len(line) > 1 and not line[0].text.strip() and any(span.role == "code" for span in line)
 
 
 def _joined(line: Line) -> str:

@@ -1,0 +1,124 @@
+"""The page in a real browser: light, dark, narrow and printed; no message on its console, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageStat
+
+from dptune.advice import Report
+from dptune.commands.reading import run_and_report
+from dptune.measure.lanes import step_lanes
+from dptune.present.html import page
+from dptune.whatif.predicting import search
+
+from .test_html import EVIL, LANES
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
+)
+BROWSER_ITSELF = "not an origin"  # who asks for what no page asked for, such as the time
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no Chromium is installed to open the page in")
+    return found
+
+
+def opened(chromium: str, file: Path, *options: str) -> str:
+    """What the browser writes on stderr while it opens the file."""
+    words = [chromium, *QUIET, f"--user-data-dir={file.parent / 'profile'}", "--enable-logging=stderr", *options]
+    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    return done.stderr
+
+
+def told(chromium: str, file: Path) -> tuple[list[str], list[str]]:
+    """What stands on the page's console, and the addresses that the page asked for."""
+    log = file.parent / "net.json"
+    written = opened(chromium, file, f"--log-net-log={log}", "--dump-dom")
+    read = json.loads(log.read_text())
+    begun = read["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
+    asked = (event["params"] for event in read["events"] if event["type"] == begun and "params" in event)
+    return (
+        re.findall(r":CONSOLE.*", written),
+        [one["url"] for one in asked if one.get("initiator", BROWSER_ITSELF) != BROWSER_ITSELF],
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run, report = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(page(report, step_lanes(run), search(run, report.measured).curve))
+    return file
+
+
+def seen(chromium: str, file: Path, wide: int, *options: str) -> Image.Image:
+    picture = file.parent / "picture.png"
+    opened(chromium, file, f"--screenshot={picture}", f"--window-size={wide},900", *options)
+    with Image.open(picture) as image:
+        return image.convert("RGB")
+
+
+def brightness(image: Image.Image) -> float:
+    return ImageStat.Stat(image.convert("L")).mean[0]
+
+
+def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: str, tmp_path: Path) -> None:
+    """A page that runs a script and fetches a picture."""
+    file = tmp_path / "other.html"
+    file.write_text('<!doctype html><img src="http://127.0.0.1:9/x.png"><script>console.log("hello")</script>')
+    console, asked = told(chromium, file)
+    assert any("hello" in line for line in console)
+    assert asked == ["http://127.0.0.1:9/x.png"]
+
+
+def test_no_message_and_no_request(chromium: str, recorded: Path) -> None:
+    assert told(chromium, recorded) == ([], [])
+
+
+def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: str, report: Report, tmp_path: Path) -> None:
+    worse = f"{EVIL}<img src=http://127.0.0.1:9/x.png onerror=alert(1)><svg onload=console.log(1)>]]>--></style>"
+    trap = report.model_copy(
+        update={
+            "advice": [one.model_copy(update={"title": worse, "why": worse}) for one in report.advice],
+            "run": report.run.model_copy(update={"command": worse, "sources": [worse]}),
+        }
+    )
+    file = tmp_path / "trap.html"
+    file.write_text(page(trap, LANES))
+    assert told(chromium, file) == ([], [])
+
+
+def test_light_and_dark(chromium: str, recorded: Path) -> None:
+    light = seen(chromium, recorded, 1200, "--blink-settings=preferredColorScheme=1")
+    dark = seen(chromium, recorded, 1200, "--blink-settings=preferredColorScheme=0")
+    assert brightness(light) > 180
+    assert brightness(dark) < 80
+    for picture in (light, dark):
+        assert len(picture.getcolors(1 << 20) or []) > 100  # words and pictures, no empty page
+
+
+def test_a_narrow_window_shows_it_too(chromium: str, recorded: Path) -> None:
+    picture = seen(chromium, recorded, 500, "--blink-settings=preferredColorScheme=1")
+    assert picture.size[0] == 500
+    edge = picture.crop((490, 0, 500, 900))
+    assert len(edge.getcolors() or []) <= 2  # nothing runs over the edge
+
+
+def test_it_prints(chromium: str, recorded: Path) -> None:
+    paper = recorded.parent / "report.pdf"
+    opened(chromium, recorded, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
+    written = paper.read_bytes()
+    assert written.startswith(b"%PDF-")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", written)) <= 8
