@@ -57,7 +57,7 @@ bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (long; resu
 bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/error_rates.py
 
-bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (an hour, as root, on an idle machine; resumes)
+bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py
 
 bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hours, as root, on an idle machine; resumes)

@@ -31,6 +31,7 @@ VERBS = {
     "links": ("dptune.commands.links", "Measure latency and bandwidth of the links between ranks."),
     "rules": ("dptune.commands.rules", "List the rules and the settings that they speak of, or explain a rule."),
     "demo": ("dptune.commands.demo", "Show the report of a small run that comes with dptune, or record it anew."),
+    "completion": ("dptune.commands.completion", "Print what makes a shell complete verbs, options and names."),
 }
 _GLOBAL = ("--help", "-h", "--version", "--debug")
 INTERRUPTED = 130
@@ -39,6 +40,8 @@ PIPE_CLOSED = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `dptune` with the arguments (those of the process where none are given) and return its exit status."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     words = list(sys.argv[1:] if argv is None else argv)
     session = _Session(debug=False)
     for stream in (sys.stdout, sys.stderr):
@@ -121,9 +124,7 @@ class _Session:
         verb = words.pop(0)
         if verb not in VERBS:
             raise UsageError(f"there is no verb '{verb}'", _did_you_mean(verb, VERBS))
-        module = importlib.import_module(VERBS[verb][0])
-        parser = Parser.of_verb(verb, module.__doc__ or "")
-        module.arguments(parser)
+        module, parser = _parser(verb)
         try:
             args = parser.parse_args(words)
         except SystemExit as leave:  # --help
@@ -135,6 +136,25 @@ class _Session:
         if self.debug:
             with contextlib.suppress(OSError):
                 traceback.print_exc()
+
+
+def _parser(verb: str) -> tuple[Any, Parser]:
+    """The module of a verb, and the parser of its arguments."""
+    module = importlib.import_module(VERBS[verb][0])
+    parser = Parser.of_verb(verb, module.__doc__ or "")
+    module.arguments(parser)
+    return module, parser
+
+
+def _complete() -> None:
+    """Answer the shell that asks what may come next; only the verb that stands there already is imported."""
+    from dptune.commands.completion import complete
+
+    standing = os.environ.get("COMP_LINE", "").split()[1:2]
+    complete(
+        {verb: _parser(verb)[1] for verb in standing if verb in VERBS},
+        {name: line for name, (_, line) in VERBS.items()},
+    )
 
 
 class _Stdout:

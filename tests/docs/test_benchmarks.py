@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
     ("benchmark", "page"),
     [
         ("overhead", "recording"),
+        ("effects", "proving"),
         ("error_rates", "proving"),
         ("loading", "reading-traces"),
         ("real_replays", "predicting"),

@@ -1,0 +1,65 @@
+"""Print what makes a shell complete verbs, options and names.
+
+Options, knobs after --set, rules after --advice, formats, run folders and files are completed. Needs nothing but
+this command; it asks `dptune` itself at each Tab.
+
+examples:
+  eval "$(dptune completion bash)"      in ~/.bashrc
+  eval "$(dptune completion zsh)"       in ~/.zshrc
+  dptune completion fish > ~/.config/fish/completions/dptune.fish
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+
+import argcomplete
+from argcomplete.completers import BaseCompleter, FilesCompleter
+from argcomplete.shell_integration import shellcode
+
+from dptune.advise import packs
+from dptune.knobs import KNOBS
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+_OF_KNOBS = ("settings", "sweep")  # where options keep KNOB=VALUE
+_OF_RULES = ("advice", "code")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("shell", choices=SHELLS, help="which shell")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the shell's code."""
+    print(shellcode(["dptune"], shell=args.shell), end="")
+    return 0
+
+
+def complete(parsers: Mapping[str, argparse.ArgumentParser], lines: Mapping[str, str]) -> None:
+    """Answer a shell that asks what may come next, and end the process; return where no shell asks.
+
+    `lines` has every verb with what it does, `parsers` those whose options are wanted.
+    """
+    top = argparse.ArgumentParser(prog="dptune", add_help=False)
+    for option in ("--help", "--version", "--debug"):
+        top.add_argument(option, action="store_true")
+    verbs = top.add_subparsers()
+    for verb, line in lines.items():
+        verbs.add_parser(verb, help=line)
+    verbs.choices.update(parsers)
+    argcomplete.autocomplete(top, default_completer=_Names(), always_complete_options=False)
+
+
+class _Names(BaseCompleter):
+    """What an argument may be: a knob, a rule, else a file."""
+
+    def __call__(
+        self, *, prefix: str, action: argparse.Action, parser: argparse.ArgumentParser, parsed_args: argparse.Namespace
+    ) -> Iterable[str]:
+        if action.dest in _OF_KNOBS:
+            return [f"{name}=" for name in KNOBS]
+        if action.dest in _OF_RULES:
+            return [one.rule.code for one in packs.load_packs()]
+        return FilesCompleter()(prefix)

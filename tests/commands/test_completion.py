@@ -1,0 +1,71 @@
+"""Tab, as bash itself asks for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dptune.cli import VERBS
+from dptune.commands.completion import SHELLS
+from dptune.knobs import KNOBS
+
+BIN = Path(sys.executable).parent
+ASK = """
+eval "$(dptune completion bash)"
+COMP_LINE="$LINE" COMP_POINT=${#LINE} COMP_TYPE=9
+read -ra COMP_WORDS <<< "$LINE"
+[[ "$LINE" == *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_python_argcomplete dptune
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def offered(line: str, folder: Path) -> set[str]:
+    """What bash offers at the end of a line."""
+    if shutil.which("bash") is None or not (BIN / "dptune").exists():
+        pytest.skip("it takes bash, and dptune installed as a command")
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "LINE": line}
+    done = subprocess.run(["bash", "-c", ASK], capture_output=True, text=True, cwd=folder, env=env, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+def test_verbs(tmp_path: Path) -> None:
+    assert offered("dptune ", tmp_path) >= {*VERBS}
+    assert offered("dptune re", tmp_path) == {"report"}
+
+
+def test_options_and_their_choices(tmp_path: Path) -> None:
+    assert offered("dptune report --fo", tmp_path) == {"--format"}
+    assert offered("dptune report --format ", tmp_path) == {"text", "json", "html", "tui"}
+    assert offered("dptune rules ", tmp_path) >= {"list", "explain", "knobs"}
+
+
+def test_names(tmp_path: Path) -> None:
+    assert offered("dptune whatif --set ddp.bucket", tmp_path) == {"ddp.bucket_cap_mb=", "ddp.bucket_cap_mb_list="} & {
+        f"{name}=" for name in KNOBS
+    }
+    assert offered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
+    assert offered("dptune rules explain DP30", tmp_path) == {"DP301"}
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "trace.json").touch()
+    assert offered("dptune report ", tmp_path) >= {"runs/", "trace.json"}
+    assert offered("dptune profile tr", tmp_path) == {"trace.json"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_its_code(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dptune", "completion", shell], capture_output=True, text=True, check=True
+    )
+    assert "dptune" in done.stdout
+    assert len(done.stdout.splitlines()) > 5
