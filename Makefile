@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-predictions bench-replays bench-rules advice-bench docs dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two
 
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py
+
+bench-gate: $(VENV)/.profile ## whether `dptune check` fails slower commits, and no others (an hour, on an idle machine; resumes)
+	$(BIN)/python tests/benchmarks/gate.py
+
+bench-interface: $(VENV)/.test ## how long the full-screen report lets one wait (minutes; resumes)
+	$(BIN)/python tests/benchmarks/interface.py
 
 bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hours, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/predictions.py
