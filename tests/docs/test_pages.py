@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from dptune.rule import Missing, RunView
 from dptune.trace.reading import LEAST_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RULES = Path(__file__).parents[2] / "rules"
 
 
@@ -126,6 +128,33 @@ def test_the_example_rule_has_a_page(generated: ModuleType, example: ModuleType)
     for heading in ("What it measures", "Why it costs time", "What to change", "When to leave it alone", "References"):
         assert f"\n## {heading}\n" in page
     assert "[tool.dptune.rules.ACME001]\nshare = 0.05\n" in page
+
+
+def test_the_example_pack_installs_and_shows_up(tmp_path: Path) -> None:
+    """Its two files as the page has them, installed by pip into a folder of their own beside dptune."""
+    page = (DOCS / "writing-a-rule.md").read_text("utf-8")
+    blocks = dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```', page, re.M | re.S))
+    assert {*blocks} == {"pyproject.toml", "acme_rules/exposed_copies.py"}
+    source, target = tmp_path / "acme", tmp_path / "installed"
+    (source / "acme_rules").mkdir(parents=True)
+    (source / "acme_rules" / "__init__.py").touch()
+    for name, text in blocks.items():
+        (source / name).write_text(text, encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True)
+
+    def dptune(*words: str) -> str:
+        env = {**os.environ, "PYTHONPATH": str(target)}
+        done = subprocess.run(
+            [sys.executable, "-m", "dptune", *words], capture_output=True, text=True, env=env, check=True
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "ACME001 exposed-copies (from acme-rules 0.1)" in " ".join(dptune("rules", "list").split())
+    assert "share = 0.05" in dptune("rules", "explain", "ACME001")
+    report = json.loads(dptune("report", str(SAMPLES / "healthy"), "--format", "json", "--no-cache"))
+    assert "ACME001" in report["quiet"]
 
 
 def test_every_rule_of_ours_is_listed_and_has_a_page(generated: ModuleType) -> None:
