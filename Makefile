@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ advice-bench: $(VENV)/.test ## whether advice names planted faults and keeps its
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built: site/index.html"
+
+pictures: $(VENV)/.test ## draw the README's pictures of the full-screen report anew
+	$(BIN)/python docs/pictures.py
 
 dist: $(VENV)/.test ## build the sdist, and the wheel from it, into dist/
 	$(BIN)/python -m build --no-isolation

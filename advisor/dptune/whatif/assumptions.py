@@ -25,7 +25,7 @@ _ON_CPUS = {
     "ddp.first_bucket": _SIZES,
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
     "ddp.comm_hook": f"a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
-    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones; {_SIZES}",
+    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones",
     "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; without "
     f"persistent_workers starting one takes {WORKER_STARTS_NS / 1e6:g} ms in each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
@@ -58,5 +58,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{model.others_ns / 1e6:.1f} ms"
         yield f"{model.others} exchanges of a step outside of backward passes stay as they are ({took})"
+    if "ddp.comm_hook" in changes:
+        yield _SIZES
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"

@@ -1,0 +1,51 @@
+"""Draw the pictures of the full-screen report that the README shows: `make pictures`.
+
+They are what the interface shows of sample_traces/accumulation_without_no_sync, as SVG with nothing to fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dptune.commands.reading import run_and_report
+from dptune.present.tui.app import ReportApp
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
+RUN = "sample_traces/accumulation_without_no_sync"
+SIZE = (108, 32)
+PICTURES: dict[str, Sequence[str]] = {
+    "overview": (),
+    "advice": ("2",),
+    "timeline": ("6", "down", *["right"] * 20),
+    "what-if": ("7", "right", "right", "down", "down", "right"),
+}
+_FONTS = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
+
+
+async def drawn(keys: Sequence[str]) -> str:
+    """The screen after some keys, as SVG."""
+    run, report = run_and_report([RUN], cached=False)
+    app = ReportApp(report, run)
+    async with app.run_test(size=SIZE) as pilot:
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.2)
+        await pilot.pause(0.5)
+        picture = app.export_screenshot(title="dptune report")
+    return _FONTS.sub("", picture) + "\n"
+
+
+def words(picture: str) -> list[str]:
+    """What stands in a picture, row by row."""
+    return re.findall(r"<text[^>]*>(.*?)</text>", picture)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, pressed in PICTURES.items():
+        (FOLDER / f"{name}.svg").write_text(asyncio.run(drawn(pressed)), encoding="utf-8")
+        print(f"wrote {FOLDER / name}.svg")
