@@ -295,3 +295,12 @@ def test_heat_shows_the_largest_of_its_steps() -> None:
     assert heat([0, 50, 100, 1], 100) == " ▄█▁"
     assert heat([0, 0, 0, 100, 0, 0], 100, cells=3) == " █ "
     assert heat([], 100) == ""
+
+
+@pytest.mark.parametrize("tab", ["1", "2", "3", "4", "5"])
+async def test_words_that_look_like_markup_are_only_words(report: Report, tab: str) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await pilot.press(tab, "slash", *"[/bold", "enter")
+        await pilot.pause(0.2)
+        assert "[/bold" in screen(pilot)
+        await pilot.press("escape", "q")

@@ -125,7 +125,7 @@ class Cards(Container):
 
     def _title(self) -> None:
         only = f", with '{visible(self._words)}'" if self._words else ""
-        self._list.border_title = f"Advice {self._order}{only}"
+        self._list.border_title = Text(f"Advice {self._order}{only}")
 
     def _entries(self) -> list[Option]:
         last = f"{len(self._report.skipped)} rules could not run, {len(self._report.quiet)} found nothing"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import ModalScreen
 
 from dptune.present.tui.pane import Layout, Pane
+from dptune.present.visible import visible
 
 
 class PageScreen(ModalScreen[None]):
@@ -29,7 +31,7 @@ class PageScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """One text."""
         pane = Pane(self._layout_lines, id="page")
-        pane.border_title = self._title
+        pane.border_title = Text(visible(self._title))
         yield pane
 
     def on_mount(self) -> None:
