@@ -91,7 +91,8 @@ class RankLanes:
     def between(self, start_ns: int, end_ns: int) -> list[Lane]:
         """What ran between two moments of the trace's clock. Every lane is there, whatever it holds then."""
         drawn = Step(0, start_ns, end_ns)
-        devices = [lane for each in self._seen.devices for lane in _device(self._seen, each, drawn)]
+        several = len(self._seen.devices) > 1
+        devices = [lane for each in self._seen.devices for lane in _device(self._seen, each, drawn, several)]
         return [_host(self._seen, drawn), *devices]
 
 
@@ -122,8 +123,10 @@ def _host(seen: RankView, step: Step) -> Lane:
     return Lane("script", sorted(pieces, key=lambda one: one.start_ns))
 
 
-def _device(seen: RankView, device: DeviceView, step: Step) -> list[Lane]:
-    """A lane for each stream of a GPU; of a CPU one for compute and one for each thread that exchanges."""
+def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> list[Lane]:
+    """A lane for each stream of a GPU, one of `several` or not; of a CPU one for compute and one for each thread that
+    exchanges.
+    """
     own, columns = device.operations, seen.columns
     exchanging = own.work == int(Work.COMMUNICATION)
     place = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.stream[own.rows]
@@ -142,7 +145,8 @@ def _device(seen: RankView, device: DeviceView, step: Step) -> list[Lane]:
                 busy = Intervals.union(columns.ts_ns[chosen], columns.ends(chosen))
             pieces += _pieces(busy, step, name, columns, chosen)
         host_label = "compute" if number == -1 else f"gloo {len(found)}"
-        label = host_label if own.on_cpu else f"{own.device} stream {number}"
+        stream = f"{own.device} {number}" if several else f"stream {number}"
+        label = host_label if own.on_cpu else stream
         found.append(Lane(label, sorted(pieces, key=lambda one: one.start_ns)))
     return found
 

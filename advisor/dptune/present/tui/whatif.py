@@ -80,7 +80,7 @@ class WhatIfPane(Container, can_focus=True):
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
         self._ground: Ground | None = None
-        self._lack = ""
+        self._lack, self._making = "", False
 
     def compose(self) -> ComposeResult:
         """Settings, then words."""
@@ -90,13 +90,18 @@ class WhatIfPane(Container, can_focus=True):
         yield pane
 
     def on_show(self) -> None:
-        """The model is made when someone looks."""
-        if self._ground is None and not self._lack:
-            try:
-                self._ground = Ground.of(self._run, self._measured)
-            except Missing as lack:
-                self._lack = lack.reason
+        """The model is made when someone looks, beside the interface."""
+        if self._ground is None and not self._lack and not self._making:
+            self._making = True
+            self.run_worker(self._make, thread=True)
         self._draw()
+
+    def _make(self) -> None:
+        try:
+            self._ground = Ground.of(self._run, self._measured)
+        except Missing as lack:
+            self._lack = lack.reason
+        self.app.call_from_thread(self._draw)
 
     @property
     def changes(self) -> dict[str, Value]:
