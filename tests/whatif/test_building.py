@@ -1,10 +1,12 @@
 """How an exchange is slowed beside compute, from traced steps by hand (as in test_replay.py)."""
 
+import math
+
 import pytest
 
 from dptune.runfile.facts import DdpFacts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded
-from dptune.whatif.model import Pass, RankStep
+from dptune.whatif.building import ALL, Recorded, _low_rank
+from dptune.whatif.model import LowRank, Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
 
@@ -40,3 +42,23 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
 )
 def test_batches_of_an_epoch(facts, batches):
     assert LoaderFacts(**facts).epoch_batches(2) == batches
+
+
+@pytest.mark.parametrize("shape", [(100, 50), (100,), (4, 4), (8, 4), (5, 6, 7), (64, 3, 3, 3), (1, 1000), (3, 7), ()])
+def test_what_powersgd_sends_of_a_gradient_is_what_torch_decides(shape):
+    hook = pytest.importorskip("torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook")
+    elements = math.prod(shape)
+    rows = shape[0] if len(shape) > 1 else 0
+    found = _low_rank(DdpFacts("M", gradient_sizes=[4 * elements], gradient_rows=[rows]))
+    if rows:
+        compressed, whole, small = hook._should_compress(rows, elements // rows, 1, 2)
+        assert found == LowRank(int(compressed), 4 * (small if compressed else whole))
+    else:
+        assert found == LowRank(0, 4 * elements)
+
+
+def test_what_powersgd_sends_of_all_gradients():
+    """100 x 50 floats become 150; a vector of 100 and a matrix of 4 x 4 stay as they are."""
+    ddp = DdpFacts("M", gradient_sizes=[20_000, 400, 64], gradient_rows=[100, 0, 4])
+    assert _low_rank(ddp) == LowRank(1, 600 + 400 + 64)
+    assert _low_rank(DdpFacts("M", gradient_sizes=[400])) is None

@@ -61,9 +61,10 @@ class DdpFacts:
 
     `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
     size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
-    `grad_ready_order`; `gradient_dtypes`: the types that there are among them. `buffer_bytes`: of the buffers that rank
-    0 sends, as DDP is told to; `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps
-    count in some steps where it looks for them. `ranks`: those of its process group.
+    `grad_ready_order`; `gradient_rows`: its first dimension, 0 of those that have no other; `gradient_dtypes`: the
+    types that there are among them. `buffer_bytes`: of the buffers that rank 0 sends, as DDP is told to;
+    `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps count in some steps where it
+    looks for them. `ranks`: those of its process group.
     """
 
     module: str
@@ -75,6 +76,7 @@ class DdpFacts:
     rebuilt_bucket_sizes: list[int] = field(default_factory=list)
     grad_ready_order: list[int] = field(default_factory=list)
     gradient_sizes: list[int] = field(default_factory=list)
+    gradient_rows: list[int] = field(default_factory=list)
     gradient_dtypes: list[str] = field(default_factory=list)
     gradient_bytes: int | None = None
     parameter_tensors: int | None = None

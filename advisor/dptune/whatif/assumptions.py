@@ -6,12 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
 from dptune.whatif.building import OPERATOR_NS
-from dptune.whatif.changes import ADDING_NS, WORKER_STARTS_NS
+from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, MATRIX_NS, WORKER_STARTS_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.topology import TOPOLOGY
 
 _SIZES = "exchanges of other sizes take what the link's fit says"
+_CAST = (
+    "a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
+    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones"
+)
+_POWERSGD = (
+    f"compressing takes {MATRIX_NS / 1e3:g} us for each matrix and {COMPRESSED_NS:g} ns for each byte of all "
+    "gradients, after the last of them, and three exchanges follow"
+)
 _EVERYWHERE = {
     "link.": "an exchange takes its latency and its bytes at the link's rate; nothing else is on the link",
     "world_size": "further ranks compute as those recorded do, over links like the one measured",
@@ -24,8 +32,6 @@ _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
-    "ddp.comm_hook": f"a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
-    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones",
     "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; without "
     f"persistent_workers starting one takes {WORKER_STARTS_NS / 1e6:g} ms in each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
@@ -59,6 +65,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         took = f"{model.others_ns / 1e6:.1f} ms"
         yield f"{model.others} exchanges of a step outside of backward passes stay as they are ({took})"
     if "ddp.comm_hook" in changes:
+        yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"

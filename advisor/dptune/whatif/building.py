@@ -24,7 +24,7 @@ from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.model import Loading, RankStep, StepModel
+from dptune.whatif.model import Loading, LowRank, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.timeline import Timeline, timeline
 from dptune.whatif.wire import Link
@@ -33,6 +33,7 @@ _GLOO_LANES = 2  # threads of a process group of gloo
 # Of an exchange that hardly gets a core. Of 25 changes predicted between recordings of two scripts on three wires, 8
 # left the least error (4.0 % in the mean; 4 as much, 16 4.1, 64 4.4, and 6.6 where compute slowed no exchange).
 _MOST_BESIDE, _HALVINGS = 8.0, 6
+_FLOAT_BYTES = 4
 OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
 ALL = slice(None)
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
@@ -66,6 +67,7 @@ class Recorded:
             fixed_share=_fixed_share(self.timelines, stretch),
             loading=_loading(facts),
             samples=self.samples,
+            low_rank=_low_rank(self.ddp),
             dtype=next(iter(self.ddp.gradient_dtypes), None),
             others=round(median(own.others for own in self.timelines.values())),
             others_ns=median(own.others_ns / stretch[rank].rest for rank, own in self.timelines.items()),
@@ -235,6 +237,19 @@ def _ddp(facts: Facts) -> DdpFacts:
     if ddp.comm_hook:
         raise Missing(f"gradients are exchanged by a communication hook ({ddp.comm_hook})")
     return ddp
+
+
+def _low_rank(ddp: DdpFacts) -> LowRank | None:
+    """A matrix is compressed where its rows and columns are less than half of what it holds, as torch decides it."""
+    if len(ddp.gradient_rows) != len(ddp.gradient_sizes):
+        return None
+    matrices = sent = 0
+    for size, rows in zip(ddp.gradient_sizes, ddp.gradient_rows, strict=True):
+        columns = size // _FLOAT_BYTES // rows if rows else 0
+        compressed = 2 * (rows + columns) < rows * columns
+        matrices += compressed
+        sent += (rows + columns) * _FLOAT_BYTES if compressed else size
+    return LowRank(matrices, sent)
 
 
 def _caps(ddp: DdpFacts) -> Caps:

@@ -74,6 +74,14 @@ class Loading:
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """What PowerSGD of rank 1 makes of all gradients: how many it compresses, and the bytes that are sent then."""
+
+    matrices: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
 class StepModel:
     """Everything a replay needs.
 
@@ -84,9 +92,10 @@ class StepModel:
     as long an exchange takes while every rank computes; less so where some do.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each, because epochs begin without any. `fixed_share` is the
-    part of forward and backward that does not grow with the batch. `dtype` is that of all gradients, None if not known.
-    `others` are the exchanges of a step outside of backward passes: they stay as recorded, part of what is computed,
-    and take `others_ns`.
+    part of forward and backward that does not grow with the batch. `low_rank` is None where the shapes of gradients
+    are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype` is that of all
+    gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as
+    recorded, part of what is computed, and take `others_ns`.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -104,6 +113,8 @@ class StepModel:
     fixed_share: float = 0.0
     loading: Loading | None = None
     samples: float | None = None
+    low_rank: LowRank | None = None
+    hook_times: float = 1.0
     dtype: str | None = None
     others: int = 0
     others_ns: float = 0.0

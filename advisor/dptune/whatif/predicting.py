@@ -51,6 +51,7 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
 MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
+_HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
 
 
@@ -114,7 +115,8 @@ class Ground:
         """The step with these changes together. A figure that cannot be told says why under `missing`."""
         try:
             other, difference = self._difference(self.model, changes)
-            others = [self._difference(one, changes)[1] for one in self.variants]
+            variants = (*self.variants, *_compressing(self.model, changes))
+            others = [self._difference(one, changes)[1] for one in variants]
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
@@ -303,6 +305,13 @@ def _variants(model: StepModel, measured: Measured) -> Iterator[StepModel]:
     if count > 1:
         for half in (slice(0, count // 2), slice(count // 2, count)):
             yield replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()})
+
+
+def _compressing(model: Model, changes: Mapping[str, Value]) -> Iterator[StepModel]:
+    """The model with other times of what PowerSGD computes."""
+    if isinstance(model, StepModel) and changes.get("ddp.comm_hook") == "powersgd":
+        for times in _HOOK_TIMES:
+            yield replace(model, hook_times=times)
 
 
 def _links(measured: Measured, lanes: int = 1) -> list[Link]:

@@ -56,6 +56,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         rebuilt_bucket_sizes=_numbers(log.get("rebuilt_bucket_sizes")),
         grad_ready_order=_numbers(log.get("prev_iteration_grad_ready_order_indices")),
         gradient_sizes=[one.numel() * one.element_size() for one in getattr(module, "_module_parameters", ())],
+        gradient_rows=[one.shape[0] if one.dim() > 1 else 0 for one in getattr(module, "_module_parameters", ())],
         gradient_dtypes=sorted({str(_dtype(one.dtype)) for one in getattr(module, "_module_parameters", ())}),
         gradient_bytes=log.get("total_parameter_size_bytes"),
         parameter_tensors=log.get("num_parameter_tensors"),

@@ -22,6 +22,7 @@ _OUTCOMES = {
     "rebuilt_bucket_sizes",
     "first_bucket_bytes",
     "gradient_sizes",
+    "gradient_rows",
     "pins",
     "grad_ready_order",
     "batches_drawn",
