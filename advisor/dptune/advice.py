@@ -168,6 +168,9 @@ class RunSummary(Model):
     recorded: str | None = Field(None, description="ISO 8601; null for foreign traces")
     how_it_ended: str | None = None
     torch: str | None = None
+    settings: list[str] = Field(
+        default_factory=list, description="what was set from outside, and of each that did not take effect, why"
+    )
     rank_basis: str = Field("", description="where the rank numbers come from")
 
     @property
@@ -201,6 +204,8 @@ class Verified(Model):
     high_ratio: float | None = Field(description="to")
     trials: int = Field(description="on each side, at least")
     learning: str = Field(description="one sentence: whether the first losses are the same")
+    learns: Literal["alike", "other", "not known"] = Field("not known", description="the same in a word")
+    command: str = Field("", description="what was run, where that was not what the run recorded")
     warnings: list[str] = Field(default_factory=list, description="trials that failed, settings not in force")
 
 

@@ -173,7 +173,7 @@ _ALL = (
         "all-reduce gradients on the last micro-batch of an accumulated step only",
         "with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():\n"
         "    loss = model(x)  # forward and backward both inside\n"
-        "    loss.backward()",
+        "    loss.backward()  # micro: from 0 on in each step",
     ),
     Knob(
         "loader.num_workers",
@@ -290,7 +290,9 @@ def written(value: Value) -> str:
     """A value as `Knob.parse` reads it."""
     if value is None:
         return "default"
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:

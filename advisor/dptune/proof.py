@@ -7,9 +7,10 @@ the names, as in `dptune.measured`.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from dptune.knobs import CANNOT_BE_TOLD, Value
 from dptune.measured import ABSENT, Figure, Figures, Model
@@ -31,13 +32,20 @@ Status = Literal["ran", "failed", "hung", "out of memory", "no steps", "interrup
 
 
 class Side(Model):
-    """What was run as one side."""
+    """What was run as one side. Text that is not in UTF-8 is escaped."""
 
     name: str = Field(description="in words: `as it is`, or the settings")
     settings: dict[str, Value] = Field(default_factory=dict, description="by the names of knobs")
     command: list[str] = Field(default_factory=list, description="what was started, secrets redacted")
     directory: str = Field("", description="where, before it was copied for the trials")
     code: str = Field("", description="a digest of the code there, of torch's version and of the environment")
+
+    @field_validator("name", "directory", "command", mode="before")
+    @classmethod
+    def _in_utf8(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return value.encode(errors="backslashreplace").decode()
+        return [cls._in_utf8(one) for one in value] if isinstance(value, list) else value
 
 
 class Trial(Figures):
@@ -73,10 +81,26 @@ class Trial(Figures):
         return {name for name, why in self.without_effect.items() if CANNOT_BE_TOLD not in why}
 
 
+def pairs(trials: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
+    """A and B of each pair of trials that were made one after the other and both ran.
+
+    Only they count: of a side whose trials fail often the others would be later ones, on a machine that may have
+    changed.
+    """
+    found = []
+    for first, second in zip(trials[::2], trials[1::2], strict=False):
+        both = {one.side: one for one in (first, second) if one.status == "ran"}
+        if len(both) == 2:
+            found.append((both["A"], both["B"]))
+    return found
+
+
 class Look(Model):
     """The state of the verdict after some trials: two tests are made at a few counts that were fixed before."""
 
-    runs: int = Field(description="timed trials on each side")
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    runs: int = Field(description="pairs of timed trials")
     level: float = Field(description="of each test at this look")
     p_value: float = Field(description="of mean steps: two-sided, of the exact Wilcoxon-Mann-Whitney test")
     ratio: float = Field(description="B / A of mean steps, the median over all pairs of trials (Hodges-Lehmann)")
@@ -94,14 +118,16 @@ class Learning(Figures):
     outcome: Literal["alike", "other", "not known"]
     reason: str = Field(description="one sentence")
     difference: Figure[float] = Field(
-        ABSENT, description="largest |B - A| over the passes, of medians over trials, relative to the largest |A|"
+        ABSENT, description="largest |B - A| / |A| over passes and trials of B, A being the median over its trials"
     )
-    spread: Figure[float] = Field(ABSENT, description="largest |A - A| of repeats of A, relative to the same")
+    spread: Figure[float] = Field(ABSENT, description="the same of repeats of A, without an odd one")
     allowed: Figure[float] = Field(ABSENT, description="what the numerics class of the change allows")
 
 
 class Proof(Figures):
     """B against A, by running both."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     schema_version: str = SCHEMA_VERSION
     dptune: str = Field(description="version of dptune that ran it")
@@ -109,6 +135,7 @@ class Proof(Figures):
     a: Side
     b: Side
     advice: str = Field("", description="the rule whose advice this is; empty for other settings")
+    command: str = Field("", description="what was run, where that was not what the run recorded")
     objective: Literal["time per sample", "time per step"] = Field(description="what the verdict compares")
     trials: list[Trial]
     looks: list[Look]
@@ -127,3 +154,8 @@ class Proof(Figures):
     ratio: Figure[float] = Field(ABSENT, description="B / A of mean steps, the median over all pairs of trials")
     fast_ratio: Figure[float] = Field(ABSENT, description="B / A of fast steps")
     learning: Learning = Field(description="whether the change alters what is learned, as far as the first losses tell")
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of trials count."""
+        return len(pairs(self.trials))

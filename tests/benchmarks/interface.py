@@ -39,11 +39,11 @@ SIZE = (40, 140)
 KEYS = (
     ("2", "Advice as ranked"),
     ("3", "The rank under the cursor"),
-    ("4", "Links: latency"),
+    ("4", "Collectives: exchanges"),
     ("5", "Longest gaps, traced times"),
     ("6", "from left to right"),
     ("+", "from left to right"),
-    ("7", "Up and down choose"),
+    ("7", "ddp.bucket_cap_mb"),
     ("1", "Verdict"),
 )
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?<>=]*[A-Za-z]|[()][A-Z0-9]|[=>]|\][^\x07]*\x07|P[^\x1b]*\x1b\\)")

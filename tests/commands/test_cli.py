@@ -41,7 +41,7 @@ def test_the_help_line_of_a_verb_is_its_modules_first_line(name: str, capsys: py
     path, line = VERBS[name]
     assert (importlib.import_module(path).__doc__ or "").splitlines()[0] == line
     assert main(["--help"]) == 0
-    assert f"  {name:<8} {line}\n" in capsys.readouterr().out
+    assert f"  {name:<{max(map(len, VERBS))}}  {line}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))

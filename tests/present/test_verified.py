@@ -48,6 +48,12 @@ def test_the_report_says_what_came_of_running_it(proven: Report) -> None:
     assert "the trials lie apart; 3 of 9 trials of B came to: failed" in text
 
 
+def test_that_something_else_is_learned_is_said_beside_the_time(report: Report) -> None:
+    ruined = verified(learns="other", learning="the loss of B is within 4.2 of A's", command="python other.py")
+    text = " ".join(paint(advice.advice(report.model_copy(update={"verified": [ruined]}), 100), False).split())
+    assert "(6 trials a side), of `python other.py`; what is learned is not the same: the loss of B is within" in text
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_the_card_on_the_screen_says_it_too(proven: Report, size: tuple[int, int]) -> None:
     async with ReportApp(proven).run_test(size=size) as pilot:

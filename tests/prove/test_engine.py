@@ -71,6 +71,7 @@ def left_in(folder: Path) -> list[str]:
 def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path) -> None:
     """Interrupted after a trial or two, it goes on with them; the user's own files are as before."""
     before = (project / "checkpoint.txt").read_text()
+    latest = (project / "dptune-runs" / "latest").read_text()
     words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT]
     process = subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -101,6 +102,11 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert not (folder / "scratch").exists()
     report = run("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
+    assert (project / "dptune-runs" / "latest").read_text() == latest  # no trial is a recording of the user's
+    bare = run("report", "--no-tui", cwd=project)
+    assert bare.stdout.partition("\n")[2] == report.stdout.partition("\n")[2]
+    assert "dptune: of base: python train.py" in done.stderr
+    assert "dptune: it takes 6, 9, 13 or 18 trials a side, and 1800 s at most" in done.stderr
 
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert "dptune: trials taken over: 12" in done.stderr
@@ -246,6 +252,44 @@ def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: P
     made = json.loads(done.stdout)["trials"]
     assert {trial["side"] for trial in made} == {"A", "B"}
     assert all(trial["status"] == "ran" and not trial["without_effect"] for trial in made)
+
+
+def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="trials need torch")
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q", "--set", "env.PAUSE=0.02")
+    assert (
+        run("profile", "--run-dir", "base", *words, "--set", "ddp.bucket_cap_mb=1", "train.py", cwd=tmp_path).returncode
+        == 0
+    )
+    done = run("verify", "base", "--set", "env.PAUSE=0.02", *AMOUNT, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the run was recorded with env.PAUSE=0.02 already" in done.stderr
+    assert not (tmp_path / "base" / "verified").exists()
+    report = " ".join(run("report", "base", "--no-tui", cwd=tmp_path).stdout.split())
+    made_none = "the script made no DistributedDataParallel"
+    assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
+
+
+def test_a_proof_of_another_command_says_so(project: Path) -> None:
+    (project / "other.py").write_text(TRAIN)
+    short = (*AMOUNT, "--time-limit", "1")
+    done = run("verify", "base", "--set", "env.PAUSE=0.03", *short, "--", "other.py", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "dptune: the time was up: the same command with a longer --time-limit goes on" in done.stderr
+    report = " ".join(run("report", "base", "--no-tui", cwd=project).stdout.split())
+    assert "env.PAUSE=0.03: inconclusive: time per step" in report
+    assert "of `python other.py`: the time was up" in report
+    run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
+    assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
+
+
+def test_a_script_that_is_gone_is_told_before_the_first_trial(project: Path) -> None:
+    (project / "train.py").unlink()
+    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    assert done.returncode == 2
+    assert "train.py" in done.stderr.splitlines()[0]
+    assert not (project / "base" / "verified").exists()
 
 
 def test_what_a_trial_leaves_behind_is_ended(project: Path) -> None:

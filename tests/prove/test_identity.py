@@ -17,10 +17,12 @@ def project(tmp_path):
 
 
 def of(folder, torch="2.13.0"):
-    return digest(folder, alone(Script("train.py"), Interpreter("python", (3, 11), torch)), folder / "run")
+    return digest(
+        folder, alone(Script("train.py", ("--config=ds.json",)), Interpreter("python", (3, 11), torch)), folder / "run"
+    )
 
 
-@pytest.mark.parametrize("name", ["train.py", "lib/net.py", "ds.json", "lib/new.py"])
+@pytest.mark.parametrize("name", ["train.py", "lib/net.py", "ds.json", "lib/new.py", "new.yaml"])
 def test_other_code_is_another_side(project, name):
     before = of(project)
     assert of(project) == before
@@ -36,7 +38,17 @@ def test_torch_and_the_environment_belong_to_it(project, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["log.txt", "model.pt", "__pycache__/net.py", ".git/hook.py", "run/a.json", "env/b.py", "old/run.json"]
+    "name",
+    [
+        "log.txt",
+        "model.pt",
+        "metrics.json",
+        "__pycache__/net.py",
+        ".git/hook.py",
+        "run/a.json",
+        "env/b.py",
+        "old/run.json",
+    ],
 )
 def test_what_is_written_or_not_the_users_does_not(project, name):
     (project / "env").mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError
-from dptune.proof import Side, Trial
+from dptune.proof import Side, Trial, pairs
 from dptune.prove import folder as folders
 from dptune.prove import judging
 from dptune.prove.task import Task, numerics_of
@@ -119,16 +119,91 @@ def test_what_lay_there_is_kept(tmp_path):
     assert kept == ["one", "two"]
 
 
+def sleeping(cwd: Path, **more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], cwd=cwd, env={**os.environ, **more})
+
+
 def test_one_at_a_time_and_what_a_killed_one_left_is_ended(tmp_path: Path):
+    """Wherever it works, and whichever change it was of; but not what only happens to lie there, such as a shell."""
     folder = tmp_path / "verified" / "change"
     (folder / "scratch").mkdir(parents=True)
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], cwd=folder / "scratch")
-    with folders.alone(folder):
-        assert left.wait(timeout=10) != 0
-        with pytest.raises(RunError, match=f"process {os.getpid()}"), folders.alone(tmp_path / "verified" / "other"):
-            pass
+    left = sleeping(tmp_path, **folders.mark(tmp_path / "verified" / "another"))
+    of_another_run = sleeping(tmp_path, **folders.mark(tmp_path / "other" / "verified" / "change"))
+    the_users = sleeping(folder / "scratch")
+    try:
+        with folders.alone(folder):
+            assert left.wait(timeout=10) != 0
+            with pytest.raises(RunError, match=f"process {os.getpid()}"), folders.alone(tmp_path / "verified" / "new"):
+                pass
+            assert not (tmp_path / "verified" / "new").exists()
+        assert the_users.poll() is None
+        assert of_another_run.poll() is None
+    finally:
+        for one in (left, the_users, of_another_run):
+            one.kill()
+            one.wait()
     with folders.alone(tmp_path / "verified" / "other"):
         pass
+
+
+def test_only_pairs_of_which_both_ran_count():
+    """Of the first pair B failed, so that A of that pair, and the second pair's own, are not set against each other."""
+    failed = trial("B", 0, status="failed")
+    trials = [trial("A", 100), failed, trial("B", 20), trial("A", 10), trial("A", 10), trial("B", 30)]
+    assert [(a.step_ns, b.step_ns) for a, b in pairs(trials)] == [(10e6, 20e6), (10e6, 30e6)]
+    proof = judging.proof(task(), trials, "interrupted")
+    assert (proof.pairs, proof.ratio, proof.a_step_ns) == (2, pytest.approx(2.5), 10e6)
+    assert proof.reason.startswith("it was interrupted: 2 trials a side are too few to decide")
+
+
+def test_a_verdict_and_its_ratio_are_of_the_same_trials():
+    """The machine is quicker from the seventh pair on; until then every B failed."""
+    early = [one for _ in range(6) for one in (trial("A", 10), trial("B", 0, status="failed"))]
+    late = both([trial("A", 20 + at / 10) for at in range(6)], [trial("B", 18 + at / 10) for at in range(6)])
+    proof = judging.proof(task(), [*early, *late], "decided")
+    assert (proof.outcome, proof.pairs) == ("better", 6)
+    assert proof.ratio == proof.looks[-1].ratio == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [("out of time", "the time was up: 1 trial a side is too few to decide"), ("all trials made", "1 trial a side is")],
+)
+def test_why_it_stopped_is_said(ended, words):
+    assert judging.proof(task(), both([trial("A", 1)], [trial("B", 1)]), ended).reason.startswith(words)
+
+
+def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path):
+    folder = tmp_path / "verified" / "change"
+    folder.parent.mkdir()
+    folder.write_text("a file of the user's")
+    with pytest.raises(RunError, match=r"cannot write into .*change: File exists"), folders.alone(folder):
+        pass
+    folder.unlink()
+    folder.mkdir()
+    (folder.parent / folders.EARLIER).write_text("another")
+    with pytest.raises(RunError, match=r"cannot move .*change into .*earlier: File exists"):
+        folders.set_aside(folder)
+    (folder.parent / "lock").unlink()
+    os.mkfifo(folder.parent / "lock")
+    with pytest.raises(RunError, match="cannot write into"), folders.alone(folder):
+        pass
+
+
+def test_a_trial_without_a_time_and_a_ratio_that_is_no_number_are_damage(tmp_path: Path):
+    folders.write(tmp_path, judging.proof(task(), both([trial("A", 10)], [trial("B", 10)]), "interrupted"))
+    whole = json.loads((tmp_path / folders.PROOF).read_text())
+    timeless = {**whole["trials"][0], "step_ns": None, "missing": {**whole["trials"][0]["missing"], "step_ns": "x"}}
+    for damage in ({"ratio": math.nan}, {"trials": [timeless]}):
+        (tmp_path / folders.PROOF).write_text(json.dumps({**whole, **damage}))
+        with pytest.raises(RunError, match="holds no proof that can be read"):
+            folders.read(tmp_path / folders.PROOF)
+
+
+def test_names_that_are_not_in_utf_8_are_escaped():
+    odd = Side(name="a\udcff", directory="/tmp/a\udcff", command=["python", "b\udcff.py"])
+    assert (odd.name, odd.command[1]) == ("a\\udcff", "b\\udcff.py")
+    assert Side.model_validate_json(odd.model_dump_json()) == odd
 
 
 def test_what_a_change_may_do_to_the_losses():

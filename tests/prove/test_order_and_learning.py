@@ -76,3 +76,41 @@ def test_the_figures_are_relative_to_the_loss():
     found = learning([trial("A", 2.0, 4.0), trial("A", 2.0, 4.0), trial("B", 2.0, 4.2)], "same")
     assert (found.difference, found.spread) == (pytest.approx(0.05), 0.0)
     assert "B learns something else" in found.reason
+
+
+def test_each_pass_is_held_against_its_own_loss():
+    """Where the first loss is large, what comes after it still counts."""
+    a = [trial("A", 11_297.0, 100.0, 0.0089)] * 3
+    assert learning([*a, *[trial("B", 11_297.0, 100.0, 60.0)] * 3], "same").outcome == "other"
+    assert learning([*a, *[trial("B", 11_297.0, 100.0, 0.0090)] * 3], "same").outcome == "alike"
+
+
+def test_a_few_ruined_trials_of_b_are_enough():
+    a = [trial("A", 2.3, 2.2, 2.1)] * 6
+    found = learning([*a, *[trial("B", 2.3, 2.2, 2.1)] * 4, *[trial("B", 2.3, 50.0, 900.0)] * 2], "same")
+    assert found.outcome == "other"
+    assert "in 2 of 6 trials" in found.reason
+
+
+def test_a_short_trial_hides_nothing():
+    a = [trial("A", 2.3, 2.2, 2.1, 2.0)] * 6
+    found = learning([*a, *[trial("B", 2.3, 9.0, 900.0, 900.0)] * 5, trial("B", 2.3)], "same")
+    assert found.outcome == "other"
+    assert "over the first 4 backward passes" in found.reason
+    assert learning([trial("A", 2.3), trial("A", 2.3), *[trial("B", 2.3, 2.2, 2.1)] * 2], "same").outcome == "not known"
+
+
+@pytest.mark.parametrize("odd", [(2.3, 2.2 * 1.04, 2.1), (2.3, float("nan"), 2.1)])
+def test_one_odd_repeat_of_a_does_not_hide_b(odd):
+    a = [*[trial("A", 2.3, 2.2, 2.1)] * 5, trial("A", *odd)]
+    assert learning([*a, *[trial("B", 2.3, 50.0, 900.0)] * 6], "same").outcome == "other"
+    assert learning([*a, *[trial("B", 2.3, 2.2, 2.1)] * 6], "same").outcome == "alike"
+    one = learning([*a, *[trial("B", 2.3, 2.2, 2.1)] * 5, trial("B", 2.3, 50.0, 900.0)], "same")
+    assert one.outcome == "not known"
+    unseeded = [trial("A", 2.3, 2.2 + at / 10, 2.1) for at in range(6)]
+    assert "sets no seed" in learning([*unseeded, *[trial("B", 2.3, 2.2, 2.1)] * 6], "same").reason
+
+
+def test_a_loss_that_is_no_number_is_other_also_where_draws_differ():
+    a = [trial("A", 2.3, 2.2)] * 3
+    assert learning([*a, trial("B", 2.3, float("inf")), trial("B", 2.3, 2.2)], "other draws").outcome == "other"

@@ -18,9 +18,11 @@ from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
 from dptune.advise.together import together, weighed
 from dptune.advise.trust import judge, recording
+from dptune.capture.effect import without_effect
 from dptune.config import Settings
 from dptune.errors import UsageError
 from dptune.finding import Finding
+from dptune.knobs import written
 from dptune.measured import Measured, Missing
 from dptune.rule import RunView
 from dptune.runfile.facts import Facts
@@ -140,8 +142,18 @@ def summary(run: Run) -> RunSummary:
         recorded=record.recorded if record else None,
         how_it_ended=record.ending.how if record else None,
         torch=next((facts.torch for facts in run.facts.values() if facts.torch), None),
+        settings=_set_from_outside(run),
         rank_basis=run.rank_basis,
     )
+
+
+def _set_from_outside(run: Run) -> list[str]:
+    """`ddp.bucket_cap_mb=1`, with why it had no effect where it had none."""
+    if run.record is None or not run.record.settings:
+        return []
+    vain = without_effect(run.record.settings, list(run.facts.values())) if run.facts else {}
+    named = {name: f"{name}={written(value)}" for name, value in run.record.settings.items()}
+    return [f"{words} (no effect: {vain[name]})" if name in vain else words for name, words in named.items()]
 
 
 def _check_advice(said: Sequence[Advice], code: str) -> None:

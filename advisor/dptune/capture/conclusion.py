@@ -28,10 +28,13 @@ def facts_in(folder: Path) -> list[Facts]:
     return found
 
 
-def conclude(folder: RunFolder, record: RunRecord, stepped: bool) -> tuple[RunRecord, list[Facts]]:
+def conclude(
+    folder: RunFolder, record: RunRecord, stepped: bool, *, remembered: bool = True
+) -> tuple[RunRecord, list[Facts]]:
     """Write how it ended to run.json, with the other launchers' endings where several share the folder.
 
-    `stepped`: whether a process of this launcher made a step, recorded or not. Returns run.json and all facts.
+    `stepped`: whether a process of this launcher made a step, recorded or not; `remembered`: `latest` names it.
+    Returns run.json and all facts.
     """
     facts = facts_in(folder.path)
     if record.ending.how == "recording":
@@ -44,7 +47,8 @@ def conclude(folder: RunFolder, record: RunRecord, stepped: bool) -> tuple[RunRe
     _describe(record, facts)
     _write(folder.own_record, record)
     whole = _merged(folder, record)
-    _remember(folder.path)
+    if remembered:
+        _remember(folder.path)
     return whole, facts
 
 

@@ -17,7 +17,7 @@ class Options:
     `settings`: what to change in the script, by the names of knobs. `nccl_log`: let NCCL write its log into the folder.
     `environment`: variables it gets beside ours;
     `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams;
-    `leaves_nothing`: no process that it started lives on after it.
+    `trial`: it is one of many: no process that it started lives on after it, and `latest` does not name it.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -31,4 +31,4 @@ class Options:
     environment: dict[str, str] = field(default_factory=dict)
     directory: Path | None = None
     output: Path | None = None
-    leaves_nothing: bool = False
+    trial: bool = False

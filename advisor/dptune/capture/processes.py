@@ -34,17 +34,6 @@ def carrying(entry: str) -> list[int]:
     return [pid for pid in _all() if pid != os.getpid() and wanted in environ(pid) and alive(pid)]
 
 
-def inside(folder: Path) -> list[int]:
-    """Every living process that works in this folder or below it."""
-    found = []
-    for pid in _all():
-        with contextlib.suppress(OSError):
-            where = str(Path(f"/proc/{pid}/cwd").readlink()).removesuffix(" (deleted)")
-            if Path(where).is_relative_to(folder.resolve()) and pid != os.getpid() and alive(pid):
-                found.append(pid)
-    return found
-
-
 def environ(pid: int) -> list[bytes]:
     """The environment a process was started with, as `NAME=value`; empty where it cannot be read."""
     try:

@@ -92,13 +92,13 @@ class Session:
         finally:
             if process.poll() is None:
                 processes.end(process, self._entry)
-            if self._options.leaves_nothing:
+            if self._options.trial:
                 processes.end_all(processes.carrying(self._entry), _LEFT_END_WITHIN_S)
             self._folder.close()
-            whole, facts = conclude(self._folder, self._run, seen.steps > 0)
+            whole, facts = conclude(self._folder, self._run, seen.steps > 0, remembered=not self._options.trial)
         if self._folder.seat is not None and self._leads:
             self._wait_for_the_others(signals)
-            whole, facts = conclude(self._folder, self._run, seen.steps > 0)
+            whole, facts = conclude(self._folder, self._run, seen.steps > 0, remembered=not self._options.trial)
         return Recording(
             folder=self._folder.path,
             ending=whole.ending,

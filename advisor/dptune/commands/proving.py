@@ -45,14 +45,22 @@ def progress(quiet: bool) -> Told:
 def folder_name(name: str) -> str:
     """The name of a folder for what is proven, and for nothing else."""
     plain = re.sub(r"[^A-Za-z0-9.=,+-]+", "_", name).replace(",_", ",").lstrip(".")
-    return plain if plain == name and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{zlib.crc32(name.encode()):08x}"
+    number = zlib.crc32(name.encode(errors="surrogateescape"))
+    return plain if plain == name and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{number:08x}"
 
 
 def caution(task: Task, quiet: bool) -> None:
-    """Say on stderr where trials run, and where the script's own files, such as checkpoints, may be written over."""
+    """Say on stderr how many trials it takes, where they run, and that the script's own files may be written over."""
     if quiet:
         return
-    folders = " and ".join(dict.fromkeys(str(path) for path in task.sources.values() if path is not None))
+    from dptune.prove.sequential import LOOKS
+
+    counts = [count for count in LOOKS if count <= task.most] or [task.most]
+    many = f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}" if counts[1:] else str(counts[0])
+    print(f"dptune: it takes {many} trials a side, and {task.budget_s:g} s at most (--time-limit)", file=sys.stderr)
+    copied = {side: path for side, path in task.sources.items() if path is not None}
+    same = len(set(copied.values())) == 1
+    folders = str(*set(copied.values())) if same else " and ".join(task.side(side).name for side in copied)
     if not folders:
         words = f"trials run in {task.a.directory} itself: checkpoints and outputs of the script are written over"
     else:
@@ -76,4 +84,7 @@ def show(proof: Proof, form: str) -> int:
         sys.stdout.write(paint(page(proof, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
     if proof.ended == "interrupted":
         raise KeyboardInterrupt
+    if proof.ended == "out of time":
+        words = "the time was up: the same command with a longer --time-limit goes on with these trials"
+        print(f"dptune: {words}", file=sys.stderr)
     return 1 if proof.ended == "cannot run" else 0

@@ -99,8 +99,9 @@ def _patch(args: argparse.Namespace) -> int:
     changes = [change for advice in report.advice for change in advice.changes]
     diff, left = patches(changes, _root(args.paths))
     for one in left:
-        text = visible(f"{one.change.knob}: no patch: {one.why}; in the script: {one.change.paste}")
-        print(f"dptune: {text}", file=sys.stderr)
+        print(f"dptune: {visible(f'{one.change.knob}: no patch: {one.why}; in the script:')}", file=sys.stderr)
+        for row in one.change.paste.splitlines():
+            print(f"    {visible(row)}", file=sys.stderr)
     if not changes:
         print("dptune: the report advises no change", file=sys.stderr)
     if diff and args.output is None:

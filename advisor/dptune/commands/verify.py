@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from dptune.commands.parsing import Parser
 from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
 from dptune.errors import UsageError
+from dptune.present.visible import visible
 
 if TYPE_CHECKING:
     from dptune.advice import Change
@@ -71,8 +73,11 @@ def run(args: argparse.Namespace) -> int:
     folder = _folder(args.words)
     settings, advice = _change(args, folder)
     task = _task(args, folder, settings, advice)
+    if not args.quiet:
+        print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
     caution(task, args.quiet)
-    proof = engine.prove(task, folder / VERIFIED / folder_name(task.b.name), progress(args.quiet))
+    name = f"{task.b.name} of {task.command}" if task.command else task.b.name
+    proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     return show(proof, args.format)
 
 
@@ -92,6 +97,11 @@ def _folder(words: list[str]) -> Path:
 def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str]:
     """What is to be set, and by whose advice."""
     settings = parsed(args.settings)
+    for name, value in settings.items():
+        try:
+            f"{name}{value}".encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"the value of {name} is not in UTF-8: {value!a}", "a proof is kept as text") from None
     if args.advice is None:
         if not settings:
             raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
@@ -128,6 +138,10 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
     shown = redacted_command(launch.shown)
     before = again.settings_of(record)
     changed = {**before, **dict(sorted(settings.items()))}
+    if changed == before:
+        raise UsageError(
+            f"the run was recorded with {_named(settings)} already", "name another value, or a run without it"
+        )
     here, code = str(source), identity.digest(source, launch, folder)
     return Task(
         a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=here, code=code),
@@ -137,6 +151,7 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
         sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
         numerics=numerics_of(settings),
         advice=advice,
+        command=" ".join(shown) if args.command and shown != list(record.command) else "",
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
     )

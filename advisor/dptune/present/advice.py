@@ -86,7 +86,10 @@ def _proven(one: Verified) -> str:
     words = (
         f"{one.outcome}: {one.objective}{steps} {change(one.ratio)}{between} ({several(one.trials, 'trial')} a side)"
     )
-    return "; ".join([words if one.outcome != "inconclusive" else f"{words}: {one.reason}", *one.warnings])
+    of = f", of `{one.command}`" if one.command else ""
+    other = [f"what is learned is not the same: {one.learning}"] if one.learns == "other" else []
+    told = f"{words}{of}" if one.outcome != "inconclusive" else f"{words}{of}: {one.reason}"
+    return "; ".join([told, *other, *one.warnings])
 
 
 def change(ratio: float) -> str:

@@ -25,7 +25,7 @@ def anonymous(report: Report) -> Report:
     """The same report without names."""
     told = report.model_dump(mode="json")
     names = {name: word for name, word in _names(report, told) if len(name) > 1}
-    told["run"] |= {"command": None, "recorded": None}
+    told["run"] |= {"command": None, "recorded": None, "settings": []}
     everywhere = {name: word for name, word in names.items() if word.startswith("host") or not name.isalnum()}
     return Report.model_validate(_Words(names, everywhere).without(told))
 

@@ -76,6 +76,7 @@ def source(report: Report, width: int) -> Iterator[Line]:
         ("Command", run.command),
         ("Recorded", run.recorded),
         ("Ended", run.how_it_ended),
+        ("Set", "; ".join(run.settings)),
         ("torch", run.torch),
         ("Ranks", run.rank_basis),
     )

@@ -47,7 +47,8 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
         f"Times are of steps without the profiler: their mean, and the one than which a tenth are faster. The verdict "
-        f"is on {proof.objective}; sides that do not differ are called better or worse in at most "
+        f"is on {proof.objective}: the median of B / A over all pairs of a trial of A and one of B, which need not be "
+        f"the ratio of the two medians. Sides that do not differ are called better or worse in at most "
         f"{100 * proof.level:.1f} % of cases."
     )
     yield from wrapped(words, width, "  ", role="dim")
@@ -68,18 +69,21 @@ def _verdict(proof: Proof) -> str:
     other = ". What is learned is not the same" if proof.learning.outcome == "other" else ""
     mean, fast = change(ratio), change(proof.fast_ratio)
     last = proof.looks[-1] if proof.looks else None
-    if last is not None and last.ratio == ratio:  # between looks there is no interval
+    if last is not None and last.runs == proof.pairs:  # between looks there is no interval
         mean += f" ({change(last.low_ratio)} to {change(last.high_ratio)})"
         fast += f" ({change(last.fast_low_ratio)} to {change(last.fast_high_ratio)})"
-    return f"{words}: with {proof.b.name} the {proof.objective} is {mean}, of the fastest steps {fast}{other}."
+    with_it = f"{words}: with {proof.b.name} the {proof.objective}"
+    if proof.decided_by == "fast":
+        return f"{with_it} of the fastest steps is {fast}, which decides; of all steps {mean}{other}."
+    return f"{with_it} is {mean}, of the fastest steps {fast}{other}."
 
 
 def _step(proof: Proof, side: SideName) -> str:
     step_ns = proof.known("a_step_ns" if side == "A" else "b_step_ns")
-    count = sum(trial.side == side and trial.status == "ran" for trial in proof.trials)
     if step_ns is None:
-        return "no trial of it ran"
-    return f"{ns_as_ms(step_ns)} ms a step, the median of {several(count, 'trial')}"
+        ran = any(trial.side == side and trial.status == "ran" for trial in proof.trials)
+        return "no trial of it ran beside one of the other side" if ran else "no trial of it ran"
+    return f"{ns_as_ms(step_ns)} ms a step, the median of {several(proof.pairs, 'trial')}"
 
 
 def _vain(proof: Proof) -> dict[str, str]:

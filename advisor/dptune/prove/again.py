@@ -26,6 +26,7 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
         script = Script(told[0], tuple(told[1:]))
         return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
     script = Script.of(told)
+    script.check()
     python = interpreter.choose(record.python if Path(record.python).is_file() else None)
     if record.launched_by == "torchrun":
         return launch.under_torchrun(script, python, Torchrun(nproc_per_node=record.nproc_per_node))

@@ -72,13 +72,13 @@ def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
 
 def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -> Trial:
     own, place = folder / f"trial-{number:03d}-{side}", folder / "scratch"
-    shutil.rmtree(own, ignore_errors=True)  # of a trial that was cut off
+    _cleared(own)  # of a trial that was cut off
     bounds = replace(task.bounds, first_step_s=min(task.bounds.first_step_s, max(left_s, _LEAST_S)))
     source = task.sources[side]
     try:
         copy = None if source is None else scratch.make(source, place)
         cwd = copy.path if copy else None
-        made = trial.run(task.launches[side], side, number, task.settings[side], bounds, own, cwd)
+        made = trial.run(task.launches[side], side, number, task.settings[side], bounds, own, cwd, folders.mark(folder))
         if copy is None:
             return made
         changed = {str(path): why for path, why in copy.written_over().items()}
@@ -88,21 +88,29 @@ def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -
         scratch.clear(place)
 
 
+def _cleared(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
+
+
 def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
-    a, b = judging.times(trials, "A"), judging.times(trials, "B")
-    for side, ran in (("A", a), ("B", b)):
-        if not ran and sum(one.side == side for one in trials) >= _LEAST_FAILED:
+    ran = {side: len(judging.ran(trials, side)) for side in ("A", "B")}
+    for side, count in ran.items():
+        if not count and sum(one.side == side for one in trials) >= _LEAST_FAILED:
             return "cannot run"
     if task.changed and any(task.changed <= one.in_vain for one in trials if one.side == "B" and one.status == "ran"):
         return "without effect"
-    if a and b and judging.objective(trials) is None:
+    if all(ran.values()) and judging.objective(trials) is None:
         return "not comparable"
     if any(sequential.decides(seen) for seen in judging.looks(trials)):
         return "decided"
+    a, b = judging.times(trials)
     last = sequential.look(a, b)
     if last is not None and sequential.hopeless(last, a, b):
         return "hopeless"
-    if min(len(a), len(b)) >= task.most or len(trials) >= 2 * task.most + 2 * _LEAST_FAILED:
+    if len(a) >= task.most or len(trials) >= 2 * task.most + 2 * _LEAST_FAILED:
         return "all trials made"
     if spent_s + max((one.seconds for one in trials), default=0.0) > task.budget_s:
         return "out of time"

@@ -15,13 +15,18 @@ from dptune.runfile import form, locking
 
 PROOF = "proof.json"
 EARLIER = "earlier"  # beside the folders of proofs: those that were begun anew
+MARK = "DPTUNE_TRIALS"
 _LARGEST_BYTES = 64 * 2**20
+_MOVE = "see to room and to permissions there; what lies there and is not dptune's can be moved away"
 
 
 def read(path: Path) -> Proof:
     """A proof that was written. Raises RunError where there is none that can be read."""
     try:
-        return Proof.model_validate_json(form.regular(path, _LARGEST_BYTES))
+        proof = Proof.model_validate_json(form.regular(path, _LARGEST_BYTES))
+        if any(one.status == "ran" and one.known("step_ns") is None for one in proof.trials):
+            raise ValueError("a trial that ran has no time")
+        return proof
     except (OSError, ValueError) as error:
         raise RunError(f"{path} holds no proof that can be read: {str(error).splitlines()[0]}") from None
 
@@ -32,37 +37,50 @@ def write(folder: Path, proof: Proof) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Move what a folder holds out of the way; where to."""
+    """Move what a folder holds out of the way; where to. Raises RunError where that cannot be done."""
     earlier = folder.parent / EARLIER
-    earlier.mkdir(exist_ok=True)
-    number = 1
-    while (target := earlier / f"{folder.name}-{number}").exists():
-        number += 1
-    folder.rename(target)
-    folder.mkdir()
+    try:
+        earlier.mkdir(exist_ok=True)
+        number = 1
+        while (target := earlier / f"{folder.name}-{number}").exists():
+            number += 1
+        folder.rename(target)
+        folder.mkdir()
+    except OSError as error:
+        raise RunError(f"cannot move {folder} into {earlier}: {error.strerror}", _MOVE) from None
     return target
+
+
+def mark(folder: Path) -> dict[str, str]:
+    """The variable that processes of trials beside a folder of proofs carry."""
+    return {MARK: str(folder.parent.resolve())}
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Make the folder, and be the only one to run trials beside it: others would disturb each other's times.
 
-    Processes that a dptune left there, which was killed, are ended. Raises RunError where another one is at work.
+    Processes of trials that a dptune left, which was killed, are ended. Raises RunError where another one is at work.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder.parent / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder.parent / "lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o644)
     except OSError as error:
-        raise RunError(f"cannot write into {folder.parent}: {error.strerror}", "record the run anew") from None
+        raise RunError(f"cannot write into {folder.parent}: {error.strerror}", _MOVE) from None
     try:
         if sys.platform != "win32" and not locking.lock(lock):
             whose = os.read(lock, 20).decode(errors="replace") or "unknown"
             raise RunError(
                 f"another dptune runs trials in {folder.parent} (process {whose})", "wait until it has ended"
             )
-        os.ftruncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
-        processes.end_all(processes.inside(folder))
+        try:
+            os.ftruncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write into {folder}: {error.strerror}", _MOVE) from None
+        ((name, where),) = mark(folder).items()
+        processes.end_all(processes.carrying(f"{name}={where}"))
         yield
     finally:
         os.close(lock)

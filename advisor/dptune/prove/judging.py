@@ -10,13 +10,14 @@ from statistics import median
 from typing import Literal
 
 from dptune import __version__
-from dptune.proof import Ended, Look, Proof, SideName, Trial
+from dptune.proof import Ended, Look, Proof, SideName, Trial, pairs
 from dptune.prove import sequential
 from dptune.prove.learning import learning
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
 
 Objective = Literal["time per sample", "time per step"]
+_SIDES: tuple[SideName, ...] = ("A", "B")
 ONE_BATCH = "the batch of only one side is known, so time per sample cannot be compared"
 
 
@@ -29,44 +30,56 @@ def objective(trials: Sequence[Trial]) -> Objective | None:
     return None if known else "time per step"
 
 
-def times(trials: Sequence[Trial], side: SideName) -> list[Times]:
-    """The times of the trials of a side that ran, ns. One whose batch was not seen has that of the side's others."""
-    ran = [one for one in trials if one.status == "ran" and one.side == side]
-    batch = 1.0
-    if objective(trials) == "time per sample":
-        batch = median(one.samples_per_step for one in ran if one.known("samples_per_step")) if ran else 1.0
-        samples = [one.known("samples_per_step") or batch for one in ran]
-    else:
-        samples = [1.0] * len(ran)
-    return [Times(one.step_ns / n, one.fast_step_ns / n) for one, n in zip(ran, samples, strict=True)]
+def ran(trials: Sequence[Trial], side: SideName) -> list[Trial]:
+    """The trials of a side that were timed."""
+    return [one for one in trials if one.status == "ran" and one.side == side]
+
+
+def times(trials: Sequence[Trial]) -> tuple[list[Times], list[Times]]:
+    """Of A and of B in the pairs that count, ns. Where a batch was not seen it is that of the side's others."""
+    counted = pairs(trials)
+    if objective(trials) != "time per sample":
+        return [_time(a, 1.0) for a, _ in counted], [_time(b, 1.0) for _, b in counted]
+    usual = {
+        side: median(one.samples_per_step for one in _seen(trials, side)) for side in _SIDES if _seen(trials, side)
+    }
+    return (
+        [_time(a, a.known("samples_per_step") or usual["A"]) for a, _ in counted],
+        [_time(b, b.known("samples_per_step") or usual["B"]) for _, b in counted],
+    )
+
+
+def _seen(trials: Sequence[Trial], side: SideName) -> list[Trial]:
+    return [one for one in ran(trials, side) if one.known("samples_per_step")]
+
+
+def _time(one: Trial, samples: float) -> Times:
+    return Times(one.step_ns / samples, one.fast_step_ns / samples)
 
 
 def looks(trials: Sequence[Trial]) -> list[Look]:
     """Every look that was due so far."""
     if objective(trials) is None:
         return []
-    a, b = times(trials, "A"), times(trials, "B")
-    found = [sequential.look(a[:n], b[:n]) for n in sequential.LOOKS if n <= min(len(a), len(b))]
+    a, b = times(trials)
+    found = [sequential.look(a[:n], b[:n]) for n in sequential.LOOKS if n <= len(a)]
     return [one for one in found if one is not None]
 
 
 def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
     """The proof as it stands."""
-    a, b = ([one.mean for one in times(trials, side)] for side in ("A", "B"))
-    fast_a, fast_b = ([one.fast for one in times(trials, side)] for side in ("A", "B"))
-    step: dict[str, list[int]] = {
-        side: [one.step_ns for one in trials if one.side == side and one.status == "ran"] for side in ("A", "B")
-    }
-    seen, by = looks(trials), objective(trials)
+    by, counted = objective(trials), pairs(trials)
+    a, b = times(trials)
+    seen = looks(trials)
     last = seen[-1] if seen else None
-    comparable = bool(a and b) and by is not None
+    comparable = bool(counted) and by is not None
     figures = {
-        "a_ns": median(a) if a else None,
-        "b_ns": median(b) if b else None,
-        "a_step_ns": median(step["A"]) if step["A"] else None,
-        "b_step_ns": median(step["B"]) if step["B"] else None,
-        "ratio": sequential.times_as_long(a, b) if comparable else None,
-        "fast_ratio": sequential.times_as_long(fast_a, fast_b) if comparable else None,
+        "a_ns": median(one.mean for one in a) if a else None,
+        "b_ns": median(one.mean for one in b) if b else None,
+        "a_step_ns": median(one.step_ns for one, _ in counted) if counted else None,
+        "b_step_ns": median(one.step_ns for _, one in counted) if counted else None,
+        "ratio": sequential.times_as_long(*_of(a, b, "mean")) if comparable else None,
+        "fast_ratio": sequential.times_as_long(*_of(a, b, "fast")) if comparable else None,
     }
     why = ONE_BATCH if by is None else "too few trials ran"
     decided_by = sequential.decides(last) if last and ended == "decided" else ""
@@ -76,6 +89,7 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         a=task.a,
         b=task.b,
         advice=task.advice,
+        command=task.command,
         objective=by or "time per step",
         trials=list(trials),
         looks=seen,
@@ -93,6 +107,10 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
     )
 
 
+def _of(a: Sequence[Times], b: Sequence[Times], which: Literal["mean", "fast"]) -> tuple[list[float], list[float]]:
+    return [getattr(one, which) for one in a], [getattr(one, which) for one in b]
+
+
 def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "inconclusive"]:
     if last is None or not decided_by:
         return "inconclusive"
@@ -102,7 +120,7 @@ def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "
 def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task) -> str:
     failed = "".join(f"; {words}" for words in failures(trials))
     if ended == "cannot run":
-        side: SideName = "A" if not times(trials, "A") else "B"
+        side: SideName = "A" if not ran(trials, "A") else "B"
         first = next(one for one in trials if one.side == side and one.status != "ran")
         what = task.side(side).name
         return f"{what if side == 'A' else f'with {what}'} it cannot run: {first.status}: {first.note}"
@@ -112,7 +130,10 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
     if ended == "not comparable":
         return ONE_BATCH
     if last is None:
-        return f"{min(len(times(trials, side)) for side in ('A', 'B'))} trials a side are too few to decide{failed}"
+        many = len(pairs(trials))
+        stopped = {"out of time": "the time was up: ", "interrupted": "it was interrupted: "}.get(ended, "")
+        few = "1 trial a side is too few" if many == 1 else f"{many} trials a side are too few"
+        return f"{stopped}{few} to decide{failed}"
     by = sequential.decides(last)
     p_value = last.fast_p_value if by == "fast" else last.p_value
     chance = f"chance alone separates {last.runs} trials a side like that in {100 * p_value:.3g} % of cases"

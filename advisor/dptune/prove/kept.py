@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from dptune.advice import Advice, Report, Verified
@@ -19,8 +20,10 @@ def told(report: Report, folder: Path, shown: str) -> Report:
 
     `shown` is how the user names the folder.
     """
-    advice = [_provable(one, shown) for one in report.advice] if _startable(folder) else report.advice
-    return report.model_copy(update={"verified": verified(folder), "advice": advice})
+    found = verified(folder)
+    proven = {one.advice for one in found if one.outcome != "inconclusive"}
+    advice = [_provable(one, shown, proven) for one in report.advice] if _startable(folder) else report.advice
+    return report.model_copy(update={"verified": found, "advice": advice})
 
 
 def verified(folder: Path) -> list[Verified]:
@@ -48,8 +51,9 @@ def _startable(folder: Path) -> bool:
     return True
 
 
-def _provable(advice: Advice, shown: str) -> Advice:
-    if advice.verify or not advice.changes:
+def _provable(advice: Advice, shown: str, proven: Collection[str]) -> Advice:
+    """With the command that proves it, where that was not done."""
+    if advice.verify or not advice.changes or advice.rule in proven:
         return advice
     return advice.model_copy(update={"verify": f"dptune verify {shown} --advice {advice.rule}"})
 
@@ -63,8 +67,7 @@ def _in_vain(proof: Proof) -> list[str]:
 def _verified(proof: Proof) -> Verified:
     before = proof.a.settings
     fast = proof.decided_by == "fast"
-    last = proof.looks[-1] if proof.looks else None
-    ran = [trial.side for trial in proof.trials if trial.status == "ran"]
+    last = proof.looks[-1] if proof.looks and proof.looks[-1].runs == proof.pairs else None  # of these very trials
     return Verified(
         name=proof.b.name,
         advice=proof.advice,
@@ -76,7 +79,9 @@ def _verified(proof: Proof) -> Verified:
         ratio=proof.known("fast_ratio" if fast else "ratio"),
         low_ratio=None if last is None else last.fast_low_ratio if fast else last.low_ratio,
         high_ratio=None if last is None else last.fast_high_ratio if fast else last.high_ratio,
-        trials=min(ran.count("A"), ran.count("B")),
+        trials=proof.pairs,
         learning=proof.learning.reason,
+        learns=proof.learning.outcome,
+        command=proof.command,
         warnings=[*judging.failures(proof.trials), *_in_vain(proof)],
     )

@@ -31,7 +31,7 @@ def numerics_of(changed: Iterable[str]) -> Numerics:
 class Task:
     """How each side is started and set, and from which folder it is copied (None: it runs where it is).
 
-    `a` and `b` say what they are, without secrets.
+    `a` and `b` say what they are, without secrets; `command` is what is run, where that is not what was recorded.
     """
 
     a: Side
@@ -41,6 +41,7 @@ class Task:
     sources: dict[SideName, Path | None]
     numerics: Numerics = "same"
     advice: str = ""
+    command: str = ""
     bounds: Bounds = field(default_factory=Bounds)
     budget_s: float = 1800.0
     most: int = sequential.LOOKS[-1]

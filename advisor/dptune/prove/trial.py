@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,11 @@ def run(
     bounds: Bounds,
     folder: Path,
     cwd: Path | None,
+    environment: Mapping[str, str],
 ) -> Trial:
-    """Run it, and put what it recorded into `folder`, which is new. Whatever it comes to is a result."""
+    """Run it with a few more variables, and put what it recorded into `folder`, which is new. Whatever it comes to is a
+    result.
+    """
     folder.mkdir(parents=True)
     options = Options(
         schedule=Schedule(bounds.warmup, bounds.steps, 0, 0, bounds.window_s, bounds.least_s),
@@ -71,10 +74,10 @@ def run(
         limits=Limits(bounds.first_step_s, bounds.stall_s),
         quiet=True,
         settings=dict(settings),
-        environment=ENVIRONMENT,
+        environment={**ENVIRONMENT, **environment},
         directory=cwd,
         output=folder / OUTPUT,
-        leaves_nothing=True,
+        trial=True,
     )
     began, clock = datetime.datetime.now().astimezone().isoformat(timespec="seconds"), time.monotonic()
     try:
