@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 Results = dict[str, Any]
+ENDS_WITHIN_S = 60
+
+
+def run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    """The command, ended; on Ctrl-C it ends in its own way, with all that it started."""
+    with subprocess.Popen(words, text=True, **how) as process:
+        try:
+            out, err = process.communicate()
+        except KeyboardInterrupt:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=ENDS_WITHIN_S)
+            raise
+    return subprocess.CompletedProcess(list(words), process.returncode, out, err)
 
 
 def main(

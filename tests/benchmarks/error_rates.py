@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, pstdev
 from typing import Any
 
-from command_line import main
+from command_line import main, run
 from overhead import commit, machine
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ def compared(work: Path, kind: str, ranks: int, number: int) -> dict[str, Any]:
     words = [*DPTUNE, "verify", str(base(work, ranks)), "-q", "--format", "json"]
     for setting in settings:
         words += ["--set", setting]
-    done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)
+    done = run(words, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
     proof = json.loads(done.stdout)

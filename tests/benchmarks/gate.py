@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from command_line import main
+from command_line import main, run
 from overhead import commit, machine
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ def judged(work: Path, kind: str, ranks: int, number: int) -> dict[str, Any]:
     words = (*DPTUNE, "check", "--script", "planted.py", "--baseline", "HEAD~1", "--format", "json", *several)
     began = time.monotonic()
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=place, stdout=subprocess.PIPE, text=True, check=False, env=env)
+    done = run(words, cwd=place, stdout=subprocess.PIPE, env=env)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}")
     told = json.loads(done.stdout)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from command_line import run
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 from tests.testbed.network import FAST, SLOW, Node, shaped  # noqa: E402 - Python looks in a script's own folder
@@ -72,7 +74,7 @@ def swept(nodes: Sequence[Node], folder: Path, each: int = 1) -> Path:
 def verified(folder: Path, *change: str) -> dict[str, Any]:
     """What `dptune verify` finds of a change of a recording, made or gone on with."""
     words = [*DPTUNE, "verify", str(folder), "--format", "json", *change]
-    done = subprocess.run(words, cwd=folder.parent, stdout=subprocess.PIPE, text=True, check=False)
+    done = run(words, cwd=folder.parent, stdout=subprocess.PIPE)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}")
     proof = json.loads(done.stdout)

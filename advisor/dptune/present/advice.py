@@ -77,8 +77,9 @@ def other_proofs(report: Report, width: int) -> Iterator[Line]:
 
 def _proven(one: Verified) -> str:
     """Verdict, how much, and how sure."""
+    of = f", of `{one.command}`" if one.command else ""
     if one.ratio is None:
-        return f"inconclusive: {one.reason}"
+        return f"inconclusive{of}: {one.reason}"
     between = ""
     if one.low_ratio is not None and one.high_ratio is not None:
         between = f", {change(one.low_ratio)} to {change(one.high_ratio)}"
@@ -86,7 +87,6 @@ def _proven(one: Verified) -> str:
     words = (
         f"{one.outcome}: {one.objective}{steps} {change(one.ratio)}{between} ({several(one.trials, 'trial')} a side)"
     )
-    of = f", of `{one.command}`" if one.command else ""
     other = [f"what is learned is not the same: {one.learning}"] if one.learns == "other" else []
     told = f"{words}{of}" if one.outcome != "inconclusive" else f"{words}{of}: {one.reason}"
     return "; ".join([told, *other, *one.warnings])
