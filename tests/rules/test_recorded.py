@@ -13,7 +13,9 @@ import pytest
 
 from dptune.advice import Report
 from dptune.advise import packs
-from dptune.commands.reading import report_of
+from dptune.commands.reading import read_run, report_of
+from dptune.measure.comparing.differing import facts
+from dptune.measure.comparing.sides import Sides
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -137,3 +139,13 @@ def test_evidence_names_a_rank_and_a_time_inside_one_of_its_steps(code):
 def test_evidence_of_public_traces_names_a_rank_and_a_time(real_traces, code):
     (own,) = [one for one in told(real_traces / PUBLIC[code][0]).advice if one.rule == code]
     assert any(one.start_ns is not None and one.rank is not None for one in own.evidence)
+
+
+@pytest.mark.parametrize("name", ["same-data", "broadcast-buffers", "sharded-parameters", "workers-restart"])
+def test_what_two_recordings_differ_in_are_settings_and_no_times(name):
+    runs = [read_run(str(RUNS / each), cached=False) for each in (name, f"{name}-mended")]
+    found, why = facts(Sides(runs[:1], runs[1:]))
+    assert found, why
+    for one in found:
+        assert all(isinstance(value, bool | int | float | str | None) for value in (*one.a, *one.b)), one.name
+        assert not one.name.endswith("preparing")
