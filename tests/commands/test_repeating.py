@@ -47,9 +47,9 @@ def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def git(*words: str, cwd: Path) -> None:
+def git(*words: str, cwd: Path) -> str:
     own = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    subprocess.run(["git", *own, *words], cwd=cwd, check=True, capture_output=True)
+    return subprocess.run(["git", *own, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
 def worktrees(cwd: Path) -> int:
@@ -84,7 +84,8 @@ def test_two_commits(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert said.startswith("Verdict Better: with HEAD the time per step is 6")
-    assert "A HEAD~1: 3" in said
+    commit = git("rev-parse", "HEAD~1", cwd=folder).strip()[:10]
+    assert f"A HEAD~1 ({commit}): 3" in said
     assert worktrees(folder) == 1
     assert "warning" not in done.stderr
 

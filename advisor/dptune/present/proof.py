@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,8 +10,9 @@ from dptune.present.advice import change
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
-from dptune.proof import Proof, SideName, Trial
+from dptune.proof import Proof, Side, SideName, Trial
 
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TRIALS = (
     Column("trial"),
     Column("side", right=False),
@@ -35,7 +37,7 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     yield from labelled("Verdict", _verdict(proof), width, role="strong")
     yield from labelled("Why", f"{_sentence(proof.reason)} {_sentence(proof.learning.reason)}", width)
     for side, own in (("A", proof.a), ("B", proof.b)):
-        yield from labelled(side, f"{own.name}: {_step(proof, side)}", width)  # type: ignore[arg-type]
+        yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     for name, why in _vain(proof).items():
         yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
@@ -55,6 +57,12 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     for trial in proof.trials:
         if trial.note:
             yield from wrapped(f"Trial {trial.number} ({trial.side}): {trial.note}", width, "  ", "    ")
+
+
+def _named(side: Side) -> str:
+    """Its name, and of a commit what that is for certain."""
+    is_commit = _COMMIT.fullmatch(side.directory) and not side.directory.startswith(side.name)
+    return f"{side.name} ({side.directory[:10]})" if is_commit else side.name
 
 
 def _verdict(proof: Proof) -> str:
