@@ -31,7 +31,13 @@ def last_line(out: str) -> str:
     return lines[0]
 
 
-RARELY = ("accumulate_synced", "remade_optimizer", "package")  # alike others: run by `make test-thorough`
+RARELY = (
+    "accumulate_synced",
+    "remade_optimizer",
+    "package",
+    "deepspeed_engine",
+    "fsdp1",
+)  # alike others, or slow: by `make test-thorough`
 
 
 @pytest.mark.parametrize(

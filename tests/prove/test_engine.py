@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,14 +42,26 @@ for step in range(60):
 AMOUNT = ("--warmup", "2", "--steps", "12", "--seconds", "0")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the script and a recording of it."""
     pytest.importorskip("torch", reason="trials need torch")
-    (tmp_path / "train.py").write_text(TRAIN)
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "train.py").write_text(TRAIN)
     words = ("profile", "--run-dir", "base", "--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q")
-    done = run(*words, "train.py", cwd=tmp_path)
+    done = run(*words, "train.py", cwd=folder)
     assert done.returncode == 0, done.stderr
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def project(recorded: Path, tmp_path: Path) -> Path:
+    """The same, as if it had been recorded here."""
+    folder = tmp_path / "project"
+    shutil.copytree(recorded, folder)
+    record = folder / "base" / "run.json"
+    record.write_text(record.read_text().replace(str(recorded), str(folder)))
+    return folder
 
 
 def run(*words: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
@@ -161,6 +174,7 @@ for step in range(60):
 """
 
 
+@pytest.mark.thorough
 def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TWO_BUCKETS)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from dptune.trace import body, text
 from dptune.trace.decode import decode
 
@@ -32,6 +34,7 @@ def entries(real_traces):
     return [each for each in json.loads((real_traces / "MANIFEST.json").read_text()) if each["torch_trace"]]
 
 
+@pytest.mark.thorough
 def test_every_column_of_every_event(real_traces, record_property):
     """One test for all files, so that it can say how much was compared (`pytest -rP` shows it)."""
     wrong, events, cells = {}, 0, 0
@@ -49,6 +52,16 @@ def test_every_column_of_every_event(real_traces, record_property):
     assert wrong == {}
     assert events == sum(entry["events"] for entry in entries(real_traces)) > FEWEST_EVENTS
     assert cells > FEWEST_CELLS
+
+
+def test_every_column_of_the_smaller_ones(real_traces):
+    small = [each for each in entries(real_traces) if each["uncompressed_bytes"] <= SMALL_BYTES]
+    assert len(small) > 55
+    for entry in small:
+        path = real_traces / entry["file"]
+        differ, compared = differences(decode(path), read(path))
+        assert not differ, entry["file"]
+        assert compared
 
 
 def test_every_way_of_decoding_gives_the_same(real_traces, monkeypatch):

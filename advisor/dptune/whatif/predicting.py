@@ -2,12 +2,13 @@
 
 A prediction is the measured step plus what the replay says the changes add or save. Its interval spans that difference
 over what the link may be (the low and high of its fit), what part of the compute does not grow with the batch, backward
-passes that no exchange slows, and either half of the recorded steps, and is widened by what the unchanged replay is
-off and by how well the measured step is known, which have nothing to do with each other: the root of their squares.
+passes that no exchange slows, and either half of the recorded steps, each brought to the level of the recorded step,
+and is widened by what the unchanged replay is off and by how well the measured step is known, which have nothing to do
+with each other: the root of their squares.
 
-So made, 22 of 25 intervals held the step that was measured then, and were 11 % of it wide (recordings of 40 unprofiled
-and 20 traced steps of two scripts on three wires); with the sum in place of the root 24, and 13 %; with everything
-under one root 20, and 9 %.
+Before they were brought to that level, 22 of 25 intervals held the step that was measured then, and were 11 % of it
+wide (recordings of 40 unprofiled and 20 traced steps of two scripts on three wires); with the sum in place of the root
+24, and 13 %; with everything under one root 20, and 9 %.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Ground:
         try:
             other, difference = self._difference(self.model, changes)
             variants = (*self.variants, *_compressing(self.model, changes))
-            others = [self._difference(one, changes)[1] for one in variants]
+            others = [self._at_level(one, self._difference(one, changes)[1]) for one in variants]
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
@@ -164,6 +165,17 @@ class Ground:
             return program, (program.step_ns() / before - 1) * self.step_ns
         other = changed(model, changes)
         return other, step_ns(other) - step_ns(model)
+
+    def _at_level(self, variant: Model, difference: float) -> float:
+        """What a variant says the changes add, brought to the level of the recorded step.
+
+        A slower link, say, on which the unchanged step would take longer than it did, is no link that the recorded
+        step allows; that a part of it is saved is what it tells.
+        """
+        if isinstance(variant, Program):
+            return difference  # which is relative already
+        own = step_ns(variant)
+        return difference * self.replayed_ns / own if own else difference
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
