@@ -13,6 +13,7 @@ import pytest
 
 from dptune.commands import setting
 from dptune.errors import UsageError
+from dptune.knobs import Value, written
 
 # What it would record, without starting it.
 DRY = ("profile", "--dry-run", "--python", sys.executable)
@@ -147,3 +148,11 @@ def test_a_value_that_no_environment_can_hold_is_refused() -> None:
         setting.parsed(["env.A=a\0b"])
     assert setting.parsed(["env.A=b=c"]) == {"env.A": "b=c"}
     assert setting.parsed(["env.A=\udcff"]) == {"env.A": "\udcff"}  # a byte of the command line that is no character
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8.0, "8"), (0.5, "0.5"), ("8.0", "8.0"), ("v1.0", "v1.0"), (True, "true"), (None, "default")]
+)
+def test_a_value_is_written_as_it_is_read(value: Value, text: str) -> None:
+    """Text keeps what it ends in: a variable of `8.0` is none of `8`."""
+    assert written(value) == text

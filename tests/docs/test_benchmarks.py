@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
         ("overhead", "recording"),
         ("effects", "proving"),
         ("error_rates", "proving"),
+        ("interface", "reading-traces"),
         ("loading", "reading-traces"),
         ("real_replays", "predicting"),
         ("real_advice", "rules/index"),
