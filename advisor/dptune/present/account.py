@@ -117,7 +117,9 @@ def by_rank(report: Report, width: int) -> Iterator[Line]:
         name = f"rank {rank.rank}".ljust(label)
         yield (Span(f"  {name} ["), *_cells(shares, max(width - 7 - label, 10)), Span("]"))
     if len(ranks) > _MOST_BARS:
-        told = f"The {_MOST_BARS} of {len(ranks):,} ranks that come latest to the collectives; key 3 has all."
+        late = any(_lateness(rank) for rank, _ in latest)
+        which = f"{_MOST_BARS} of {len(ranks):,} ranks" + (" that come latest to the collectives" if late else "")
+        told = f"The {'' if late else 'first '}{which}; key 3 has all."
         yield from wrapped(told, width, "  ", role="dim")
 
 
