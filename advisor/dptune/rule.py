@@ -109,17 +109,16 @@ class RunView:
         stretch = self.measured.traced_step_ns / self.measured.step.median_ns
         return min(1.0, max(0.0, share) * max(1.0, stretch))
 
-    def predict(self, changes: Sequence[Change]) -> Saving:
+    def predict(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """What the changes together would save, by replaying the recorded steps with them.
 
-        Where they change the batch, of the time that the samples of a step take. Raises Missing where the run has no
-        step model, or that tells nothing of a change.
+        They are changes of knobs, or settings of anything that `dptune whatif --set` takes, by name: what no script can
+        set, too. Where they change the batch, of the time that the samples of a step take. Raises Missing where the run
+        has no step model, or that tells nothing of a change.
         """
+        settings = changes if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
-            raise Missing(f"no step model to predict {', '.join(change.knob for change in changes)} with")
-        settings = {change.knob: change.then for change in changes}
-        if any(settings[change.knob] != change.then for change in changes):
-            raise Missing("one setting gets several values, at several places: the model has one for all")
+            raise Missing(f"no step model to predict {', '.join(settings)} with")
         told = self.predictor(settings)
         step_ns = self.measured.step.median_ns
         before, after = self.measured.known("samples_per_step"), told.known("global_batch")
@@ -130,12 +129,19 @@ class RunView:
         how += f", with {grown:.3g} times the samples" if grown != 1 else ""
         return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 
-    def saving(self, changes: Sequence[Change], bound: Saving) -> Saving:
+    def saving(self, changes: Sequence[Change] | Mapping[str, Value], bound: Saving) -> Saving:
         """What the changes would save: as replayed, or the bound where the run has no model that tells."""
         try:
             return self.predict(changes)
         except Missing as lack:
             return bound.without_prediction(lack.reason)
+
+
+def _settings(changes: Sequence[Change]) -> dict[str, Value]:
+    settings = {change.knob: change.then for change in changes}
+    if any(settings[change.knob] != change.then for change in changes):
+        raise Missing("one setting gets several values, at several places: the model has one for all")
+    return settings
 
 
 class RuleModule(Protocol):

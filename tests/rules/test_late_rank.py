@@ -88,3 +88,17 @@ def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)}, step=step)
     with pytest.raises(Missing, match=r"1\.7 times as long"):
         ask("DP701", run)
+
+
+@pytest.mark.parametrize(("left", "severity"), [(0.6, "error"), (0.93, "warning")])
+def test_what_it_saves_is_predicted_where_a_model_tells(ask, make_measured, predict, left, severity):
+    told = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
+    (advice,) = ask("DP701", told, predictor=predict("straggler.removed", {True: left}))
+    assert (advice.saves.basis, advice.severity, advice.changes) == ("replayed", severity, [])
+    assert advice.saves.predicted_share == pytest.approx(1 - left)
+    assert advice.saves.high_share == pytest.approx(1 - left + 0.05)
+
+
+def test_quiet_where_the_model_says_that_nothing_is_saved(ask, make_measured, predict):
+    told = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
+    assert ask("DP701", told, predictor=predict("straggler.removed", {True: 0.99})) == []

@@ -171,6 +171,21 @@ def test_the_batch_changes_before_the_workers():
 
 
 def test_without_the_straggler_all_are_like_the_middle():
+    pair = model(step(one()), step(one(forward=300)))
+    assert step_ns(pair) == pytest.approx(460)
+    assert step_ns(changed(pair, {"straggler.removed": True})) == pytest.approx(260)  # nothing of the 200 stays
+    with pytest.raises(Missing, match="a rank alone"):
+        changed(model(step(one())), {"straggler.removed": True})
+
+
+def test_without_the_straggler_the_others_stay_as_they_are():
+    """Of the forward passes of 100, 120, 140 and 300 the last is as the one in the middle of the others."""
+    before = model(*(step(one(forward=forward)) for forward in (100, 300, 140, 120)))
+    after = changed(before, {"straggler.removed": True})
+    assert [own[0].passes[0].forward_ns for own in after.steps.values()] == [100, 120, 140, 120]
+
+
+def test_without_the_straggler_of_several():
     before = model(step(one()), step(one()), step(one(forward=300)))
     assert step_ns(before) == pytest.approx(460)
     assert step_ns(changed(before, {"straggler.removed": True})) == pytest.approx(260)

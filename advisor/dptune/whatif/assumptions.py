@@ -37,7 +37,7 @@ _ON_CPUS = {
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
     "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes; all else of a pass "
     "grows with it",
-    "straggler.": "every rank takes the median over ranks, of each part of a step",
+    "straggler.": "the rank that computes longest takes what the one in the middle of the others takes",
 }
 _ON_GPUS = {
     "ddp.comm_hook": "casts are free on a GPU",

@@ -174,31 +174,26 @@ def _shorter(epoch: int | None, times: float) -> int | None:
 
 
 def _straggler(model: StepModel, value: Value) -> StepModel:
-    """Of each part of a step every rank takes the median over ranks."""
+    """The rank that computes longest takes what the one in the middle of the others takes, in other steps."""
     if not value:
         return model
-    count = min(map(len, model.steps.values()))
-    middle = [_middle([steps[at] for steps in model.steps.values()]) for at in range(count)]
-    supply = dict.fromkeys(model.supply_ns, median(model.supply_ns.values())) if model.supply_ns else {}
-    return replace(model, steps=dict.fromkeys(model.steps, middle), supply_ns=supply)
+    *others, latest = sorted(model.steps, key=lambda rank: _own_ns(model, rank))
+    if not others:
+        raise Missing("a rank alone is later than no other")
+    middle = others[(len(others) - 1) // 2]
+    supply = {**model.supply_ns, latest: model.supply_ns[middle]} if model.supply_ns else {}
+    return replace(model, steps={**model.steps, latest: _turned(model.steps[middle], 1)}, supply_ns=supply)
 
 
-def _middle(steps: Sequence[RankStep]) -> RankStep:
-    if len({tuple(len(one.ready_ns) for one in step.passes) for step in steps}) != 1:
-        raise Missing("the ranks do not compute alike")
-    passes = []
-    for same in zip(*(step.passes for step in steps), strict=True):
-        ready = zip(*(one.ready_ns for one in same), strict=True)
-        passes.append(
-            Pass(
-                median(one.loader_ns for one in same),
-                median(one.forward_ns for one in same),
-                median(one.backward_ns for one in same),
-                tuple(median(times) for times in ready),
-                median(one.hooks_ns for one in same),
-            )
-        )
-    return RankStep(tuple(passes), median(step.after_ns for step in steps))
+def _own_ns(model: StepModel, rank: int) -> float:
+    """What a rank's median step takes if it waits for no other."""
+    steps = model.steps[rank]
+    computing = median(step.after_ns + sum(map(_pass_ns, step.passes)) for step in steps)
+    return max(computing, model.supply_ns.get(rank, 0.0) * len(steps[0].passes))
+
+
+def _pass_ns(one: Pass) -> float:
+    return one.loader_ns + one.forward_ns + one.backward_ns
 
 
 def _compute(model: StepModel, value: Value) -> StepModel:

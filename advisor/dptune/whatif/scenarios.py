@@ -22,7 +22,7 @@ _ALL = (
     Knob("compute.times", float, "", 1.0, "same", "what is computed takes so many times as long", "", least=0.0),
     Knob("fsdp.prefetch", bool, "", False, "same", "parameters are gathered before they are waited for", ""),
     Knob("syncs.removed", bool, "", False, "same", "no call of the host waits for its device", ""),
-    Knob("straggler.removed", bool, "", False, "same", "all ranks compute as the median of them does", ""),
+    Knob("straggler.removed", bool, "", False, "same", "the rank that computes longest takes what others take", ""),
 )
 SCENARIOS = MappingProxyType({one.name: one for one in _ALL})
 

@@ -29,7 +29,9 @@ That goes by the cause:
 Where it is late because other collectives reach it later (it receives, and another one sends), nothing is said: those
 have rules of their own.
 
-The step saves at most what it is late, or what the others wait for it with nothing else to do, whichever is more.
+What that saves is predicted where the run has a step model: the step in which it takes what the rank in the middle of
+the others takes. Without one it is at most what the rank is late, or what the others wait for it with nothing else to
+do, whichever is more.
 
 ## When to leave it alone
 
@@ -101,8 +103,13 @@ def check(run: RunView) -> Iterator[Advice]:
     most = max(
         late.waiting_share * len(arrivals) / (len(arrivals) - 1), sum(lags) / len(lags) / run.measured.traced_step_ns
     )
-    severity = severity_of(late.waiting_share)
-    if late.waiting_share < run.limit(WARNING_SHARE) / 2 or severity is None:
+    saves = run.saving(
+        {"straggler.removed": True},
+        run.bound(0.0, run.unstretched(most), "no more than it is late, and than the others wait for it"),
+    )
+    share = late.waiting_share if saves.predicted_share is None else saves.predicted_share
+    severity = severity_of(share)
+    if min(share, late.waiting_share) < run.limit(WARNING_SHARE) / 2 or severity is None:
         return
     stretch = run.measured.traced_step_ns / run.measured.step.median_ns
     if stretch > run.limit(MOST_STRETCH):
@@ -121,7 +128,7 @@ def check(run: RunView) -> Iterator[Advice]:
         f"{LAG_CAUSES[cause] if cause else 'why is not known'}",
         why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
         changes=[],
-        saves=run.bound(0.0, run.unstretched(most), "no more than it is late, and than the others wait for it"),
+        saves=saves,
         confidence="medium" if cause else "low",
         evidence=[
             Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
