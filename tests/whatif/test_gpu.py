@@ -19,7 +19,7 @@ from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.building import built
 from dptune.whatif.gpu.building import build
-from dptune.whatif.gpu.changes import bounded, changed
+from dptune.whatif.gpu.changes import bounded, changed, without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.predicting import Ground
 from dptune.whatif.wire import Link
@@ -83,6 +83,17 @@ def test_one_rank_by_hand(tmp_path: Path, change: dict[str, float], step_us: flo
     made = program(load_events(tmp_path, three_steps()))
     assert off(made) == 0
     assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+@pytest.mark.parametrize(("wanted", "step_us"), [(100, 100), (120, 100), (90, 90), (81, 81), (70, 80)])
+def test_the_host_is_as_quick_as_the_step_without_the_profiler_says(
+    tmp_path: Path, wanted: float, step_us: float
+) -> None:
+    """Devices alone take 80, however quick the host is, and as long as recorded where the profiler slowed nothing."""
+    made = program(load_events(tmp_path, three_steps()))
+    found = without_profiler(made, wanted * US)
+    assert us(found) == pytest.approx(step_us, rel=2e-3)
+    assert us(changed(found, {"compute.times": 2.0})) == pytest.approx(160)  # the device has enough to do either way
 
 
 def test_without_the_calls_that_wait(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield from (words for begin, words in known.items() if name.startswith(begin))
     if isinstance(model, Program):
         if not traced:
-            yield "what a change does to the traced step it does to the step without the profiler, in proportion"
+            yield "the profiler slows calls of the host, all by the same factor, and nothing that devices do"
         return
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{model.others_ns / 1e6:.1f} ms"

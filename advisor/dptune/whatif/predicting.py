@@ -31,6 +31,7 @@ from dptune.whatif.changes import bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
+from dptune.whatif.gpu.changes import without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.replay import step_ns
@@ -60,8 +61,8 @@ _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-side
 class Ground:
     """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
 
-    `step_ns` is the measured step, `replayed_ns` the same as the unchanged model has it, in the model's time: of a GPU
-    that of the traced steps. `slack_ns` is how far the measured step may be off, and the replay is.
+    `step_ns` is the measured step, `replayed_ns` the same as the unchanged model has it. `slack_ns` is how far the
+    measured step may be off, and the replay is.
     """
 
     model: Model
@@ -98,14 +99,17 @@ class Ground:
     @classmethod
     def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
         program = built(run, measured)
-        step, traced, replayed = measured.step.median_ns, program.recorded_step_ns(), program.step_ns()
+        step, traced = measured.step.median_ns, program.recorded_step_ns()
+        wanted = traced * step / measured.traced_step_ns  # of the mean step, which is what a program tells
+        model = without_profiler(program, wanted)
+        replayed = model.step_ns()
         halves = [program.step_ns(slice(half, None, 2)) for half in (0, 1)]
-        error, apart = abs(replayed - traced) / traced, abs(halves[0] - halves[1]) / mean(halves)
+        error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
-            model=program,
-            variants=tuple(_relinked(program, measured)),
+            model=model,
+            variants=tuple(_relinked(model, measured)),
             step_ns=step,
-            replayed_ns=replayed * step / traced,
+            replayed_ns=replayed * step / wanted,
             error_share=error,
             held_out_share=apart,
             slack_ns=step * (error + apart / 2),  # the mean of all steps is half as far from that of either half
