@@ -147,48 +147,62 @@ def nodes_of(wire: str, work: Path) -> Iterator[Path | None]:
     """What ranks run on, and the sweep of its links; None on one host."""
     with shaped(WIRES[wire]) if wire else contextlib.nullcontext([]) as nodes:
         settle(nodes)
-        yield swept(nodes, work / f"links-{wire}") if nodes else None
+        if wire:
+            yield swept(nodes, work / f"links-{wire}")
+            return
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        yield None
+        os.environ.pop("GLOO_SOCKET_IFNAME")
 
 
 def collect(work: Path) -> dict[str, Any]:
-    """Wire by wire, what is missing; each is written down as soon as it is known."""
+    """What is missing, each written down as soon as it is known: first what all advice says, then what it gives."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"faulty": {}, "healthy": {}}
     results.update(machine=machine(), command="python tests/benchmarks/advice.py")
     os.environ.update(OMP_NUM_THREADS="1")
     for wire in WIRES:
-        if all(_done(results, wire)):
+        if all(_advised(results, wire)):
             continue
-        if not wire:
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         with nodes_of(wire, work) as links:
-            for name, case in FAULTY.items():
-                if case.wire == wire:
-                    _faulty(results, work, name, case, links)
-            for name, case in HEALTHY.items():
-                if case.wire == wire:
-                    _healthy(results, work, name, case, links)
-        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+            for name, case in _of(FAULTY, wire):
+                _faulty(results, work, name, case, links)
+            for name, case in _of(HEALTHY, wire):
+                _healthy(results, work, name, case, links)
+    for wire in WIRES:
+        unproven = [(name, case) for name, case in _of(FAULTY, wire) if "found" not in results["faulty"][name]]
+        if unproven:
+            with nodes_of(wire, work) as links:
+                for name, case in unproven:
+                    _prove(results, work, name, case, links)
     return results
 
 
-def _done(results: dict[str, Any], wire: str) -> Iterator[bool]:
-    yield from ("found" in results["faulty"].get(name, {}) for name, case in FAULTY.items() if case.wire == wire)
-    for name, case in HEALTHY.items():
-        if case.wire == wire:
-            yield len(results["healthy"].get(name, [])) == REPEATS
+def _of(cases: dict[str, Case], wire: str) -> list[tuple[str, Case]]:
+    return [(name, case) for name, case in cases.items() if case.wire == wire]
+
+
+def _advised(results: dict[str, Any], wire: str) -> Iterator[bool]:
+    yield from ("advice" in results["faulty"].get(name, {}) for name, _ in _of(FAULTY, wire))
+    yield from (len(results["healthy"].get(name, [])) == REPEATS for name, _ in _of(HEALTHY, wire))
+
+
+def _recorded(work: Path, name: str, case: Case, links: Path | None) -> Path:
+    ranks_a_node(case.ranks // 2)
+    return recorded(work / name.replace(" ", "-"), case, seed_of(name, 0), links if case.ranks == 2 else None)
 
 
 def _faulty(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
     own = results["faulty"].setdefault(name, {})
-    if "found" in own:
-        return
-    seed = seed_of(name, 0)
-    ranks_a_node(case.ranks // 2)
-    folder = recorded(work / name.replace(" ", "-"), case, seed, links if case.ranks == 2 else None)
     if "advice" not in own:
-        own.update(seed=seed, commit=commit(), advice=told(folder))
+        folder = _recorded(work, name, case, links)
+        own.update(seed=seed_of(name, 0), commit=commit(), advice=told(folder))
         _keep(results)
-    own["found"] = proven(folder, case, own["advice"])
+        print(_row(name, case, own), file=sys.stderr, flush=True)
+
+
+def _prove(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
+    own = results["faulty"][name]
+    own["found"] = proven(_recorded(work, name, case, links), case, own["advice"])
     _keep(results)
     print(_row(name, case, own), file=sys.stderr, flush=True)
 
