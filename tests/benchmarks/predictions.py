@@ -6,7 +6,7 @@
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
 bad settings; and some of four ranks, who share the two cores, apart from the others. A case is recorded and predicted
-by itself; all predictions of a wire are written down before the first of its changes is run. `replay` is how far the
+by itself; all predictions are written down before the first of the changes is run. `replay` is how far the
 unchanged replay is off the recording, `of others` off the trials without the change, which are processes of their own.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 """
@@ -17,14 +17,14 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 from command_line import main
 from overhead import commit, machine
-from wired import DPTUNE, FAST, SLOW, ranks_a_node, recorded, settle, shaped, swept, verified
+from wired import DPTUNE, FAST, SLOW, Node, ranks_a_node, recorded, settle, shaped, swept, verified
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
@@ -81,35 +81,52 @@ def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
 
 
 def collect(work: Path) -> dict[str, Any]:
-    """Wire by wire: predict what was not predicted, then run what was not run."""
+    """Predict what was not predicted, on all wires, and then run what was not run."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
     results.update(machine=machine(), command="python tests/benchmarks/predictions.py")
     cases = results["cases"]
-    for name, wire in WIRES.items():
-        with shaped(wire) if wire else contextlib.nullcontext([]) as nodes:
-            settle(nodes)
-            place = work / name.replace(" ", "-").replace("/", "-")
-            own = {title: case for title, case in CASES.items() if case.everywhere or name == SOME_ON}
-            links = {
-                ranks: swept(nodes, place / f"{ranks}-ranks", ranks // 2)
-                for ranks in sorted({case.ranks for case in own.values()})
-            }
-            folders = {}
-            for number, (title, case) in enumerate(own.items()):
-                ranks_a_node(case.ranks // 2)
-                folders[title] = recorded(place / str(number), case.options, case.both, WINDOWS)
-                key = f"{name}: {title}"
-                if key not in cases:
-                    cases[key] = {"commit": commit(), "predicted": predicted(folders[title], links[case.ranks], case)}
-                    RESULTS.write_text(json.dumps(results) + "\n")
-            for title, case in own.items():
-                ranks_a_node(case.ranks // 2)
-                one = cases[f"{name}: {title}"]
-                if "found" not in one:
-                    one["found"] = verified(folders[title], "--set", case.b)
-                    RESULTS.write_text(json.dumps(results) + "\n")
-                    print(f"{name}: {title}: {_row(one)}", file=sys.stderr, flush=True)
+    for wire in WIRES:
+        todo = [title for title in _of(wire) if f"{wire}: {title}" not in cases]
+        with _nodes(wire, todo) as nodes:
+            for title in todo:
+                case, place = CASES[title], _place(work, wire)
+                links = swept(nodes, place / f"{case.ranks}-ranks", case.ranks // 2)
+                told = predicted(_recorded(place, title), links, case)
+                cases[f"{wire}: {title}"] = {"commit": commit(), "predicted": told}
+                RESULTS.write_text(json.dumps(results) + "\n")
+    for wire in WIRES:
+        todo = [title for title in _of(wire) if "found" not in cases[f"{wire}: {title}"]]
+        with _nodes(wire, todo):
+            for title in todo:
+                one = cases[f"{wire}: {title}"]
+                one["found"] = verified(_recorded(_place(work, wire), title), "--set", CASES[title].b)
+                RESULTS.write_text(json.dumps(results) + "\n")
+                print(f"{wire}: {title}: {_row(one)}", file=sys.stderr, flush=True)
     return results
+
+
+def _of(wire: str) -> list[str]:
+    return [title for title, case in CASES.items() if case.everywhere or wire == SOME_ON]
+
+
+def _place(work: Path, wire: str) -> Path:
+    return work / wire.replace(" ", "-").replace("/", "-")
+
+
+@contextlib.contextmanager
+def _nodes(wire: str, todo: list[str]) -> Iterator[Sequence[Node]]:
+    """What ranks run on, if anything is to run."""
+    between = WIRES[wire] if todo else None
+    with shaped(between) if between else contextlib.nullcontext([]) as nodes:
+        settle(nodes)
+        yield nodes
+
+
+def _recorded(place: Path, title: str) -> Path:
+    """A case's recording, made now or before."""
+    case = CASES[title]
+    ranks_a_node(case.ranks // 2)
+    return recorded(place / str(list(CASES).index(title)), case.options, case.both, WINDOWS)
 
 
 def _error(one: dict[str, Any]) -> float | None:

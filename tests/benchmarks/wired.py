@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 from tests.testbed.network import FAST, SLOW, Node, shaped  # noqa: E402 - Python looks in a script's own folder
 from tests.testbed.running import on_both  # noqa: E402
 
-__all__ = ["FAST", "SLOW", "ranks_a_node", "recorded", "settle", "shaped", "swept", "verified"]
+__all__ = ["FAST", "SLOW", "Node", "ranks_a_node", "recorded", "settle", "shaped", "swept", "verified"]
 
 DPTUNE = (sys.executable, "-m", "dptune")
 _TRIAL = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "samples_per_step")
