@@ -220,3 +220,17 @@ def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Rep
         assert end in {until for begin, until in events if begin == start}
     assert (lanes.next_named("linear", events[-1][0]) or ())[0] == events[0][0]
     assert lanes.next_named("no such name", 0) is None
+
+
+async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path) -> None:
+    """Two ranks whose replay is good enough to tell more than a bound."""
+    run, report = run_and_report([str(real_traces / "torchrec_resnet18_2xv100")], cached=False)
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down choose a setting, left and right change it.", "7")
+        names = [one.knob for one in dials(run, report.measured)]
+        assert names[:3] == ["host.times", "compute.times", "syncs.removed"]
+        assert "ddp.bucket_cap_mb" not in names
+        seen = flat(await see(pilot, "--set host.times=0.5", "left"))
+        then, low, high = map(float, re.findall(r"Then ([\d.]+) ms .* Interval ([\d.]+) to ([\d.]+) ms", seen)[0])
+        assert low <= then <= high
+        assert then <= float(re.findall(r"Now ([\d.]+) ms", seen)[0])

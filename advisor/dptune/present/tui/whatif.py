@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Static
+from textual.worker import get_current_worker
 
 from dptune.knobs import Value, written
 from dptune.measure.steps.feeding import drawn_from
@@ -36,24 +38,34 @@ class Dial(NamedTuple):
 
 def dials(run: Run, measured: Measured) -> list[Dial]:
     """What can be turned for a run: other values of what it has now, in order of size."""
-    world, loader = measured.known("world_size"), drawn_from(list(run.facts.values()))
-    own = loader.batch_size if loader else None
-    found = [
-        Dial(
-            "ddp.bucket_cap_mb", "bucket size, MiB", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, AS_IT_IS, 10.0, 25.0, 50.0, 100.0)
-        ),
-        Dial("ddp.comm_hook", "gradients travel as", (AS_IT_IS, "fp16", "bf16")),
-        Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True)),
-        Dial("link.gb_per_s", "link, GB/s", (0.01, 0.1, AS_IT_IS, 1.0, 10.0, 100.0)),
-        Dial("link.alpha_us", "latency, us", (1.0, 10.0, AS_IT_IS, 100.0, 1000.0)),
-    ]
-    if own:
-        found.insert(
-            1, Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *(own * times for times in (2, 4, 8))))
-        )
-    if world and world > 1:
-        found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8)))))
+    world = measured.known("world_size") or 1
+    found = list(_of_ddp(run) if measured.known("device_kind") == "cpu" else _OF_GPUS)
+    if world > 1:
+        found += [*_OF_LINKS, Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8))))]
     return found
+
+
+def _of_ddp(run: Run) -> Iterator[Dial]:
+    loader = drawn_from(list(run.facts.values()))
+    yield Dial(
+        "ddp.bucket_cap_mb", "bucket size, MiB", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, AS_IT_IS, 10.0, 25.0, 50.0, 100.0)
+    )
+    if loader and loader.batch_size:
+        sizes = (loader.batch_size * times for times in (2, 4, 8))
+        yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *sizes))
+    yield Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True))
+
+
+_OF_GPUS = (
+    Dial("host.times", "host takes, times", (0.0, 0.5, AS_IT_IS, 2.0)),
+    Dial("compute.times", "kernels take, times", (0.25, 0.5, AS_IT_IS, 2.0)),
+    Dial("syncs.removed", "no waiting for GPUs", (AS_IT_IS, True)),
+)
+_OF_LINKS = (
+    Dial("ddp.comm_hook", "gradients travel as", (AS_IT_IS, "fp16", "bf16")),
+    Dial("link.gb_per_s", "link, GB/s", (0.01, 0.1, AS_IT_IS, 1.0, 10.0, 100.0)),
+    Dial("link.alpha_us", "latency, us", (1.0, 10.0, AS_IT_IS, 100.0, 1000.0)),
+)
 
 
 class WhatIfPane(Container, can_focus=True):
@@ -68,8 +80,8 @@ class WhatIfPane(Container, can_focus=True):
     BINDINGS: ClassVar = [
         Binding("up", "choose(-1)", "Setting", id="dial.up", tooltip="The setting above", show=False),
         Binding("down", "choose(1)", "Setting", id="dial.down", tooltip="The setting below", show=False),
-        Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The value before", key_display="left"),
-        Binding("right", "turn(1)", "More", id="dial.more", tooltip="The next value", key_display="right"),
+        Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The value before"),
+        Binding("right", "turn(1)", "More", id="dial.more", tooltip="The next value"),
         Binding("0", "reset", "As it is", id="dial.reset", tooltip="All settings as they are"),
     ]
 
@@ -81,6 +93,7 @@ class WhatIfPane(Container, can_focus=True):
         self._chosen = 0
         self._ground: Ground | None = None
         self._lack, self._making = "", False
+        self._last: tuple[dict[str, Value], Prediction] | None = None
 
     def compose(self) -> ComposeResult:
         """Settings, then words."""
@@ -101,7 +114,22 @@ class WhatIfPane(Container, can_focus=True):
             self._ground = Ground.of(self._run, self._measured)
         except Missing as lack:
             self._lack = lack.reason
-        self.app.call_from_thread(self._draw)
+        self.app.call_from_thread(self._ask)
+
+    def _ask(self) -> None:
+        """Have what is set predicted, beside the interface: a replay of many ranks takes a while."""
+        self._draw()
+        if self._ground is not None and self.changes:
+            self.run_worker(partial(self._predict, self._ground, self.changes), thread=True, exclusive=True)
+
+    def _predict(self, ground: Ground, changes: dict[str, Value]) -> None:
+        told = ground.predict(changes)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._keep, changes, told)
+
+    def _keep(self, changes: dict[str, Value], told: Prediction) -> None:
+        self._last = (changes, told)
+        self._draw()
 
     @property
     def changes(self) -> dict[str, Value]:
@@ -118,7 +146,7 @@ class WhatIfPane(Container, can_focus=True):
         """Give the setting its next value."""
         most = len(self._dials[self._chosen].values) - 1
         self._at[self._chosen] = min(max(self._at[self._chosen] + by, 0), most)
-        self._draw()
+        self._ask()
 
     def action_reset(self) -> None:
         """All as it is."""
@@ -151,7 +179,11 @@ class WhatIfPane(Container, can_focus=True):
         if not self.changes:
             yield from wrapped("Up and down choose a setting, left and right change it.", width)
             return
-        yield from self._told(self._ground.predict(self.changes), measured_ns, width)
+        changes, told = self._last or ({}, None)
+        if told is None or changes != self.changes:
+            yield from labelled("Then", "replaying ...", width)
+            return
+        yield from self._told(told, measured_ns, width)
 
     def _told(self, told: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
         step_ns = told.known("step_ns")
