@@ -14,7 +14,7 @@ from dptune.knobs import Value
 from dptune.measure import measure
 from dptune.measure.across import across
 from dptune.measure.views import view
-from dptune.measured import Missing
+from dptune.measured import Missing, StepTime
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.building import built
@@ -35,6 +35,7 @@ from ..measure.handmade import (  # noqa: TID252 - tests are no installed packag
     kernel,
     launch,
     load_events,
+    on_device,
     step,
 )
 
@@ -96,6 +97,24 @@ def test_the_host_is_as_quick_as_the_step_without_the_profiler_says(
     assert us(changed(found, {"compute.times": 2.0})) == pytest.approx(160)  # the device has enough to do either way
 
 
+@pytest.mark.parametrize(("step_us", "replayed_us", "told"), [(90, 90, True), (70, 80, False)])
+def test_the_ground_is_the_step_without_the_profiler(
+    tmp_path: Path, step_us: float, replayed_us: float, told: bool
+) -> None:
+    """Of 100 us in the trace the devices take 80: a step of 90 is a quicker host, one of 70 cannot be told of."""
+    run = load_events(tmp_path, three_steps())
+    figures = measure(run)
+    took = StepTime.only(
+        "no", basis="unprofiled", median_ns=step_us * US, unprofiled_median_ns=step_us * US, lean_median_ns=100 * US
+    )
+    ground = Ground.of(run, figures.model_copy(update={"step": took}))
+    assert ground.replayed_ns == pytest.approx(replayed_us * US, rel=2e-3)
+    assert ground.error_share == pytest.approx(replayed_us / step_us - 1, abs=2e-3)
+    half = ground.predict({"host.times": 0.0})
+    assert half.low_ns == pytest.approx(80 * US - ground.slack_ns + step_us * US - replayed_us * US, rel=5e-3)
+    assert (half.known("step_ns") is not None) == told
+
+
 def test_without_the_calls_that_wait(tmp_path: Path) -> None:
     """From 4 to 92 of each step the host waits for b; else the next launch is 9 us after the last one's: at 13."""
     waits = [call("cudaStreamSynchronize", at + 4, at + 92) for at in (0, 100, 200)]
@@ -113,6 +132,29 @@ def test_without_waiting_for_batches(tmp_path: Path) -> None:
     assert off(made) == 0
     assert us(changed(made, {"loader.num_workers": 4})) == pytest.approx(92)
     assert bounded({"loader.num_workers": 4, "host.times": 0.5}) == ["loader.num_workers"]
+
+
+def test_copies_that_hold_up_nothing(tmp_path: Path) -> None:
+    """The host waits for a copy of 30 us after b, and launches 9 us before the next begins: 10 to 130, then 139."""
+    events = []
+    for number in range(3):
+        at, first = 130 * number, 3 * number
+        events += [
+            step(number, at, at + 130),
+            *(launch(first + place, at + 1 + 2 * place, at + 2 + 2 * place) for place in range(2)),
+            kernel("a", at + 10, at + 60, first),
+            kernel("b", at + 60, at + 90, first + 1),
+            call("cudaMemcpyAsync", at + 6, at + 7, first + 2),
+            on_device("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", at + 90, at + 120, first + 2),
+            call("cudaStreamSynchronize", at + 8, at + 122),
+        ]
+    made = program(load_events(tmp_path, events))
+    assert off(made) == 0
+    assert us(made) == pytest.approx(130)
+    free: dict[str, Value] = {"copies.non_blocking": True}
+    assert us(changed(made, free)) == pytest.approx(80)  # a and b, one after the other
+    assert us(changed(made, {"loader.pin_memory": True})) == pytest.approx(80)
+    assert bounded(free) == ["copies.non_blocking"]
 
 
 def two_ranks(late: int) -> list[list[dict[str, object]]]:

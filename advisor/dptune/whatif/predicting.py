@@ -100,7 +100,8 @@ class Ground:
     def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
         program = built(run, measured)
         step, traced = measured.step.median_ns, program.recorded_step_ns()
-        wanted = traced * step / measured.traced_step_ns  # of the mean step, which is what a program tells
+        stretch = 1.0 if measured.step.basis == "traced" else measured.step.lean_median_ns / step
+        wanted = traced / stretch  # of the mean step, which is what a program tells
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
         halves = [program.step_ns(slice(half, None, 2)) for half in (0, 1)]

@@ -21,6 +21,7 @@ _ALL = (
     Knob("host.times", float, "", 1.0, "same", "what the host does takes so many times as long", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "what is computed takes so many times as long", "", least=0.0),
     Knob("fsdp.prefetch", bool, "", False, "same", "parameters are gathered before they are waited for", ""),
+    Knob("copies.non_blocking", bool, "", False, "same", "copies of GPUs hold up neither script nor kernels", ""),
     Knob("syncs.removed", bool, "", False, "same", "no call of the host waits for its device", ""),
     Knob("straggler.removed", bool, "", False, "same", "the rank that computes longest takes what others take", ""),
 )

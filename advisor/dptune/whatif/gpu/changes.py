@@ -16,7 +16,6 @@ Changing = Callable[[Program, Value], Program]
 _OF_THE_LOADER = (
     "loader.num_workers",
     "loader.prefetch_factor",
-    "loader.pin_memory",
 )
 _KERNELS = (Kind.COMPUTE, Kind.PRODUCT)
 _HALVED = ("float", "float32", "fp32")
@@ -172,6 +171,18 @@ def _no_loader(program: Program) -> Program:
     return _times(program, (Kind.INPUT,), 0.0)
 
 
+def _copies_beside(program: Program) -> Program:
+    """Copies take no time, and no call waits for one."""
+    copied = {place for place, own in enumerate(program.edges) if any(edge.kind == Kind.COPY for edge in own)}
+    free = _edges(program, lambda edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
+    return _times(free, (Kind.COPY,), 0.0)
+
+
+def _pinned(program: Program) -> Program:
+    """Batches are there, in memory that copies do not hold the script for."""
+    return _copies_beside(_no_loader(program))
+
+
 def _no_products(program: Program) -> Program:
     """Kernels that may multiply matrices or convolve in fp32 take no time."""
     return _times(program, (Kind.PRODUCT,), 0.0)
@@ -190,6 +201,8 @@ def _gathered_ahead(program: Program) -> Program:
 
 BOUNDS: dict[str, Callable[[Program], Program]] = {
     **dict.fromkeys(_OF_THE_LOADER, _no_loader),
+    "loader.pin_memory": _pinned,
+    "copies.non_blocking": _copies_beside,
     "precision.float32_matmul": _no_products,
     "precision.autocast": _half_precision,
     "cudnn.allow_tf32": _no_products,
