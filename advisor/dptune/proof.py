@@ -60,6 +60,7 @@ class Trial(Figures):
     began: str = Field(description="ISO 8601")
     seconds: float = Field(description="how long it took in all")
     steps: int = Field(0, description="steps that were timed, on the rank that has most")
+    ended_early: bool = Field(False, description="the script ended before so many steps were timed as were asked for")
     step_ns: Figure[int] = Field(ABSENT, gt=0, description="median over ranks of each rank's mean unprofiled step")
     fast_step_ns: Figure[int] = Field(
         ABSENT, gt=0, description="median over ranks of the step than which a tenth of each rank's are faster"
@@ -136,6 +137,9 @@ class Proof(Figures):
     b: Side
     advice: str = Field("", description="the rule whose advice this is; empty for other settings")
     command: str = Field("", description="what was run, where that was not what the run recorded")
+    written_since: list[str] = Field(
+        default_factory=list, description="code that was written after the run was recorded: A is as it is now"
+    )
     objective: Literal["time per sample", "time per step"] = Field(description="what the verdict compares")
     trials: list[Trial]
     looks: list[Look]
@@ -154,6 +158,15 @@ class Proof(Figures):
     ratio: Figure[float] = Field(ABSENT, description="B / A of mean steps, the median over all pairs of trials")
     fast_ratio: Figure[float] = Field(ABSENT, description="B / A of fast steps")
     learning: Learning = Field(description="whether the change alters what is learned, as far as the first losses tell")
+
+    @property
+    def rewritten(self) -> list[str]:
+        """That code was written after the run was recorded, in words; empty where none was."""
+        if not self.written_since:
+            return []
+        first, *more = self.written_since
+        named = f"{first} and {len(more)} more" if more else first
+        return [f"{named} {'were' if more else 'was'} written after the run was recorded: A is the script as it is now"]
 
     @property
     def pairs(self) -> int:

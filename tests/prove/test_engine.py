@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,8 +128,17 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     (project / "train.py").write_text(TRAIN + "# mended\n")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--time-limit", "0.1", cwd=project)
     assert "dptune: begun anew: trials made before (12) were of other code" in done.stderr
+    assert "dptune: written after the run was recorded: train.py; both sides run the code as it is now" in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
+    again = run("report", "base", "--no-tui", cwd=project)
+    assert "env.PAUSE=0.03: worse: time per step" in " ".join(
+        again.stdout.split()
+    )  # few trials of other code hide it not
+    (project / "train.py").write_text(TRAIN)
+    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    assert "dptune: trials taken over: 12" in done.stderr
+    assert "dptune: trial 13" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,7 @@ def test_what_a_trial_comes_to_is_a_result(project: Path, ending: str, status: s
     assert [trial["status"] for trial in failed] == [status] * 2
     assert all(note in trial["note"] for trial in failed)
     assert (proof["ended"], proof["outcome"]) == ("cannot run", "inconclusive")
-    assert f"With env.ENDING={ending} it cannot run: {status}" in " ".join(done.stdout.split())
+    assert f"Side B (env.ENDING={ending}) cannot run: {status}" in " ".join(done.stdout.split())
     assert left_in(project) == []
 
 
@@ -183,7 +193,7 @@ def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_pat
     assert done.returncode == 0, done.stderr
     done = run("verify", "base", "--set", "env.POWER=1", *AMOUNT, "--stall-timeout", "6", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "With env.POWER=1 it cannot run: hung: no optimizer step for 6 s" in " ".join(done.stdout.split())
+    assert "Side B (env.POWER=1) cannot run: hung: no optimizer step for 6 s" in " ".join(done.stdout.split())
     assert left_in(tmp_path) == []
 
 
@@ -287,6 +297,75 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
 
 
+def test_code_that_changes_while_trials_run_ends_them(project: Path) -> None:
+    """What was timed before is kept, and of the trial in which it changed nothing."""
+    words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.02", *AMOUNT]
+    process = subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("dptune: trial 2"):
+            (project / "train.py").write_text(TRAIN.replace("0.1", "0.2"))
+            break
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "train.py changed while trials ran: those made before are kept, and are of the code as it was" in said
+    (proof,) = (project / "base" / "verified").glob("*/proof.json")
+    assert [one["number"] for one in json.loads(proof.read_text())["trials"]] == [1]
+
+
+def test_sides_of_which_one_ends_early_are_not_compared(project: Path) -> None:
+    """Its few steps are not those that the other times: the first are slower, say."""
+    short = TRAIN.replace("range(60)", "range(int(os.environ.get('LENGTH', '60')))")
+    (project / "train.py").write_text(short)
+    done = run("verify", "base", "--set", "env.LENGTH=9", *AMOUNT, cwd=project)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Verdict Inconclusive: the sides cannot be compared. Why The script of B ends after 7 timed steps, " in said
+    assert "fewer than asked for, and that of the other goes on: ask for fewer (--steps 7)" in said
+    assert "(B): the script ended after 7 of 12 steps to be timed" in said
+    (proof,) = (project / "base" / "verified").glob("*/proof.json")
+    assert len(json.loads(proof.read_text())["trials"]) == 2
+
+
+def test_a_script_that_does_not_end_costs_a_trial_little(project: Path) -> None:
+    """It swallows its own end, and every signal but the last; interrupted, it is not waited for either."""
+    deaf = (
+        "import signal, time\nfor one in (signal.SIGINT, signal.SIGTERM): signal.signal(one, signal.SIG_IGN)\n"
+        "try:\n    exec(open('loop.py').read())\nexcept BaseException:\n    time.sleep(300)\n"
+    )
+    (project / "loop.py").write_text(TRAIN)
+    (project / "train.py").write_text(deaf)
+    began = time.monotonic()
+    done = run("verify", "base", "--set", "env.PAUSE=0.02", *AMOUNT, "--time-limit", "1", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 90
+    (proof,) = (project / "base" / "verified").glob("*/proof.json")
+    assert [one["status"] for one in json.loads(proof.read_text())["trials"]] == ["ran"]
+    words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--warmup", "50"]
+    process = subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    next(line for line in process.stderr if line.startswith("dptune: trial 1"))
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "dptune: the same command goes on with these trials" in said
+    assert left_in(project) == []
+
+
+def test_a_script_above_the_working_directory_runs(project: Path) -> None:
+    """Trials work in a copy, from which the same relative path leads elsewhere."""
+    here = project / "experiment"
+    here.mkdir()
+    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q", "--run-dir", "own")
+    assert run("profile", *windows, "../train.py", cwd=here).returncode == 0
+    words = ("verify", "own", "--set", "env.PAUSE=0.02", *AMOUNT, "--time-limit", "1")
+    done = run(*words, cwd=here)
+    assert done.returncode == 0, done.stderr
+    (project / "train.py").write_text(TRAIN + "# mended\n")  # it is part of the code, though it lies elsewhere
+    assert "begun anew" in run(*words, cwd=here).stderr
+
+
 def test_a_proof_of_another_command_says_so(project: Path) -> None:
     (project / "other.py").write_text(TRAIN)
     short = (*AMOUNT, "--time-limit", "1")
@@ -297,6 +376,10 @@ def test_a_proof_of_another_command_says_so(project: Path) -> None:
     assert "env.PAUSE=0.03: inconclusive, of `python other.py`: the time was up: 0 trials a side are too few" in report
     run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
     assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
+    damaged = next((project / "base" / "verified").glob("*/proof.json"))
+    damaged.write_text("{}")
+    report = "".join(run("report", "base", "--no-tui", cwd=project).stdout.split())
+    assert f"{damaged.relative_to(project)}holdsnoproofthatcanberead" in report
 
 
 def test_a_script_that_is_gone_is_told_before_the_first_trial(project: Path) -> None:

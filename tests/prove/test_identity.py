@@ -1,10 +1,12 @@
 """When a side is another one: its code, not what it writes."""
 
+import os
+
 import pytest
 
 from dptune.capture.interpreter import Interpreter
 from dptune.capture.launch import Script, alone
-from dptune.prove.identity import digest
+from dptune.prove.identity import changed, digest, files, written_since
 
 
 @pytest.fixture
@@ -17,9 +19,12 @@ def project(tmp_path):
 
 
 def of(folder, torch="2.13.0"):
-    return digest(
-        folder, alone(Script("train.py", ("--config=ds.json",)), Interpreter("python", (3, 11), torch)), folder / "run"
-    )
+    launch = started(torch=torch)
+    return digest(folder, launch, files(folder, launch, folder / "run"))
+
+
+def started(script="train.py", torch="2.13.0"):
+    return alone(Script(script, ("--config=ds.json",)), Interpreter("python", (3, 11), torch))
 
 
 @pytest.mark.parametrize("name", ["train.py", "lib/net.py", "ds.json", "lib/new.py", "new.yaml"])
@@ -67,3 +72,35 @@ def test_the_place_does_not(project, tmp_path_factory):
     other = tmp_path_factory.mktemp("other") / "copy"
     shutil.copytree(project, other)
     assert of(other) == of(project)
+
+
+def test_code_behind_a_link_or_beside_a_script_that_lies_elsewhere_belongs_to_it(project, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    for name in ("train.py", "net.py"):
+        (other / name).write_text("1")
+    (project / "linked").symlink_to(other)
+    (other / "round").symlink_to(project)
+    before = of(project)
+    (other / "net.py").write_text("2")
+    assert of(project) != before
+    (project / "linked").unlink()
+    launch = started(str(other / "train.py"))
+    before = files(project, launch, project / "run")
+    (other / "net.py").write_text("3")
+    assert files(project, launch, project / "run") != before
+    assert changed(project, before) == [str(other / "net.py")]
+
+
+def test_what_changed_since(project):
+    code = files(project, started(), project / "run")
+    assert changed(project, code) == []
+    newest = max(path.stat().st_mtime for path in code)
+    assert written_since(project, code, newest) == []
+    os.utime(project / "lib" / "net.py", (newest + 5, newest + 5))
+    assert written_since(project, code, newest) == ["lib/net.py"]
+    assert changed(project, code) == []  # of the same content
+    (project / "ds.json").write_text("{}")
+    (project / "train.py").unlink()
+    (project / "new.py").touch()  # what a run may have written
+    assert changed(project, code) == ["ds.json", "train.py"]
+    assert changed(project, code, programs_alone=True) == ["train.py"]

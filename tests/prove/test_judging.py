@@ -210,3 +210,59 @@ def test_what_a_change_may_do_to_the_losses():
     assert numerics_of(["ddp.bucket_cap_mb"]) == "same"
     assert numerics_of(["ddp.bucket_cap_mb", "ddp.comm_hook"]) == "changes"
     assert numerics_of(["ddp.comm_hook", "loader.num_workers"]) == "other draws"
+
+
+def numbered(trials):
+    return [one.model_copy(update={"number": number}) for number, one in enumerate(trials, 1)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"outcome": "worse"},
+        {"ratio": 1e308},
+        {"fast_ratio": -2.0},
+        {"decided_by": ""},
+        {"looks": []},
+        {"trials": "repeated"},
+    ],
+)
+def test_figures_that_are_not_those_of_the_trials_are_damage(tmp_path: Path, damage):
+    a, b = ([trial(side, ms + at / 10) for at in range(6)] for side, ms in (("A", 10), ("B", 5)))
+    folders.write(tmp_path, judging.proof(task(), numbered(both(a, b)), "decided"))
+    whole = json.loads((tmp_path / folders.PROOF).read_text())
+    assert folders.read(tmp_path / folders.PROOF).outcome == "better"
+    if damage == {"trials": "repeated"}:
+        damage = {"trials": whole["trials"] * 4}
+    (tmp_path / folders.PROOF).write_text(json.dumps({**whole, **damage}))
+    with pytest.raises(RunError, match="its figures are not those of its trials"):
+        folders.read(tmp_path / folders.PROOF)
+
+
+def test_a_side_of_which_most_end_early_is_not_compared_with_one_that_goes_on():
+    a = [trial("A", 10, steps=30) for _ in range(6)]
+    b = [trial("B", 30, steps=3, ended_early=True) for _ in range(6)]
+    why = "the script of B ends after 3 timed steps, fewer than asked for, and that of the other goes on"
+    assert judging.incomparable(both(a, b)).startswith(why)
+    assert judging.incomparable(both(b, b)) == judging.incomparable(a) == ""
+    one_of_b = [*b[:1], *(trial("B", 30, steps=30) for _ in range(5))]
+    assert judging.incomparable(both(a, one_of_b)) == ""
+    proof = judging.proof(task(), both(a, b), "not comparable")
+    assert proof.known("ratio") is None
+    assert proof.reason.startswith(why)
+
+
+def test_what_was_set_aside_is_taken_back_where_it_fits(tmp_path: Path):
+    folder = tmp_path / "verified" / "change"
+    folder.mkdir(parents=True)
+    proofs = [judging.proof(task(), numbered([trial("A", ms)]), "interrupted") for ms in (10, 20, 30)]
+    for one in proofs:
+        folders.write(folder, one)
+        folders.set_aside(folder)
+    (folder.parent / folders.EARLIER / "change-of-others-1").mkdir()
+    assert [path.name for path in folders.aside(folder)] == ["change-1", "change-2", "change-3"]
+    assert folders.take_back(folder, lambda proof: proof.trials[0].step_ns < 25e6) == proofs[1]
+    assert folders.read(folder / folders.PROOF) == proofs[1]
+    assert [path.name for path in folders.aside(folder)] == ["change-1", "change-3"]
+    assert folders.take_back(folder, lambda proof: True) is None  # something lies there
+    assert folders.take_back(tmp_path / "verified" / "new", lambda proof: True) is None

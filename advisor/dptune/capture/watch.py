@@ -21,10 +21,15 @@ _ENDS_WITHIN_S = 10.0  # or one that makes no step and does not end
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that the first optimizer step may take to come, and any later one."""
+    """Seconds that the first optimizer step may take to come, and any later one.
+
+    `end_s`: how long it may live on once its recording is complete, or was interrupted, before it is ended; None: as
+    long as it wants, for its own end is worth something.
+    """
 
     first_step_s: float = 600.0
     stall_s: float = 1800.0
+    end_s: float | None = None
 
 
 @dataclass
@@ -63,6 +68,7 @@ class Watch:
         self._life = _Life(time.monotonic())
         self._interrupt: _Interrupt | None = None
         self._told_of_the_end = False
+        self._told_to_end: float | None = None
         self.ranks: set[int] = set()
 
     def until_over(self, signals: Signals) -> Watched:
@@ -78,7 +84,7 @@ class Watch:
             self._seen.status = self._process.poll()
             if self._seen.status is not None or self._seen.stopped is not None or self._seen.again:
                 return self._seen
-            if self._too_long():
+            if self._too_long() or self._lives_on():
                 return self._seen
             self._pass_on(said)
 
@@ -110,6 +116,13 @@ class Watch:
             return False
         self._seen.waited_s = limit
         return True
+
+    def _lives_on(self) -> bool:
+        """Whether it does not end although it was told to, and nothing that it may still do is worth waiting for."""
+        if self._ending and self._told_to_end is None:
+            self._told_to_end = time.monotonic()
+        since = self._told_to_end if self._interrupt is None else self._interrupt.at
+        return self._limits.end_s is not None and since is not None and time.monotonic() - since > self._limits.end_s
 
     def _answer(self, heard: Heard) -> None:
         if heard.number != signal.SIGINT:
@@ -163,11 +176,11 @@ class _Interrupt:
 
     def __init__(self, from_terminal: bool, made: int) -> None:
         self._passed_on = from_terminal
-        self._made, self._at = made, time.monotonic()
+        self._made, self.at = made, time.monotonic()
 
     def missed_by(self, made: int) -> bool:
         """True once: the script trains on, or has neither stepped nor ended for longer than ending takes."""
-        waited = time.monotonic() - self._at
+        waited = time.monotonic() - self.at
         trains_on = waited > _REACTS_WITHIN_S and made > self._made + 1
         if self._passed_on or not (trains_on or waited > _ENDS_WITHIN_S):
             return False

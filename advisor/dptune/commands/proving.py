@@ -83,6 +83,7 @@ def show(proof: Proof, form: str) -> int:
     else:
         sys.stdout.write(paint(page(proof, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
     if proof.ended == "interrupted":
+        print("dptune: the same command goes on with these trials", file=sys.stderr)
         raise KeyboardInterrupt
     if proof.ended == "out of time":
         words = "the time was up: the same command with a longer --time-limit goes on with these trials"

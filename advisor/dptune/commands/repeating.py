@@ -28,6 +28,7 @@ from dptune.present.visible import visible
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch, Script
     from dptune.proof import Proof, Side
+    from dptune.prove.identity import Files
     from dptune.prove.task import Task
 
 _CHECKOUT = "dptune-commit-"
@@ -199,13 +200,14 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
 
     scripts = args.script if len(args.script) == 2 else args.script * 2
     settings = parsed(args.settings)
-    sides: list[tuple[Side, Launch]] = [_side(args, own, script) for own, script in zip((a, b), scripts, strict=True)]
+    sides = [_side(args, own, script) for own, script in zip((a, b), scripts, strict=True)]
     if a.top != b.top:
         _warn_of_shared((a, b), [_script(script) for script in scripts], sides[0][1])
     return Task(
         a=sides[0][0],
         b=sides[1][0],
         launches={"A": sides[0][1], "B": sides[1][1]},
+        code={"A": sides[0][2], "B": sides[1][2]},
         settings={"A": settings, "B": settings},
         sources={"A": a.folder, "B": b.folder},
         numerics="changes",
@@ -215,7 +217,7 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
     )
 
 
-def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, Launch]:
+def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, Launch, Files]:
     from dptune.capture import interpreter, launch
     from dptune.proof import Side
     from dptune.prove import identity
@@ -231,15 +233,15 @@ def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, La
             raise CaptureError(f"{own.name}: {error.message}", "--script is run in the folder of each side") from None
         asked = torchrun_of(args)
         started = launch.under_torchrun(what, chosen, asked) if asked.asked else launch.alone(what, chosen)
-    shown = redacted_command(started.shown)
+    shown, files = redacted_command(started.shown), identity.files(own.folder, started, RUNS)
     side = Side(
         name=own.name,
         settings=redacted_settings(parsed(args.settings)),
         command=shown,
         directory=own.identity,
-        code=identity.digest(own.folder, started, RUNS),
+        code=identity.digest(own.folder, started, files),
     )
-    return side, started
+    return side, started, files
 
 
 def _script(text: str) -> Script:

@@ -34,6 +34,8 @@ from dptune.commands.setting import parsed
 from dptune.errors import UsageError
 from dptune.present.visible import visible
 
+_MOST_NAMED = 3
+
 if TYPE_CHECKING:
     from dptune.advice import Change
     from dptune.knobs import Value
@@ -75,10 +77,21 @@ def run(args: argparse.Namespace) -> int:
     task = _task(args, folder, settings, advice)
     if not args.quiet:
         print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
+        if task.written_since:
+            print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     return show(proof, args.format)
+
+
+def _rewritten(task: Task) -> str:
+    named = ", ".join(task.written_since[:_MOST_NAMED])
+    more = len(task.written_since) - _MOST_NAMED
+    return (
+        f"written after the run was recorded: {named}{f' and {more} more' if more > 0 else ''}; both sides run the "
+        f"code as it is now, which its report does not speak of: record again with `dptune profile`"
+    )
 
 
 def _folder(words: list[str]) -> Path:
@@ -129,6 +142,7 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
     from dptune.prove import again, identity
     from dptune.prove.task import Task, numerics_of
     from dptune.prove.trial import Bounds
+    from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
     record = _record(folder)
@@ -142,7 +156,8 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
         raise UsageError(
             f"the run was recorded with {_named(settings)} already", "name another value, or a run without it"
         )
-    here, code = str(source), identity.digest(source, launch, folder)
+    files = identity.files(source, launch, folder)
+    here, code = str(source), identity.digest(source, launch, files)
     return Task(
         a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=here, code=code),
         b=Side(name=_named(settings), settings=redacted_settings(changed), command=shown, directory=here, code=code),
@@ -152,6 +167,8 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
         numerics=numerics_of(settings),
         advice=advice,
         command=" ".join(shown) if args.command and shown != list(record.command) else "",
+        code={"A": files, "B": files},
+        written_since=identity.written_since(source, files, (folder / RUN_JSON).stat().st_mtime),
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
     )

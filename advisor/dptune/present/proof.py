@@ -38,6 +38,8 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     yield from labelled("Why", f"{_sentence(proof.reason)} {_sentence(proof.learning.reason)}", width)
     for side, own in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
+    for words in proof.rewritten:
+        yield from labelled("Script", _sentence(words), width, role="warning")
     for name, why in _vain(proof).items():
         yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
@@ -71,6 +73,8 @@ def _verdict(proof: Proof) -> str:
         return "It cannot be tried: a side does not run."
     if proof.ended == "without effect":
         return f"It cannot be told: {proof.b.name} did not take effect."
+    if proof.ended == "not comparable":
+        return "Inconclusive: the sides cannot be compared."
     if ratio is None:
         return f"Inconclusive: {proof.missing['ratio']}."
     words = {"better": "Better", "worse": "Worse", "inconclusive": "Inconclusive"}[proof.outcome]

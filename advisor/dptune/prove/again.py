@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dptune.capture import interpreter, launch
 from dptune.capture.launch import Launch, Script
 from dptune.capture.torchrun import Torchrun
-from dptune.errors import RunError
+from dptune.errors import CaptureError, RunError
 from dptune.knobs import Value
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import HIDDEN
@@ -25,12 +27,22 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
     if record.launched_by == "command":
         script = Script(told[0], tuple(told[1:]))
         return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
-    script = Script.of(told)
-    script.check()
+    script = _from_a_copy(Script.of(told))
+    try:
+        script.check()
+    except CaptureError as error:
+        raise RunError(error.message, _GIVE_IT) from None
     python = interpreter.choose(record.python if Path(record.python).is_file() else None)
     if record.launched_by == "torchrun":
         return launch.under_torchrun(script, python, Torchrun(nproc_per_node=record.nproc_per_node))
     return launch.alone(script, python)
+
+
+def _from_a_copy(script: Script) -> Script:
+    """The script by its absolute path where a relative one leads out of the working directory, which is copied."""
+    here = Path.cwd()
+    path = Path(os.path.normpath(here / script.target))
+    return script if script.module or path.is_relative_to(here) else replace(script, target=str(path))
 
 
 def settings_of(record: RunRecord) -> dict[str, Value]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from dptune.errors import RunError
 from dptune.proof import Ended, Proof, SideName, Trial
 from dptune.prove import folder as folders
-from dptune.prove import judging, order, scratch, sequential, trial
+from dptune.prove import identity, judging, order, scratch, sequential, trial
 from dptune.prove.task import Task
 
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
@@ -41,6 +41,7 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
             if done.status == "interrupted":
                 ended = "interrupted"
                 break
+            _unchanged(task, side)
             trials.append(done)
             folders.write(folder, judging.proof(task, trials, "interrupted"))
         proof = judging.proof(task, trials, ended)
@@ -51,23 +52,47 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
 
 def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
     """The trials that were made before of the very same sides, and a word on them; others are set aside."""
-    path = folder / folders.PROOF
-    if not path.exists():
-        return [], ""
-    try:
-        before = folders.read(path)
-    except RunError:
-        return [], f"what lay there cannot be read, and is kept in {folders.set_aside(folder)}"
+    what = ""
+    if (folder / folders.PROOF).exists():
+        try:
+            before = folders.read(folder / folders.PROOF)
+        except RunError:
+            what = f"what lay there cannot be read, and is kept in {folders.set_aside(folder)}"
+        else:
+            if _goes_on(task, before):
+                return before.trials, _taken_over(before)
+            other = "could not be run" if _is_of(task, before) else "were of other code, other steps or another machine"
+            aside = folders.set_aside(folder)
+            what = f"begun anew: trials made before ({len(before.trials)}) {other}; they are kept in {aside}"
+    again = folders.take_back(folder, lambda before: _goes_on(task, before))
+    return (again.trials, _taken_over(again)) if again is not None else ([], what)
+
+
+def _unchanged(task: Task, side: SideName) -> None:
+    """Raises RunError where the code is not any more what it was: what was just timed is of neither."""
+    source = task.sources[side]
+    folder = source or Path.cwd()
+    other = identity.changed(folder, task.code.get(side, {}), programs_alone=source is None)
+    if other:
+        named = f"{other[0]} and {len(other) - 1} more" if len(other) > 1 else other[0]
+        what = f"{named} changed while trials ran: those made before are kept, and are of the code as it was"
+        raise RunError(what, "the same command begins anew, with the code as it is now")
+
+
+def _is_of(task: Task, proof: Proof) -> bool:
+    """Whether its trials are of the very same sides."""
     bounds = task.bounds
-    made = (before.a, before.b, before.machine, before.warmup, before.steps, before.least_s)
-    same = made == (task.a, task.b, judging.machine(), bounds.warmup, bounds.steps, bounds.least_s)
-    if not same or before.ended not in _ENDED_WELL:
-        other = "could not be run" if same else "were of other code, other steps or another machine"
-        aside = folders.set_aside(folder)
-        return [], f"begun anew: trials made before ({len(before.trials)}) {other}; they are kept in {aside}"
-    if not before.trials:
-        return [], ""
-    return before.trials, f"trials taken over: {len(before.trials)}, the last of {before.trials[-1].began}"
+    made = (proof.a, proof.b, proof.machine, proof.warmup, proof.steps, proof.least_s)
+    return made == (task.a, task.b, judging.machine(), bounds.warmup, bounds.steps, bounds.least_s)
+
+
+def _goes_on(task: Task, proof: Proof) -> bool:
+    return _is_of(task, proof) and proof.ended in _ENDED_WELL
+
+
+def _taken_over(proof: Proof) -> str:
+    """A word on trials made before; empty where there are none."""
+    return f"trials taken over: {len(proof.trials)}, the last of {proof.trials[-1].began}" if proof.trials else ""
 
 
 def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -> Trial:
@@ -102,7 +127,7 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
             return "cannot run"
     if task.changed and any(task.changed <= one.in_vain for one in trials if one.side == "B" and one.status == "ran"):
         return "without effect"
-    if all(ran.values()) and judging.objective(trials) is None:
+    if all(ran.values()) and judging.incomparable(trials):
         return "not comparable"
     if any(sequential.decides(seen) for seen in judging.looks(trials)):
         return "decided"

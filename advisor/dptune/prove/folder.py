@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dptune.capture import processes
 from dptune.errors import RunError
 from dptune.proof import Proof
+from dptune.prove import judging
 from dptune.runfile import form, locking
 
 PROOF = "proof.json"
@@ -26,6 +27,8 @@ def read(path: Path) -> Proof:
         proof = Proof.model_validate_json(form.regular(path, _LARGEST_BYTES))
         if any(one.status == "ran" and one.known("step_ns") is None for one in proof.trials):
             raise ValueError("a trial that ran has no time")
+        if not judging.consistent(proof):
+            raise ValueError("its figures are not those of its trials")
         return proof
     except (OSError, ValueError) as error:
         raise RunError(f"{path} holds no proof that can be read: {str(error).splitlines()[0]}") from None
@@ -49,6 +52,24 @@ def set_aside(folder: Path) -> Path:
     except OSError as error:
         raise RunError(f"cannot move {folder} into {earlier}: {error.strerror}", _MOVE) from None
     return target
+
+
+def take_back(folder: Path, fits: Callable[[Proof], bool]) -> Proof | None:
+    """Move what was set aside of a folder back, where that is empty and a proof fits; the latest that does."""
+    for place in reversed(aside(folder)):
+        with contextlib.suppress(OSError, RunError):
+            if fits(proof := read(place / PROOF)):
+                folder.rmdir()
+                place.rename(folder)
+                return proof
+    return None
+
+
+def aside(folder: Path) -> list[Path]:
+    """Where what was set aside of a folder lies, the latest last."""
+    numbers = {path: path.name.removeprefix(f"{folder.name}-") for path in (folder.parent / EARLIER).glob("*")}
+    own = [path for path, number in numbers.items() if number != path.name and number.isdecimal()]
+    return sorted(own, key=lambda path: int(numbers[path]))
 
 
 def mark(folder: Path) -> dict[str, str]:

@@ -2,47 +2,117 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dptune.capture.launch import Launch
 from dptune.runfile.paths import made_by_dptune
 from dptune.runfile.redaction import redacted_environment
 
-_CODE = {".py", ".pyx", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini"}
+Files = Mapping[Path, bytes]  # by path a digest of its content
+
+_PROGRAM = {".py", ".pyx", ".sh"}
+_CODE = {*_PROGRAM, ".yaml", ".yml", ".toml", ".cfg", ".ini"}
 _WHERE_NAMED = ".json"  # scripts write such files, too
 _LARGEST_BYTES = 2**20
 _MOST_FILES = 5000
+_MOST_LINKED = 20_000  # files of all kinds below links to folders: data sets lie behind such links, too
 _NOT_CODE = {"__pycache__", "node_modules"}
 
 
-def digest(folder: Path, launch: Launch, run: Path) -> str:
-    """A digest of the code in a folder, torch's version, and the variables that change how training computes.
+def files(folder: Path, launch: Launch, run: Path) -> Files:
+    """The code in a folder and, where the script lies elsewhere, in that one's folder.
 
     `run` is left out: it is where trials write. JSON counts where the command names the file.
     """
+    found = {}
+    for path in _code(folder, launch, run):
+        with contextlib.suppress(OSError):
+            found[path] = _content(path)
+    return found
+
+
+def digest(folder: Path, launch: Launch, code: Files) -> str:
+    """A digest of the code, torch's version, and the variables that change how training computes."""
     whole = hashlib.sha256()
     for word in (launch.interpreter.torch if launch.interpreter else None, *sorted(redacted_environment().items())):
         whole.update(repr(word).encode())
-    for path in _code(folder, run.resolve(), " ".join(launch.shown)):
-        try:
-            content = path.read_bytes()
-        except OSError:
-            continue
-        whole.update(str(path.relative_to(folder)).encode(errors="surrogateescape") + b"\0")
-        whole.update(hashlib.sha256(content).digest())
+    for path, content in code.items():
+        whole.update(_named(path, folder).encode(errors="surrogateescape") + b"\0")
+        whole.update(content)
     return whole.hexdigest()[:16]
 
 
-def _code(folder: Path, run: Path, command: str) -> Iterator[Path]:
-    seen = 0
-    for place, folders, files in os.walk(folder):
+def changed(folder: Path, code: Files, programs_alone: bool = False) -> list[str]:
+    """Those of the files that are not what they were; of programs alone where a run may write the others itself."""
+    found = []
+    for path, content in code.items():
+        if programs_alone and path.suffix not in _PROGRAM:
+            continue
+        try:
+            same = _content(path) == content
+        except OSError:
+            same = False
+        if not same:
+            found.append(_shown(path, folder))
+    return sorted(found)
+
+
+def written_since(folder: Path, code: Files, when: float) -> list[str]:
+    """Those of the files that were written after a moment (seconds since 1970)."""
+    found = []
+    for path in code:
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > when:
+                found.append(_shown(path, folder))
+    return sorted(found)
+
+
+def _content(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+def _named(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _shown(path: Path, folder: Path) -> str:
+    return _named(path, folder).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _code(folder: Path, launch: Launch, run: Path) -> Iterator[Path]:
+    command, own = " ".join(launch.shown), run.resolve()
+    for root in (folder, *_elsewhere(folder, launch)):
+        yield from _below(root, own, command)
+
+
+def _elsewhere(folder: Path, launch: Launch) -> Iterator[Path]:
+    """The folders of files that the command names and that lie elsewhere: Python takes modules from there."""
+    seen = {folder.resolve()}
+    for word in launch.shown:
+        with contextlib.suppress(OSError, ValueError):
+            path = folder / word
+            place = path.resolve().parent
+            if path.suffix in _PROGRAM and path.is_file() and not any(place.is_relative_to(one) for one in seen):
+                seen.add(place)
+                yield place
+
+
+def _below(root: Path, run: Path, command: str) -> Iterator[Path]:
+    seen = linked = 0
+    entered: set[Path] = set()
+    for place, folders, names in os.walk(root, followlinks=True):
         here = Path(place)
-        if made_by_dptune(here):
+        there = here.resolve()
+        if made_by_dptune(here) or there in entered:
             folders.clear()
             continue
+        entered.add(there)
+        if not there.is_relative_to(root.resolve()):
+            linked += len(names)
         folders[:] = sorted(
             name
             for name in folders
@@ -50,8 +120,12 @@ def _code(folder: Path, run: Path, command: str) -> Iterator[Path]:
             and not name.startswith(".")
             and (here / name).resolve() != run
             and not (here / name / "pyvenv.cfg").exists()
+            and not (linked > _MOST_LINKED and (here / name).is_symlink())
         )
-        for name in sorted(files):
+        if linked > _MOST_LINKED and not there.is_relative_to(root.resolve()):
+            folders.clear()
+            continue
+        for name in sorted(names):
             path = here / name
             counts = path.suffix in _CODE or (path.suffix == _WHERE_NAMED and name in command)
             if counts and path.is_file() and path.stat().st_size <= _LARGEST_BYTES:

@@ -6,6 +6,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from math import isclose
 from statistics import median
 from typing import Literal
 
@@ -28,6 +29,23 @@ def objective(trials: Sequence[Trial]) -> Objective | None:
     if known == ran:
         return "time per sample" if known else "time per step"
     return None if known else "time per step"
+
+
+def incomparable(trials: Sequence[Trial]) -> str:
+    """Why the sides cannot be compared; empty where they can, or where one of them has not run yet."""
+    if objective(trials) is None:
+        return ONE_BATCH
+    own = {side: ran(trials, side) for side in _SIDES}
+    early = {side: [one for one in own[side] if one.ended_early] for side in _SIDES}
+    most = {side: 2 * len(early[side]) > len(own[side]) for side in _SIDES}
+    if not all(own.values()) or most["A"] == most["B"]:
+        return ""
+    short: SideName = "A" if most["A"] else "B"
+    steps = f"{median(one.steps for one in early[short]):g}"
+    return (
+        f"the script of {short} ends after {steps} timed steps, fewer than asked for, and that of the other goes on: "
+        f"ask for fewer (--steps {steps})"
+    )
 
 
 def ran(trials: Sequence[Trial], side: SideName) -> list[Trial]:
@@ -72,7 +90,8 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
     a, b = times(trials)
     seen = looks(trials)
     last = seen[-1] if seen else None
-    comparable = bool(counted) and by is not None
+    why_not = incomparable(trials)
+    comparable = bool(counted) and not why_not
     figures = {
         "a_ns": median(one.mean for one in a) if a else None,
         "b_ns": median(one.mean for one in b) if b else None,
@@ -81,7 +100,7 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         "ratio": sequential.times_as_long(*_of(a, b, "mean")) if comparable else None,
         "fast_ratio": sequential.times_as_long(*_of(a, b, "fast")) if comparable else None,
     }
-    why = ONE_BATCH if by is None else "too few trials ran"
+    why = why_not or "too few trials ran"
     decided_by = sequential.decides(last) if last and ended == "decided" else ""
     return Proof(
         dptune=__version__,
@@ -90,6 +109,7 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
         b=task.b,
         advice=task.advice,
         command=task.command,
+        written_since=task.written_since,
         objective=by or "time per step",
         trials=list(trials),
         looks=seen,
@@ -123,12 +143,12 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         side: SideName = "A" if not ran(trials, "A") else "B"
         first = next(one for one in trials if one.side == side and one.status != "ran")
         what = task.side(side).name
-        return f"{what if side == 'A' else f'with {what}'} it cannot run: {first.status}: {first.note}"
+        return f"side {side} ({what}) cannot run: {first.status}: {first.note}"
     if ended == "without effect":
         why_not = "; ".join(f"{name}: {why}" for name, why in trials[-1].without_effect.items())
         return f"the change did not take effect: {why_not}"
     if ended == "not comparable":
-        return ONE_BATCH
+        return incomparable(trials)
     if last is None:
         many = len(pairs(trials))
         stopped = {"out of time": "the time was up: ", "interrupted": "it was interrupted: "}.get(ended, "")
@@ -145,6 +165,23 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         "all trials made": f"the trials lie among each other: {chance}",
     }[ended]
     return f"{why}{failed}"
+
+
+def consistent(proof: Proof) -> bool:
+    """Whether its figures are those of its trials: another hand may have written it."""
+    trials, seen = proof.trials, looks(proof.trials)
+    if [one.number for one in trials] != [*range(1, len(trials) + 1)] or len(seen) != len(proof.looks):
+        return False
+    a, b = times(trials)
+    comparable = bool(a) and not incomparable(trials)
+    told = [(proof.known("ratio"), sequential.times_as_long(*_of(a, b, "mean")) if comparable else None)]
+    told += [(proof.known("fast_ratio"), sequential.times_as_long(*_of(a, b, "fast")) if comparable else None)]
+    for one, other in zip(proof.looks, seen, strict=True):
+        told += zip(one.model_dump().values(), other.model_dump().values(), strict=True)
+    if not all(x == y if x is None or y is None else isclose(x, y, rel_tol=1e-6) for x, y in told):
+        return False
+    by = sequential.decides(seen[-1]) if seen and proof.ended == "decided" else ""
+    return (proof.decided_by, proof.outcome) == (by, _outcome(seen[-1] if seen else None, by))
 
 
 def failures(trials: Sequence[Trial]) -> list[str]:

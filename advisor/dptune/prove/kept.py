@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dptune.advice import Advice, Report, Verified
 from dptune.errors import RunError
+from dptune.finding import Finding
 from dptune.proof import Proof
 from dptune.prove import again, judging
 from dptune.prove import folder as folders
@@ -20,23 +21,38 @@ def told(report: Report, folder: Path, shown: str) -> Report:
 
     `shown` is how the user names the folder.
     """
-    found = verified(folder)
+    unread: list[str] = []
+    found = verified(folder, unread)
     proven = {one.advice for one in found if one.outcome != "inconclusive"}
     advice = [_provable(one, shown, proven) for one in report.advice] if _startable(folder) else report.advice
-    return report.model_copy(update={"verified": found, "advice": advice})
+    lost = [Finding(code="proof-unreadable", level="info", text=why) for why in sorted(unread)]
+    trust = report.trust.model_copy(update={"findings": [*report.trust.findings, *lost]})
+    return report.model_copy(update={"verified": found, "advice": advice, "trust": trust})
 
 
-def verified(folder: Path) -> list[Verified]:
-    """What was proven of it, the latest last; what cannot be read is passed over."""
-    found = []
-    for path in (folder / VERIFIED).glob(f"*/{folders.PROOF}"):
+def verified(folder: Path, unread: list[str]) -> list[Verified]:
+    """What was proven of it, the latest last; why a proof cannot be read is added to `unread`.
+
+    Of one change the latest trials that came to a verdict, else the latest: those of other code, or cut short, take
+    nothing away from a verdict that there is.
+    """
+    found: dict[tuple[str, str], Proof] = {}
+    for proof in sorted(_proofs(folder / VERIFIED, unread), key=lambda one: one.trials[-1].began):
+        change = (proof.b.name, proof.command)
+        if proof.outcome != "inconclusive" or change not in found or found[change].outcome == "inconclusive":
+            found[change] = proof
+    return [_verified(one) for one in sorted(found.values(), key=lambda one: one.trials[-1].began)]
+
+
+def _proofs(place: Path, unread: list[str]) -> Iterator[Proof]:
+    for path in (*place.glob(f"*/{folders.PROOF}"), *place.glob(f"{folders.EARLIER}/*/{folders.PROOF}")):
         try:
             proof = folders.read(path)
-        except RunError:
+        except RunError as error:
+            unread.append(error.message)
             continue
         if proof.trials and proof.ended not in ("cannot run", "not comparable"):
-            found.append((proof.trials[-1].began, _verified(proof)))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+            yield proof
 
 
 def _startable(folder: Path) -> bool:
@@ -83,5 +99,5 @@ def _verified(proof: Proof) -> Verified:
         learning=proof.learning.reason,
         learns=proof.learning.outcome,
         command=proof.command,
-        warnings=[*judging.failures(proof.trials), *_in_vain(proof)],
+        warnings=[*judging.failures(proof.trials), *_in_vain(proof), *proof.rewritten],
     )

@@ -59,6 +59,8 @@ def _judged(of_b: Sequence[float], spread: float, allowed: float, odd: int, pass
     difference, beyond = max(of_b), sum(one > allowed for one in of_b)
     figures = {"difference": difference, "spread": spread, "allowed": allowed}
     words = f"over the first {passes} backward passes the loss of B is within {difference:.2g} of A's, relative to it"
+    if not difference:
+        return _told("alike", f"over the first {passes} backward passes the loss of B is that of A", figures)
     if not beyond:
         return _told("alike", f"{words}; up to {allowed:.2g} is allowed", figures)
     broken = sum(not math.isfinite(one) for one in of_b)

@@ -11,6 +11,7 @@ from dptune.capture.launch import Launch
 from dptune.knobs import Value, knob
 from dptune.proof import Side, SideName
 from dptune.prove import sequential
+from dptune.prove.identity import Files
 from dptune.prove.trial import Bounds
 
 # What a change may do to the losses of the first passes: nothing but reorder sums, round to 16 bits, or show each pass
@@ -32,6 +33,7 @@ class Task:
     """How each side is started and set, and from which folder it is copied (None: it runs where it is).
 
     `a` and `b` say what they are, without secrets; `command` is what is run, where that is not what was recorded.
+    `code` is that of each side when it was asked for, `written_since` what of it is newer than the recording.
     """
 
     a: Side
@@ -42,6 +44,8 @@ class Task:
     numerics: Numerics = "same"
     advice: str = ""
     command: str = ""
+    code: dict[SideName, Files] = field(default_factory=dict)
+    written_since: list[str] = field(default_factory=list)
     bounds: Bounds = field(default_factory=Bounds)
     budget_s: float = 1800.0
     most: int = sequential.LOOKS[-1]

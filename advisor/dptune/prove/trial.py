@@ -36,6 +36,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 _ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
 _LAST_BYTES = 200_000
+_ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
 _FAST = 10  # percentile of the steps of a trial
 
 
@@ -71,7 +72,7 @@ def run(
     options = Options(
         schedule=Schedule(bounds.warmup, bounds.steps, 0, 0, bounds.window_s, bounds.least_s),
         run_dir=folder / "run",
-        limits=Limits(bounds.first_step_s, bounds.stall_s),
+        limits=Limits(bounds.first_step_s, bounds.stall_s, _ENDS_WITHIN_S),
         quiet=True,
         settings=dict(settings),
         environment={**ENVIRONMENT, **environment},
@@ -103,14 +104,17 @@ def run(
     fast_step_ns = _over_ranks(np.percentile(steps, _FAST) for steps in timed) if status == "ran" else None
     missing = {} if step_ns is not None else {"step_ns": note, "fast_step_ns": note}
     missing |= {} if samples is not None else {"samples_per_step": no_samples or note}
+    count = max(map(len, timed), default=0)
+    early = status == "ran" and not made.complete and count < bounds.steps
     return Trial(
         number=number,
         side=side,
         status=status,
-        note=note,
+        note=f"the script ended after {count} of {bounds.steps} steps to be timed" if early else note,
+        ended_early=early,
         began=began,
         seconds=time.monotonic() - clock,
-        steps=max(map(len, timed), default=0),
+        steps=count,
         step_ns=step_ns,
         fast_step_ns=fast_step_ns,
         samples_per_step=samples,
