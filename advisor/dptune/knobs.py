@@ -25,6 +25,7 @@ _FALSE = ("false", "off", "no", "0")
 _NUMBERS = re.compile(r"\d+(\.\d+)?(,\d+(\.\d+)?)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN = "DPTUNE_"
+_MOST = 1e9  # of anything: torch computes bytes from some of them, which have to fit 64 bits
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Knob:
         if text == "default" and self.default is None:
             return None
         value = self._read(text)
+        if any(number > _MOST for number in self._numbers(value)):
+            raise UsageError(f"{self.name} cannot be '{text:.40}'", f"it is more than {_MOST:,.0f}")
         if value is None or (self.choices and value not in self.choices) or not self._is_enough(value):
             raise UsageError(f"{self.name} cannot be '{text}'", f"{self.name} is {self.takes}: {self.summary}")
         return value
@@ -81,6 +84,11 @@ class Knob:
             return self.kind(text)  # type: ignore[no-any-return]
         except ValueError:
             return None
+
+    def _numbers(self, value: Value) -> list[float]:
+        if self.list_of_numbers and isinstance(value, str):
+            return [float(one) for one in value.split(",")]
+        return [value] if isinstance(value, (int, float)) and value != float("inf") else []
 
     def _is_enough(self, value: Value) -> bool:
         return self.least is None or (isinstance(value, (int, float)) and self.least <= value < float("inf"))

@@ -375,6 +375,29 @@ print("trained")
     assert "precision.float32_matmul did not take effect: torch refuses it in the script: mix of the legacy" in said
 
 
+@pytest.mark.parametrize(
+    ("made", "batches", "told"),
+    [
+        ("DataLoader(data, 2), DataLoader(data, 12)", "4 12", ""),
+        ("DataLoader(data, 2), DataLoader(data, 2)", "4 4", ""),
+        ("[*reversed((DataLoader(data, 12), DataLoader(data, 2)))]", "2 4", "it is 2 there"),
+    ],
+)
+def test_a_loader_of_other_batches_has_another_purpose(tmp_path: Path, made: str, batches: str, told: str) -> None:
+    """That of the script's first loader is changed; whether that is the one it trains from is read off the draws."""
+    script = f"""\
+data = torch.ones(24, 8)
+loader, validation = {made}
+print(len(next(iter(loader))), len(next(iter(validation))))
+list(loader)
+model = torch.nn.Linear(8, 8)
+train(model)
+"""
+    out, said, _ = profiled(tmp_path, script, "loader.batch_size=4")
+    assert out.startswith(batches)
+    assert said == (f"dptune: loader.batch_size did not take effect: {told}" if told else NOTHING_SAID)
+
+
 def test_loaders_of_any_kind_get_what_they_can_take(tmp_path: Path) -> None:
     script = """\
 class Endless(IterableDataset):
@@ -393,6 +416,7 @@ loaders = [DataLoader(data, 6), Own(data, 6), DataLoader(data, batch_sampler=sam
 loaders.append(DataLoader(data, 6, False, None, None, 1, timeout=5, prefetch_factor=3))
 model = torch.nn.Linear(8, 8)
 print([len(next(iter(loader))) for loader in loaders], [loader.num_workers for loader in loaders])
+list(loaders[2])  # most are drawn from this one
 train(model)
 """
     out, said, _ = profiled(tmp_path, script, "loader.batch_size=3", "loader.num_workers=0")

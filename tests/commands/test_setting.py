@@ -13,7 +13,7 @@ import pytest
 
 from dptune.commands import setting
 from dptune.errors import UsageError
-from dptune.knobs import Value, written
+from dptune.knobs import KNOBS, Value, written
 
 # What it would record, without starting it.
 DRY = ("profile", "--dry-run", "--python", sys.executable)
@@ -156,3 +156,17 @@ def test_a_value_that_no_environment_can_hold_is_refused() -> None:
 def test_a_value_is_written_as_it_is_read(value: Value, text: str) -> None:
     """Text keeps what it ends in: a variable of `8.0` is none of `8`."""
     assert written(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ddp.bucket_cap_mb", "1e308"),
+        ("ddp.bucket_cap_mb_list", f"1,{'9' * 400}"),
+        ("loader.batch_size", f"1{'0' * 26}"),
+    ],
+)
+def test_what_torch_could_not_count_with_is_refused(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} cannot be '.{{1,40}}'") as told:
+        KNOBS[name].parse(text)
+    assert told.value.hint == "it is more than 1,000,000,000"

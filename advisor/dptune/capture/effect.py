@@ -124,6 +124,13 @@ def _drawn(get: Callable[[LoaderFacts], Any], applies: Callable[[LoaderFacts], b
     return lambda own, _: (get(one) for one in own.loaders if one.batches_drawn and applies(one))
 
 
+def _batch_size(own: Facts, value: int) -> Iterator[Any]:
+    """Of the loader that most batches were drawn from; others may have batches of another size."""
+    drawn = [one for one in own.loaders if one.batches_drawn]
+    if drawn:
+        yield max(drawn, key=lambda one: one.batches_drawn or 0).batch_size
+
+
 def _optimizer(get: Callable[[OptimizerFacts], Any]) -> Reading:
     return lambda own, _: (bool(get(one)) for one in own.optimizers)
 
@@ -194,7 +201,7 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "loader.prefetch_factor": (_drawn(lambda one: one.prefetch_factor), _NO_LOADER),
     "loader.persistent_workers": (_drawn(lambda one: one.persistent_workers), _NO_LOADER),
     "loader.pin_memory": (_drawn(_pins), _NO_LOADER),
-    "loader.batch_size": (_drawn(lambda one: one.batch_size), _NO_LOADER),
+    "loader.batch_size": (_batch_size, _NO_LOADER),
     "precision.float32_matmul": (_setting("float32_matmul_precision"), "torch did not tell"),
     "precision.autocast": (_autocast, _NO_DDP),
     "cudnn.benchmark": (_setting("backends.cudnn.benchmark"), "torch did not tell"),

@@ -50,11 +50,19 @@ def pin_memory(value: bool) -> None:
 
 
 def batch_size(value: int) -> None:
-    """Samples of a batch on each rank; a loader that takes whole batches from a sampler is left alone."""
+    """Samples of a batch on each rank, of the loader that is made first and of those with batches as large.
+
+    A loader of another size has another purpose, validation say, and is left alone; so is one that takes whole batches
+    from a sampler. Whether the one that is trained from was meant is read off what was drawn.
+    """
+    first: list[int] = []
 
     def change(given: Arguments) -> None:
-        if given.get("batch_sampler") is None and given.get("batch_size", 1) is not None:
-            given["batch_size"] = value
+        own = given.get("batch_size", 1)
+        if given.get("batch_sampler") is None and own is not None:
+            first.append(own)
+            if own == first[0]:
+                given["batch_size"] = value
 
     adjust(DataLoader, change)
 
