@@ -158,6 +158,7 @@ class Headline(Model):
     verdict: str
     why: str
     next: str
+    rule: str = Field("", description="the rule whose advice `next` gives; empty where it gives none")
 
 
 class RunSummary(Model):

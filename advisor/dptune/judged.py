@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.advice import Advice, Severity, Skipped, Trust
+from dptune.advice import Advice, Severity, Skipped, Trust, Verified
 from dptune.measured import Model
 
 SCHEMA_VERSION = "0.1"
@@ -59,6 +59,7 @@ class Gate(Model):
     fail_on: Severity | Literal["never"] = Field(description="the least severity of advice that trips the gate")
     tripped: list[Advice] = Field(description="advice that trips it")
     passed_over: list[PassedOver] = Field(default_factory=list, description="advice that would, but was accepted")
+    verified: list[Verified] = Field(default_factory=list, description="what came of running the advice that trips it")
     budgets: list[Budget] = Field(default_factory=list)
     regression: Regression | None = None
     trust: Trust = Field(description="of the run that can be judged least")

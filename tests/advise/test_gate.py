@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dptune.advice import Advice, Headline, Report, RunSummary, Saving, Severity, Skipped, Trust
+from dptune.advice import Advice, Headline, Report, RunSummary, Saving, Severity, Skipped, Trust, Verified
 from dptune.advise.gate import BUDGETS, Terms, judge, of_comparison, of_proof
 from dptune.compared import Comparison
 from dptune.finding import Finding
@@ -19,6 +19,8 @@ from dptune.measured import (
     MemoryFigures,
     StepTime,
 )
+from dptune.present.gate import page
+from dptune.present.ink import paint
 from dptune.proof import Look, Proof
 
 WHY = "it was not recorded"
@@ -191,3 +193,25 @@ def test_trials_are_judged_by_the_steps_that_decided():
     undecided = of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.05)
     assert (undecided.outcome, undecided.high_ratio) == ("inconclusive", 1.2)
     assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "passed"
+
+
+def test_what_came_of_running_the_advice_stands_beside_it():
+    proof = Verified(
+        name="ddp.no_sync=true",
+        advice="DP101",
+        changes={"ddp.no_sync": True},
+        outcome="better",
+        reason="the trials lie apart",
+        objective="time per step",
+        ratio=0.5,
+        low_ratio=None,
+        high_ratio=None,
+        trials=6,
+        learning="alike",
+    )
+    found = report(advice("DP101:a")).model_copy(
+        update={"verified": [proof, proof.model_copy(update={"advice": "DP102"})]}
+    )
+    gate = judge([found], Terms())
+    assert gate.verified == [proof]
+    assert "run: better: time per step 50.0 % less" in " ".join(paint(page(gate, 100), False).split())

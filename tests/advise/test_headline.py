@@ -67,6 +67,7 @@ def test_a_compute_bound_run_with_advice(make_measured, make_advice):
 def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     change = make_advice().changes[0].model_copy(update={"at": Location(file="train.py", line=12)})
     told = said(make_measured(), advice=[make_advice(changes=[change])])
+    assert told.rule == make_advice().rule
     assert told.next == (
         "In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
         "It cannot save more than 1 ms of each step."

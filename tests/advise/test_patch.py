@@ -48,7 +48,7 @@ def apply(request, tmp_path):
 def test_line_ends_and_marks_of_the_file_stay(tmp_path, apply, before, after):
     script = tmp_path / "train.py"
     script.write_bytes(before.encode())
-    diff, left = patches([change(WORKERS, 2, line=2)], tmp_path)
+    diff, left, _ = patches([change(WORKERS, 2, line=2)], tmp_path)
     assert left == []
     apply(diff)
     assert script.read_bytes() == after.encode()
@@ -57,7 +57,7 @@ def test_line_ends_and_marks_of_the_file_stay(tmp_path, apply, before, after):
 def test_the_first_line_of_a_file_with_a_byte_order_mark(tmp_path, apply):
     script = tmp_path / "train.py"
     script.write_bytes("\ufeffl = DataLoader('é', 1)\n".encode())
-    diff, _ = patches([change(WORKERS, 2)], tmp_path)
+    diff, *_ = patches([change(WORKERS, 2)], tmp_path)
     apply(diff)
     assert script.read_bytes() == "\ufeffl = DataLoader('é', 1, num_workers=2)\n".encode()
 
@@ -66,7 +66,7 @@ def test_a_file_in_another_encoding_keeps_it(tmp_path, apply):
     script = tmp_path / "train.py"
     before = "# coding: latin-1\ns = 'é'\n\n\n\n\nloader = DataLoader(ds)\n\n\n\n# à\n".encode("latin-1")
     script.write_bytes(before)
-    diff, left = patches([change(WORKERS, 2, line=7)], tmp_path)
+    diff, left, _ = patches([change(WORKERS, 2, line=7)], tmp_path)
     assert left == []
     apply(diff)
     assert script.read_bytes() == before.replace(b"ds)", b"ds, num_workers=2)")
@@ -82,7 +82,7 @@ def test_several_changes_of_several_files_are_one_diff(tmp_path, apply):
         change("loader.pin_memory", True, line=2),
         change(WORKERS, 2, "my lib/dätä.py", 2),
     ]
-    diff, left = patches(asked, tmp_path)
+    diff, left, _ = patches(asked, tmp_path)
     assert left == []
     apply(diff)
     assert (tmp_path / "train.py").read_text() == (
@@ -94,7 +94,7 @@ def test_several_changes_of_several_files_are_one_diff(tmp_path, apply):
 def test_a_value_of_several_lines_does_not_move_the_changes_below_it(tmp_path, apply):
     script = tmp_path / "train.py"
     script.write_text("l = DataLoader(ds, batch_size=max(\n    1,\n    2,\n))\nm = DDP(net)\n")
-    diff, left = patches([change(BATCH, 8), change(CAP, 2.0, line=5)], tmp_path)
+    diff, left, _ = patches([change(BATCH, 8), change(CAP, 2.0, line=5)], tmp_path)
     assert left == []
     apply(diff)
     assert script.read_text() == "l = DataLoader(ds, batch_size=8)\nm = DDP(net, bucket_cap_mb=2)\n"
@@ -104,7 +104,7 @@ def test_two_modules_made_by_one_line_are_one_change_and_a_contradiction_is_refu
     script = tmp_path / "train.py"
     script.write_text("models = [DDP(net) for net in nets]\n")
     asked = [change(CAP, 2.0), change(CAP, 2.0), change(CAP, 3.0)]
-    diff, left = patches(asked, tmp_path)
+    diff, left, _ = patches(asked, tmp_path)
     assert [(one.change, one.why) for one in left] == [
         (asked[2], "another advice makes it 2.0 there, and it can be one of the two only")
     ]
@@ -118,7 +118,7 @@ def test_a_diff_applies_in_a_folder_of_a_repository(tmp_path, apply):
     (started / "lib").mkdir(parents=True)
     for script in (started / "train.py", started / "lib" / "data.py"):
         script.write_text("l = DataLoader(ds)\n")
-    diff, left = patches([change(WORKERS, 2), change(WORKERS, 2, "lib/data.py")], started)
+    diff, left, _ = patches([change(WORKERS, 2), change(WORKERS, 2, "lib/data.py")], started)
     assert left == []
     apply(diff, started)
     assert (started / "train.py").read_text() == "l = DataLoader(ds, num_workers=2)\n"
@@ -136,7 +136,7 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
         change(WORKERS, 2, "./lib/../lib/real.py", 2),
         change(WORKERS, 2, str(script), 3),
     ]
-    diff, left = patches(asked, tmp_path)
+    diff, left, _ = patches(asked, tmp_path)
     assert left == []
     assert diff.count("+++ ") == 1
     apply(diff)
@@ -166,7 +166,7 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
 )
 def test_what_has_no_patch_is_told_with_its_reason(tmp_path, text, asked, why):
     (tmp_path / "train.py").write_text(text)
-    diff, left = patches([asked], tmp_path)
+    diff, left, _ = patches([asked], tmp_path)
     assert diff == ""
     assert [one.change for one in left] == [asked]
     assert why in left[0].why
@@ -175,7 +175,7 @@ def test_what_has_no_patch_is_told_with_its_reason(tmp_path, text, asked, why):
 @pytest.mark.parametrize("text", ["x = 'é'\xff", "# coding: ascii\n# é", "# coding: latin-1\nl = DataLoader('é')\n"])
 def test_bytes_that_a_printed_diff_cannot_hold_are_refused(tmp_path, text):
     (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
-    diff, (left,) = patches([change(WORKERS, 2, line=2)], tmp_path)
+    diff, (left,), _ = patches([change(WORKERS, 2, line=2)], tmp_path)
     assert diff == ""
     assert "UTF-8" in left.why or "the file" in left.why
 
@@ -186,7 +186,7 @@ def test_a_link_out_of_the_folder_or_to_itself_is_refused(tmp_path):
     (tmp_path / "lib.py").write_text("l = DataLoader(ds)\n")
     (started / "out.py").symlink_to(tmp_path / "lib.py")
     (started / "loop.py").symlink_to(started / "loop.py")
-    diff, (out, loop) = patches([change(WORKERS, 2, "out.py"), change(WORKERS, 2, "loop.py")], started)
+    diff, (out, loop), _ = patches([change(WORKERS, 2, "out.py"), change(WORKERS, 2, "loop.py")], started)
     assert diff == ""
     assert "lies outside of" in out.why
     assert "cannot read" in loop.why
@@ -195,6 +195,17 @@ def test_a_link_out_of_the_folder_or_to_itself_is_refused(tmp_path):
 def test_what_is_left_out_comes_in_the_order_of_the_changes(tmp_path):
     (tmp_path / "train.py").write_text("a = 1\nb = 2\nl = DataLoader(ds)\n")
     asked = [change(WORKERS, 2, line=1), change(WORKERS, 2, line=3), change(CAP, 1.0, "away.py"), change(WORKERS, 2)]
-    diff, left = patches(asked, tmp_path)
+    diff, left, _ = patches(asked, tmp_path)
     assert "+l = DataLoader(ds, num_workers=2)\n" in diff
     assert [one.change for one in left] == [asked[0], asked[2], asked[3]]
+
+
+def test_an_expression_that_a_value_replaces_is_named(tmp_path):
+    """What set it, an option of the script say, sets nothing any more."""
+    (tmp_path / "train.py").write_text(
+        "l = DataLoader(ds, num_workers=args.workers)\nk = DataLoader(ds, num_workers=0)\n"
+    )
+    told = patches([change(WORKERS, 2), change(WORKERS, 3, line=2)], tmp_path)
+    assert told.taken_out == [
+        "loader.num_workers in train.py:1 was `args.workers`: what sets that has no effect there any more"
+    ]

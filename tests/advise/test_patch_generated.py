@@ -89,7 +89,7 @@ def test_a_patched_script_passes_the_same_but_for_one_argument(tmp_path_factory,
     script.write_bytes(source)
     line, args, keywords = run(source)
     change = Change(knob="loader.num_workers", now=None, then=23, at=Location(file="train.py", line=line))
-    diff, left = patches([change], folder)
+    diff, left, _ = patches([change], folder)
     if left:
         (one,) = left
         event(one.why)

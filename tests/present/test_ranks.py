@@ -9,7 +9,7 @@ from dptune.measured import ArrivalFigures, StepLag, StragglerFigures
 from dptune.present.ranks import lateness, straggler
 
 
-def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91) -> Report:
+def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91, steps_share: float = 1.0) -> Report:
     """Rank 1 is late by that in each step, and in the median step."""
     arrival = ArrivalFigures(
         collectives=20,
@@ -23,7 +23,7 @@ def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91) 
     measured = report.measured
     first, second = measured.ranks
     second = second.model_copy(update={"arrival": arrival})
-    worst = StragglerFigures(rank=1, lag_ns=lag_ns, steps_share=1.0, waiting_share=0.1)
+    worst = StragglerFigures(rank=1, lag_ns=lag_ns, steps_share=steps_share, waiting_share=0.1)
     missing = {name: why for name, why in measured.missing.items() if name != "straggler"}
     told = measured.model_copy(update={"ranks": [first, second], "straggler": worst, "missing": missing})
     return report.model_copy(update={"measured": told})
@@ -43,3 +43,10 @@ def test_a_lag_that_is_none_in_the_median_step_is_not_explained(report: Report) 
     measured = late(report, [0, 0, 5_000_000], 0).measured
     assert straggler(measured).endswith("All ranks together wait 10.0 % of their time for the last to come.")
     assert lateness(measured.ranks[1]) == "0 ms in the median step, last to 75.0 % of its collectives."
+
+
+def test_a_rank_that_is_last_in_few_steps_is_not_called_late(report: Report) -> None:
+    said = straggler(late(report, [2_000_000, 0, 0], 2_000_000, steps_share=0.4).measured)
+    assert said.startswith("No rank comes last in most steps; rank 1 is waited for most: it comes 2.00 ms late")
+    often = straggler(late(report, [2_000_000, 2_000_000, 0], 2_000_000, steps_share=0.67).measured)
+    assert often.startswith("Rank 1 is waited for most")

@@ -99,7 +99,7 @@ async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report])
         no_sync = next(place for place, one in enumerate(dials(run, report.measured)) if one.knob == "ddp.no_sync")
         await pilot.press(*["down"] * no_sync, "right")
         assert pane.changes == {"ddp.no_sync": True}
-        seen = flat(await see(pilot, "dptune whatif --set ddp.no_sync=true"))
+        seen = flat(await see(pilot, "--set ddp.no_sync=true"))
         then = float(re.findall(r"Then ([\d.]+) ms", seen)[0])
         assert then < float(re.findall(r"Now ([\d.]+) ms", seen)[0])
         assert "Per sample" in seen

@@ -7,10 +7,10 @@ from dptune.present.whatif import page
 KNOWN = {"measured_ns": 100_000_000, "replayed_ns": 102_000_000, "error_share": 0.02, "held_out_share": 0.03}
 
 
-def text(predictions, curve=(), **known):
+def text(predictions, curve=(), run="", **known):
     figures = {**KNOWN, "floor_ns": 60_000_000, "global_batch": 64, "link": "dptune links (links.json)", **known}
     told = WhatIf.only("not known here", dptune="1", predictions=list(predictions), curve=list(curve), **figures)
-    return " ".join(paint(page(told, 100), False).split())
+    return " ".join(paint(page(told, 100, run), False).split())
 
 
 def predicted(changes, step_ns=50_000_000):
@@ -28,9 +28,16 @@ def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     said = text([predicted({"ddp.no_sync": True}), predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000)])
     assert "Measured 100.0 ms a step, without the profiler." in said
     assert "102.0 ms by the unchanged model: 2.0 % off; steps that it was not made from 3.0 %." in said
-    assert "At best 60.0 ms, if the exchange took no time. Link From dptune links (links.json)." in said
+    assert (
+        "Exchange Without it, and all else as it is, a step takes 60.0 ms. Link From dptune links (links.json)." in said
+    )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
     assert said.endswith("Prove it: dptune verify --set ddp.no_sync=true")
+
+
+def test_the_run_is_named_where_the_user_named_it():
+    said = text([predicted({"ddp.no_sync": True})], run="runs/one")
+    assert said.endswith("Prove it: dptune verify runs/one --set ddp.no_sync=true")
 
 
 def test_what_makes_it_slower_is_not_to_be_proven():
@@ -44,7 +51,7 @@ def test_traced_steps_are_called_so():
 def test_a_floor_that_is_not_known_is_left_out():
     """The link is, but no collective was read on all its ranks."""
     said = text([predicted({"host.times": 0.0})], floor_ns=None)
-    assert "At best" not in said
+    assert "Exchange" not in said
     assert "Link From dptune links" in said
 
 

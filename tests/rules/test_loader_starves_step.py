@@ -21,7 +21,7 @@ def test_a_batch_that_is_ready_in_no_time_gains_nothing_from_workers(ask, make_m
     measured, facts = make_measured(wait_share=0.45), [make_facts(loaders=[loader()])]
     (advice,) = ask("DP501", measured, facts, {"least_ms": 5.0})
     assert advice.changes == []
-    assert "4.5 ms for a batch is too little for workers to help" in advice.title
+    assert "that is 4.5 ms for each batch, too little for workers to help" in advice.title
     assert advice.severity == "warning"
     (advice,) = ask("DP501", measured, facts, {"least_ms": 4.0})
     assert advice.changes != []
@@ -31,7 +31,7 @@ def test_two_batches_a_step_are_two_waits(ask, make_measured, make_facts):
     window = Window("unprofiled", 6, durations_ns=[1] * 3, loader_batches=[2, 2, 90])
     facts = [make_facts(loaders=[loader()], windows=[window])]
     (advice,) = ask("DP501", make_measured(wait_share=0.9), facts, {"least_ms": 5.0})
-    assert "4.5 ms for a batch" in advice.title
+    assert "4.5 ms for each batch" in advice.title
 
 
 def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, make_facts):

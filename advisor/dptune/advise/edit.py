@@ -53,6 +53,14 @@ def edited(source: bytes, line: int, change: Change) -> bytes:
     return result
 
 
+def expression_at(source: bytes, line: int, change: Change) -> str:
+    """What computes the argument now; empty where it is a plain value, or not given."""
+    call = call_on(_parsed(source), line, change.knob)
+    where = argument_in(call, change.knob)
+    there = where.value if isinstance(where, ast.keyword) else None if where is None else call.args[where]
+    return "" if there is None or isinstance(there, ast.Constant) else ast.unparse(there)
+
+
 def _parsed(source: bytes) -> ast.Module:
     try:
         with warnings.catch_warnings():

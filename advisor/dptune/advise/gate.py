@@ -72,6 +72,9 @@ def judge(
         fail_on=terms.fail_on,
         tripped=tripped,
         passed_over=over,
+        verified=[
+            proof for one in reports for proof in one.verified if proof.advice in {each.rule for each in tripped}
+        ],
         budgets=budgets,
         regression=regression,
         trust=worst.trust,

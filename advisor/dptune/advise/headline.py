@@ -53,11 +53,17 @@ def headline(
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
-        return Headline(verdict=verdict, why=why, next=_next_of_late(late, advice))
+        remedy = late.remedy(advice)
+        return Headline(verdict=verdict, why=why, next=_next_of_late(late, remedy), rule=remedy.rule if remedy else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
     limit = next((one for one in sorted(found, key=lambda s: -found[s]) if found[one] >= one.least_share), None)
     verdict = limit.said(found[limit]) if limit else _unlimited(advice, whole)
-    return Headline(verdict=verdict, why=why, next=_next(measured, advice, limit, whole, recorded))
+    return Headline(
+        verdict=verdict,
+        why=why,
+        next=_next(measured, advice, limit, whole, recorded),
+        rule=advice[0].rule if advice else "",
+    )
 
 
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:
@@ -91,8 +97,7 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
     return "Nothing was found, but not everything could be looked at."
 
 
-def _next_of_late(late: Straggler, advice: Sequence[Advice]) -> str:
-    remedy = late.remedy(advice)
+def _next_of_late(late: Straggler, remedy: Advice | None) -> str:
     return _change(remedy) if remedy is not None else _look_at(late.figures.rank)
 
 

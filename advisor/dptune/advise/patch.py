@@ -10,9 +10,10 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dptune.advice import Change, Location
-from dptune.advise.edit import edited
+from dptune.advise.edit import edited, expression_at
 from dptune.advise.edit_call import EditError
 
 
@@ -24,9 +25,18 @@ class Unpatched:
     why: str
 
 
-def patches(changes: Sequence[Change], root: Path) -> tuple[str, list[Unpatched]]:
-    """One diff of all files, with paths below `root`, where the script was started; and what it leaves out."""
+class Patches(NamedTuple):
+    """One diff of all files, what it leaves out, and the expressions of which it puts a value in the place."""
+
+    diff: str
+    left_out: list[Unpatched]
+    taken_out: list[str]
+
+
+def patches(changes: Sequence[Change], root: Path) -> Patches:
+    """The changes as a diff with paths below `root`, where the script was started."""
     whys: dict[int, str] = {}
+    taken_out: list[str] = []
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
     for number, change in enumerate(changes):
         if change.at is None:
@@ -36,8 +46,9 @@ def patches(changes: Sequence[Change], root: Path) -> tuple[str, list[Unpatched]
             by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
         except EditError as error:
             whys[number] = str(error)
-    diff = "".join(_patch(root, file, asked, whys) for file, asked in by_file.items())
-    return diff, [Unpatched(changes[number], why) for number, why in sorted(whys.items())]
+    diff = "".join(_patch(root, file, asked, whys, taken_out) for file, asked in by_file.items())
+    left_out = [Unpatched(changes[number], why) for number, why in sorted(whys.items())]
+    return Patches(diff, left_out, taken_out)
 
 
 def _below(root: Path, name: str) -> str:
@@ -55,8 +66,10 @@ def _below(root: Path, name: str) -> str:
     return file
 
 
-def _patch(root: Path, file: str, asked: list[tuple[int, Location, Change]], whys: dict[int, str]) -> str:
-    """The diff of one file; what it leaves out goes to `whys`."""
+def _patch(
+    root: Path, file: str, asked: list[tuple[int, Location, Change]], whys: dict[int, str], taken_out: list[str]
+) -> str:
+    """The diff of one file; what it leaves out goes to `whys`, what it takes out to `taken_out`."""
     try:
         before = after = (root / file).read_bytes()
     except OSError as error:
@@ -71,7 +84,9 @@ def _patch(root: Path, file: str, asked: list[tuple[int, Location, Change]], why
         try:
             if first is not None:
                 raise EditError(f"another advice makes it {first.then} there, and it can be one of the two only")
-            after = edited(after, at.line, change)
+            there, after = expression_at(after, at.line, change), edited(after, at.line, change)
+            if there:
+                taken_out.append(f"{change.knob} in {at} was `{there}`: what sets that has no effect there any more")
             done[change.knob, at.line] = change
         except EditError as error:
             whys[number] = str(error)

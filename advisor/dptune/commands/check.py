@@ -111,7 +111,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
         if args.script:
             raise UsageError("--script runs two commits or folders", "name the one before with --baseline")
         if not args.paths:
-            raise UsageError("there is no run to check", "dptune check dptune-runs/...")
+            raise UsageError("there is no run to check", "dptune check dptune-runs/latest")
         return judge([report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)], terms)
     limit = 0.05 if terms.max_regression is None else terms.max_regression
     if args.script:

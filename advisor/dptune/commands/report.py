@@ -97,7 +97,9 @@ def _patch(args: argparse.Namespace) -> int:
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     changes = [change for advice in report.advice for change in advice.changes]
-    diff, left = patches(changes, _root(args.paths))
+    diff, left, taken_out = patches(changes, _root(args.paths))
+    for words in taken_out:
+        print(f"dptune: {visible(words)}", file=sys.stderr)
     for one in left:
         print(f"dptune: {visible(f'{one.change.knob}: no patch: {one.why}; in the script:')}", file=sys.stderr)
         for row in one.change.paste.splitlines():

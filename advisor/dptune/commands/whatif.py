@@ -31,6 +31,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     if args.strategies and wanted:
         raise UsageError("--strategies stands alone", "ask for the changes without it")
+    named = shlex.join(args.paths)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
     if args.strategies:
         told = compare(found, measured)
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write(paint(page(told, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
+        sys.stdout.write(paint(page(told, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
     return 0 if told.curve or told.strategies or any(one.known("low_ns") is not None for one in told.predictions) else 1
 
 

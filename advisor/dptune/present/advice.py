@@ -49,7 +49,7 @@ def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
     if one.saves:
         part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")
         told.append(f"{_HOW[one.saves.basis].lower()} saving {part} of {_of(one.saves)}")
-    told += [f"run: {_proven(proof)}" for proof in report.verified if proof.advice == one.rule]
+    told += [f"run: {in_words(proof)}" for proof in report.verified if proof.advice == one.rule]
     if told:
         yield from wrapped("; ".join(told), width, "  ", role="dim")
 
@@ -60,9 +60,8 @@ def _of(saves: Saving) -> str:
 
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
     """What came of running the advice of a rule, if it was run."""
-    for one in report.verified:
-        if one.advice == rule:
-            yield from labelled("Run", _proven(one), width, indent=indent, role="strong")
+    for words in (in_words(one) for one in report.verified if rule and one.advice == rule):
+        yield from labelled("Proven", words, width, indent=indent, role="strong")
 
 
 def other_proofs(report: Report, width: int) -> Iterator[Line]:
@@ -72,10 +71,10 @@ def other_proofs(report: Report, width: int) -> Iterator[Line]:
     if others:
         yield from heading("What else was run", width)
     for one in others:
-        yield from wrapped(f"{one.name}: {_proven(one)}", width, "  ", "    ")
+        yield from wrapped(f"{one.name}: {in_words(one)}", width, "  ", "    ")
 
 
-def _proven(one: Verified) -> str:
+def in_words(one: Verified) -> str:
     """Verdict, how much, and how sure."""
     of = f", of `{one.command}`" if one.command else ""
     if one.ratio is None:

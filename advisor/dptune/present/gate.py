@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice
 from dptune.judged import Budget, Gate
-from dptune.present.advice import saving, tag
+from dptune.present.advice import in_words, saving, tag
 from dptune.present.amounts import number, several
 from dptune.present.lines import Line, Role, wrapped
 
@@ -36,6 +36,9 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
         if one.saves:
             yield from wrapped(f"saves {saving(one.saves, gate.step_ns)}", width, "    ", role="dim")
+        for proof in gate.verified:
+            if proof.advice == one.rule:
+                yield from wrapped(f"run: {in_words(proof)}", width, "    ", "      ")
     for budget in gate.budgets:
         yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
     if gate.regression is not None:

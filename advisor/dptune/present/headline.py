@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Report, Together
 from dptune.finding import Finding
+from dptune.present.advice import proven
 from dptune.present.amounts import between, percent
 from dptune.present.lines import Line, Role, heading, labelled
 
@@ -28,6 +29,7 @@ def headline(report: Report, width: int) -> Iterator[Line]:
     yield from labelled("Verdict", told.verdict, width, role="strong")
     yield from labelled("Why", told.why, width)
     yield from labelled("Next", told.next, width)
+    yield from proven(report, told.rule, width)
     for one in report.together:
         yield from labelled("Together", _together(one), width)
 

@@ -30,6 +30,7 @@ WORDS = (
     "batch; late ms is how long after the others it comes to the collectives of a step (traced, the median step)."
 )
 _AT_MOST = 16
+_MOST_STEPS = 0.5
 
 
 def ranks(report: Report, width: int) -> Iterator[Line]:
@@ -85,8 +86,11 @@ def straggler(measured: Measured) -> str:
     if worst is None:
         return "" if len(measured.ranks) < 2 else f"Who comes late: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
+    who = f"Rank {worst.rank} is waited for most"
+    if worst.steps_share <= _MOST_STEPS:
+        who = f"No rank comes last in most steps; rank {worst.rank} is waited for most"
     said = (
-        f"Rank {worst.rank} is waited for most: it comes {ns_as_ms(worst.lag_ns)} ms late in the median step, and "
+        f"{who}: it comes {ns_as_ms(worst.lag_ns)} ms late in the median step, and "
         f"later than any other in {percent(worst.steps_share)} of the steps. All ranks together wait "
         f"{percent(worst.waiting_share)} of their time for the last to come."
     )

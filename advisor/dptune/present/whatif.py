@@ -31,8 +31,8 @@ _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", r
 _BAR = 30
 
 
-def page(told: WhatIf, width: int) -> Iterator[Line]:
-    """What it rests on, then the step with each set of changes."""
+def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
+    """What it rests on, then the step with each set of changes. `run` is how the user named it; empty: not at all."""
     measured_ns = told.known("measured_ns")
     if measured_ns is None:
         yield from labelled(
@@ -47,14 +47,16 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
     )
     yield from labelled("Replayed", words, width)
     if told.known("floor_ns") is not None:
-        yield from labelled("At best", f"{ns_as_ms(told.floor_ns)} ms, if the exchange took no time.", width)
+        yield from labelled(
+            "Exchange", f"Without it, and all else as it is, a step takes {ns_as_ms(told.floor_ns)} ms.", width
+        )
     if told.known("link") is None:
         yield from labelled("Link", f"Not known: {told.missing['link']}.", width)
     else:
         yield from labelled("Link", f"From {told.link}.", width)
     yield BLANK
     if told.curve:
-        yield from _searched(told, width)
+        yield from _searched(told, width, run)
         return
     if told.strategies:
         yield from _compared(told, width)
@@ -67,10 +69,10 @@ def page(told: WhatIf, width: int) -> Iterator[Line]:
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
             yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
         return
-    yield from _predicted(told, width)
+    yield from _predicted(told, width, run)
 
 
-def _predicted(told: WhatIf, width: int) -> Iterator[Line]:
+def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
     yield from table(_COLUMNS, [_row(one, told) for one in told.predictions], width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
@@ -83,10 +85,10 @@ def _predicted(told: WhatIf, width: int) -> Iterator[Line]:
     if best is not None and set(best.changes) <= set(KNOBS) and _times(best, told) < 1:
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
-        yield from wrapped(f"Prove it: dptune verify {settings}", width)
+        yield from wrapped(f"Prove it: dptune verify {f'{run} ' if run else ''}{settings}", width)
 
 
-def _searched(told: WhatIf, width: int) -> Iterator[Line]:
+def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The step by bucket size, and the best that was found."""
     longest = max(one.step_ns for one in told.curve)
     rows = [
@@ -105,7 +107,7 @@ def _searched(told: WhatIf, width: int) -> Iterator[Line]:
         yield from labelled("Best", "As it is: nothing that was tried saves a hundredth of the step.", width)
         return
     yield from labelled("Best", "Of what leaves what is learned as it is, together:", width)
-    yield from _predicted(told, width)
+    yield from _predicted(told, width, run)
 
 
 def _compared(told: WhatIf, width: int) -> Iterator[Line]:

@@ -106,7 +106,8 @@ def check(run: RunView) -> Iterator[Advice]:
     then = None if now is None or cheap else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
     if cheap:
-        remedy = f"{batch_ms:.2g} ms for a batch is too little for workers to help, so {cheaper}"
+        more = "more workers" if now else "workers"
+        remedy = f"that is {batch_ms:.2g} ms for each batch, too little for {more} to help, so {cheaper}"
     elif now is None:
         remedy = f"give the DataLoader more workers, or {cheaper}"
     elif then is None:
@@ -130,9 +131,17 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence=_confidence(run, now),
         evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
         numerics="same",
-        watch="Random augmentation in workers draws other numbers than in the training process.",
+        watch=f"Random augmentation in workers draws other numbers than in the training process.{_warning(run, then)}",
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
     )
+
+
+def _warning(run: RunView, then: int | None) -> str:
+    """What torch says of more workers than cores."""
+    device = run.facts[0].device if run.facts else None
+    if then is None or device is None or then <= (device.usable_cores or then):
+        return ""
+    return " torch warns of more workers than cores: such as mostly wait need none."
 
 
 def _severity(cheap: bool, much: bool) -> Severity:

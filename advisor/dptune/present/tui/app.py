@@ -119,7 +119,7 @@ class ReportApp(App[None]):
                 with TabPane("6 Timeline", id="timeline-tab"):
                     yield Timeline(self._run)
                 with TabPane("7 What if", id="whatif-tab"):
-                    yield WhatIfPane(self._run, self._report.measured)
+                    yield WhatIfPane(self._run, self._report)
         yield Finder()
         yield Footer(show_command_palette=False)
 

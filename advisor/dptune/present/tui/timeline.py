@@ -94,8 +94,19 @@ class Timeline(Container, can_focus=True):
             self._step = begun[-1] if begun else 0
             self._column = self._columns // 2
             room = max(end - start_ns, _LEAST_NS)
-            self._lane = 1  # the first of a device
             self._look(start_ns - room, end + room)
+            self._lane = self._busy_lane((start_ns + end) // 2)
+            self._draw()
+
+    def _busy_lane(self, at: int) -> int:
+        """The first of a device that does something then; where none does, the script's, which may say why."""
+        moment = at - self._begin
+
+        def busy(lane: Lane) -> bool:
+            return any(one.start_ns <= moment < one.start_ns + one.length_ns for one in lane.pieces)
+
+        order = [*range(1, len(self._lanes)), 0]
+        return next((place for place in order if busy(self._lanes[place])), min(1, len(self._lanes) - 1))
 
     def find(self, words: str) -> str:
         """Go to the next operation of this rank, after the cursor, that has the words in its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -13,6 +14,7 @@ from textual.containers import Container
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
+from dptune.advice import Report
 from dptune.knobs import Value, written
 from dptune.measure.steps.feeding import drawn_from
 from dptune.measured import Measured, Missing
@@ -53,6 +55,8 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
     if loader and loader.batch_size:
         sizes = (loader.batch_size * times for times in (2, 4, 8))
         yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *sizes))
+    if loader and not loader.num_workers:
+        yield Dial("loader.num_workers", "workers of a loader", (AS_IT_IS, 1, 2, 4, 8))
     yield Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True))
 
 
@@ -85,10 +89,11 @@ class WhatIfPane(Container, can_focus=True):
         Binding("0", "reset", "As it is", id="dial.reset", tooltip="All settings as they are"),
     ]
 
-    def __init__(self, run: Run, measured: Measured) -> None:
+    def __init__(self, run: Run, report: Report) -> None:
         super().__init__(id="whatif")
-        self._run, self._measured = run, measured
-        self._dials = dials(run, measured)
+        self._run, self._measured = run, report.measured
+        self._named = f"{shlex.quote(report.run.sources[0])} " if len(report.run.sources) == 1 else ""
+        self._dials = dials(run, report.measured)
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
         self._ground: Ground | None = None
@@ -203,8 +208,9 @@ class WhatIfPane(Container, can_focus=True):
         for words in told.assumptions:
             yield from labelled("Assumed", words, width, role="dim")
         settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
-        yield from labelled("Command", f"dptune whatif {settings}", width, role="code")
+        yield from labelled("Command", f"dptune whatif {self._named}{settings}", width, role="code")
 
 
 def _bar(step_ns: float, measured_ns: float) -> str:
-    return "#" * min(max(round(_BAR * step_ns / measured_ns / 2), 1), _BAR)
+    length = max(round(_BAR * step_ns / measured_ns / 2), 1)
+    return "#" * length if length <= _BAR else f"{'#' * (_BAR - 1)}>"  # longer than there is room
