@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
         ("error_rates", "proving"),
         ("interface", "reading-traces"),
         ("loading", "reading-traces"),
+        ("predictions", "predicting"),
         ("real_replays", "predicting"),
         ("real_advice", "rules/index"),
     ],

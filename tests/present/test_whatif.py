@@ -89,3 +89,10 @@ def test_what_is_taken_for_granted_is_said_once():
 
 def test_what_changes_nothing_is_called_the_same():
     assert "ddp.no_sync=true 100.0 45.0 55.0 64 the same" in text([predicted({"ddp.no_sync": True}, 100_000_001)])
+
+
+def test_changes_that_take_much_room_are_named_below_the_table():
+    both = {"loader.num_workers": 3, "ddp.no_sync": True}
+    said = text([predicted(both), predicted({"ddp.no_sync": True})])
+    assert "set 1 50.0 45.0 55.0 64 50.0 % less set 2 50.0" in said
+    assert "Set 1 loader.num_workers=3, ddp.no_sync=true Set 2 ddp.no_sync=true" in said

@@ -85,7 +85,11 @@ def test_code_behind_a_link_or_beside_a_script_that_lies_elsewhere_belongs_to_it
     assert of(project) != before
     (project / "linked").unlink()
     launch = started(str(other / "train.py"))
+    for name in ("data/deep/far.py", "package/near.py", "conf.yaml"):
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text("1")
     before = files(project, launch, project / "run")
+    assert {path.name for path in before if path.is_relative_to(other)} == {"train.py", "net.py", "near.py"}
     (other / "net.py").write_text("3")
     assert files(project, launch, project / "run") != before
     assert changed(project, before) == [str(other / "net.py")]

@@ -1,5 +1,6 @@
 """What trials say: which times count, what failed, and what a proof keeps."""
 
+import dataclasses
 import json
 import math
 import os
@@ -11,8 +12,8 @@ import pytest
 
 from dptune.errors import RunError
 from dptune.proof import Side, Trial, pairs
+from dptune.prove import engine, judging
 from dptune.prove import folder as folders
-from dptune.prove import judging
 from dptune.prove.task import Task, numerics_of
 
 
@@ -266,3 +267,15 @@ def test_what_was_set_aside_is_taken_back_where_it_fits(tmp_path: Path):
     assert [path.name for path in folders.aside(folder)] == ["change-1", "change-3"]
     assert folders.take_back(folder, lambda proof: True) is None  # something lies there
     assert folders.take_back(tmp_path / "verified" / "new", lambda proof: True) is None
+
+
+@pytest.mark.parametrize(("budget_s", "words"), [(12.0, ""), (11.0, "11 s will do for about 5 trials a side, and")])
+def test_a_time_that_is_too_short_is_told_after_the_first_pair(budget_s, words):
+    """A pair takes 2 s, and the first look six of them."""
+    asked = dataclasses.replace(task(), budget_s=budget_s)
+    assert engine._too_short(asked, both([trial("A", 10)], [trial("B", 10)])).startswith(words)
+    assert bool(engine._too_short(asked, both([trial("A", 10)], [trial("B", 10)]))) == bool(words)
+    assert engine._too_short(asked, both([trial("A", 10)] * 2, [trial("B", 10)] * 2)) == ""
+    assert engine._too_short(dataclasses.replace(asked, budget_s=3.0), both([trial("A", 1)], [trial("B", 1)])) == (
+        "3 s will do for about 1 trial a side, and a verdict takes 6: --time-limit 12 would be enough for these"
+    )

@@ -49,7 +49,7 @@ def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
     if one.saves:
         part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")
         told.append(f"{_HOW[one.saves.basis].lower()} saving {part} of {_of(one.saves)}")
-    told += [f"run: {in_words(proof)}" for proof in report.verified if proof.advice == one.rule]
+    told += [f"proven: {in_words(proof)}" for proof in report.verified if proof.advice == one.rule]
     if told:
         yield from wrapped("; ".join(told), width, "  ", role="dim")
 

@@ -38,7 +38,7 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
             yield from wrapped(f"saves {saving(one.saves, gate.step_ns)}", width, "    ", role="dim")
         for proof in gate.verified:
             if proof.advice == one.rule:
-                yield from wrapped(f"run: {in_words(proof)}", width, "    ", "      ")
+                yield from wrapped(f"proven: {in_words(proof)}", width, "    ", "      ")
     for budget in gate.budgets:
         yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
     if gate.regression is not None:

@@ -29,6 +29,7 @@ _STRATEGIES = (
 )
 _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
 _BAR = 30
+_LONGEST_NAME = 30  # of a set of changes inside the table
 
 
 def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
@@ -74,7 +75,12 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
 
 def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
-    yield from table(_COLUMNS, [_row(one, told) for one in told.predictions], width)
+    names = [", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items()) for one in told.predictions]
+    short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
+    yield from table(_COLUMNS, [_row(*both, told) for both in zip(short, told.predictions, strict=True)], width)
+    for own, name in zip(short, names, strict=True):
+        if own != name:
+            yield from labelled(own.capitalize(), name, width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
     best = min(
@@ -150,8 +156,7 @@ def _times(one: Prediction, told: WhatIf) -> float:
     return times * before / after if before and after else times
 
 
-def _row(one: Prediction, told: WhatIf) -> list[Cell]:
-    name = ", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items())
+def _row(name: str, one: Prediction, told: WhatIf) -> list[Cell]:
     if one.known("step_ns") is None:
         why, least = Hole(one.missing["step_ns"], "not predicted"), one.known("low_ns")
         return [name, why, why if least is None else ns_as_ms(least), why, why, why]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 import zlib
@@ -18,6 +19,7 @@ from dptune.prove.task import Task
 
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
 _LEAST_S = 30.0  # that a first step may take, however little time is left
+_PAIR = 2  # trials
 _ENDED_WELL = ("decided", "hopeless", "all trials made", "out of time", "interrupted")
 
 Told = Callable[[Proof, str], None]
@@ -44,10 +46,25 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
             _unchanged(task, side)
             trials.append(done)
             folders.write(folder, judging.proof(task, trials, "interrupted"))
+            if words := _too_short(task, trials):
+                told(judging.proof(task, trials, "interrupted"), words)
         proof = judging.proof(task, trials, ended)
         folders.write(folder, proof)
         told(proof, "")
         return proof
+
+
+def _too_short(task: Task, trials: Sequence[Trial]) -> str:
+    """After the first pair: that the time will not do for the first look; empty where it may."""
+    pair_s = sum(one.seconds for one in trials)
+    pairs = min(sequential.LOOKS[0], task.most)
+    if len(trials) != _PAIR or pair_s * pairs <= task.budget_s:
+        return ""
+    enough = max(1, int(task.budget_s / pair_s))
+    return (
+        f"{task.budget_s:g} s will do for about {enough} {'trial' if enough == 1 else 'trials'} a side, and a verdict "
+        f"takes {pairs}: --time-limit {math.ceil(pair_s * pairs)} would be enough for these"
+    )
 
 
 def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:

@@ -24,7 +24,7 @@ _NOT_CODE = {"__pycache__", "node_modules"}
 
 
 def files(folder: Path, launch: Launch, run: Path) -> Files:
-    """The code in a folder and, where the script lies elsewhere, in that one's folder.
+    """The code in a folder and, where the script lies elsewhere, the programs in that one's folder.
 
     `run` is left out: it is where trials write. JSON counts where the command names the file.
     """
@@ -85,8 +85,9 @@ def _shown(path: Path, folder: Path) -> str:
 
 def _code(folder: Path, launch: Launch, run: Path) -> Iterator[Path]:
     command, own = " ".join(launch.shown), run.resolve()
-    for root in (folder, *_elsewhere(folder, launch)):
-        yield from _below(root, own, command)
+    yield from _below(folder, own, command)
+    for root in _elsewhere(folder, launch):
+        yield from _programs(root)
 
 
 def _elsewhere(folder: Path, launch: Launch) -> Iterator[Path]:
@@ -99,6 +100,21 @@ def _elsewhere(folder: Path, launch: Launch) -> Iterator[Path]:
             if path.suffix in _PROGRAM and path.is_file() and not any(place.is_relative_to(one) for one in seen):
                 seen.add(place)
                 yield place
+
+
+def _programs(root: Path) -> Iterator[Path]:
+    """What a script in that folder could import: through folders that hold Python files, for it may be any folder."""
+    seen = 0
+    for place, folders, names in os.walk(root):
+        found = sorted(name for name in names if Path(name).suffix in _PROGRAM)
+        folders[:] = sorted(name for name in folders if name not in _NOT_CODE and not name.startswith("."))
+        if Path(place) != root and not found:
+            folders.clear()
+        for name in found:
+            yield Path(place) / name
+            seen += 1
+        if seen > _MOST_FILES:
+            return
 
 
 def _below(root: Path, run: Path, command: str) -> Iterator[Path]:
