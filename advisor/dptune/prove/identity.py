@@ -136,7 +136,6 @@ def _below(root: Path, run: Path, command: str) -> Iterator[Path]:
             and not name.startswith(".")
             and (here / name).resolve() != run
             and not (here / name / "pyvenv.cfg").exists()
-            and not (linked > _MOST_LINKED and (here / name).is_symlink())
         )
         if linked > _MOST_LINKED and not there.is_relative_to(root.resolve()):
             folders.clear()
