@@ -65,6 +65,9 @@ class Trial(Figures):
     fast_step_ns: Figure[int] = Field(
         ABSENT, gt=0, description="median over ranks of the step than which a tenth of each rank's are faster"
     )
+    median_step_ns: int = Field(
+        0, ge=0, description="median over ranks of each rank's median unprofiled step, as reports have it; 0: not timed"
+    )
     samples_per_step: Figure[int] = Field(ABSENT, gt=0, description="global batch")
     losses: list[float] = Field(default_factory=list, description="of the first backward passes, of the first rank")
     written_over: dict[str, str] = Field(

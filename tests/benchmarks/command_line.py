@@ -7,7 +7,7 @@ import contextlib
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,23 @@ def run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
 
 
 def main(
-    doc: str | None, results: Path, collect: Callable[[Path], Results], table: Callable[[Results], str], name: str
+    doc: str | None,
+    results: Path,
+    collect: Callable[..., Results],
+    table: Callable[[Results], str],
+    name: str,
+    switches: Mapping[str, str] = {},
 ) -> None:
-    """Collect what is missing, and print the table; with --table only that."""
+    """Collect what is missing, and print the table; with --table only that. Switches (and their help) are passed on."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     kept = Path(tempfile.gettempdir()) / f"dptune-benchmark-{name}"
     parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    for switch, told in switches.items():
+        parser.add_argument(f"--{switch}", action="store_true", help=told)
     args = parser.parse_args()
     if args.table:
         print(table(json.loads(results.read_text())))
     else:
         args.work.mkdir(parents=True, exist_ok=True)
-        print(table(collect(args.work)))
+        print(table(collect(args.work, **{switch: getattr(args, switch) for switch in switches})))

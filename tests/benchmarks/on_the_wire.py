@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
-parser.add_argument("--model", choices=("plain", "many", "large", "transformer"), default="plain")
+parser.add_argument("--model", default="plain")
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--load-ms", type=float, default=0.0, help="to prepare a batch, without the processor")
 args = parser.parse_args()
@@ -47,6 +47,25 @@ MODELS = {
         nn.Linear(32, 128),
         nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 3),
         nn.Linear(128, 32),
+        nn.Flatten(1),
+    ),
+    "deep": lambda: nn.Sequential(  # 3.3 MB
+        nn.Linear(256, 320),
+        nn.ReLU(),
+        *[one for _ in range(6) for one in (nn.Linear(320, 320), nn.ReLU())],
+        nn.Linear(320, 256),
+    ),
+    "blocks": lambda: nn.Sequential(  # 135 small layers, 2.4 MB
+        *[one for _ in range(45) for one in (nn.Linear(256, 24), nn.Linear(24, 256), nn.LayerNorm(256))]
+    ),
+    "wide": lambda: nn.Sequential(  # 4.2 MB in three
+        nn.Linear(256, 1200), nn.ReLU(), nn.Linear(1200, 512), nn.ReLU(), nn.Linear(512, 256)
+    ),
+    "encoder": lambda: nn.Sequential(  # tokens of 16, 1.5 MB
+        nn.Unflatten(1, (16, 16)),
+        nn.Linear(16, 96),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(96, 4, 288, dropout=0.0, batch_first=True), 4),
+        nn.Linear(96, 16),
         nn.Flatten(1),
     ),
 }

@@ -1,15 +1,20 @@
 """How good `dptune whatif` is: changes predicted from a recording, written down, and only then run by `dptune verify`.
 
     python tests/benchmarks/predictions.py                predict and run what is missing, print the table
+    python tests/benchmarks/predictions.py --commit       the same; predictions are committed before they are run
     python tests/benchmarks/predictions.py --table        print the table of what there is
 
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
 bad settings; and some of four ranks, who share the two cores, apart from the others. A case is recorded and predicted
-by itself; all predictions are written down before the first of the changes is run. `off` is how far the predicted step
-is from the measured one, `effect` the same of after / before; `replay` how far the unchanged replay is off the
-recording, `others` off the trials without the change, which are processes of their own, and later.
+by itself, a few at a time, which are written down before the first of them is run.
+
+`before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
+predicted step is from the measured one, `effect` the same of after / before; `replay` how far the unchanged replay is
+off the recording, `others` off the trials without the change, which are processes of their own, and later.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
+
+A first round (results/predictions_first.json) is what the model was mended by: other models, other changes.
 """
 
 from __future__ import annotations
@@ -24,13 +29,16 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from command_line import main
-from overhead import commit, machine
+from overhead import commit as commit_of_code
+from overhead import machine
 from wired import DPTUNE, FAST, SLOW, Node, ranks_a_node, recorded, settle, shaped, swept, verified
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
 SOME_ON = "200 Mbit/s"  # where those cases are tried that are not tried on every wire
-WINDOWS = ("--warmup", "5", "--unprofiled", "100", "--lean", "20", "--rich", "0")
+WINDOWS = ("--warmup", "5", "--unprofiled", "200", "--lean", "20", "--rich", "0")
+TOGETHER = 3  # changes that are predicted before the first of them is run
+LIMIT = ("--time-limit", "150")
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
 
@@ -46,26 +54,32 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "bucket 0.05": Case("--model plain", "", "ddp.bucket_cap_mb=0.05"),
-    "fp16": Case("--model plain", "", "ddp.comm_hook=fp16"),
-    "no_sync of 4": Case("--model plain --accumulate 4", "", "ddp.no_sync=true"),
-    "2 workers": Case("--model plain --load-ms 60", "", "loader.num_workers=2"),
-    "no straggler": Case("--model plain", "env.STRAGGLE_MS=50", "env.STRAGGLE_MS=0", "straggler.removed=true"),
-    "many, bucket 0.1": Case("--model many", "", "ddp.bucket_cap_mb=0.1"),
-    "many, batch x2": Case("--model many", "", "loader.batch_size=128"),
-    "large, bf16": Case("--model large --batch 256", "", "ddp.comm_hook=bf16"),
-    "large, no_sync of 2": Case("--model large --accumulate 2", "", "ddp.no_sync=true"),
-    "transformer, bucket 0.1": Case("--model transformer", "", "ddp.bucket_cap_mb=0.1"),
-    "transformer, fp16": Case("--model transformer", "", "ddp.comm_hook=fp16"),
-    "from 0.05 to default": Case("--model plain", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
-    "PowerSGD": Case("--model plain", "", "ddp.comm_hook=powersgd", everywhere=False),
-    "transformer, from batch 8 to 32": Case(
-        "--model transformer --batch 8", "", "loader.batch_size=32", everywhere=False
+    "deep, bucket 0.3": Case("--model deep --batch 48", "", "ddp.bucket_cap_mb=0.3"),
+    "blocks, fp16": Case("--model blocks --batch 48", "", "ddp.comm_hook=fp16"),
+    "encoder, no_sync of 3": Case("--model encoder --batch 48 --accumulate 3", "", "ddp.no_sync=true"),
+    "deep, 3 workers": Case("--model deep --batch 48 --load-ms 40", "", "loader.num_workers=3"),
+    "encoder, no straggler": Case(
+        "--model encoder --batch 48", "env.STRAGGLE_MS=30", "env.STRAGGLE_MS=0", "straggler.removed=true"
     ),
-    "4 ranks, bucket 0.05": Case("--model plain", "", "ddp.bucket_cap_mb=0.05", ranks=4, everywhere=False),
-    "4 ranks, fp16": Case("--model plain", "", "ddp.comm_hook=fp16", ranks=4, everywhere=False),
-    "4 ranks, no_sync of 4": Case("--model plain --accumulate 4", "", "ddp.no_sync=true", ranks=4, everywhere=False),
-    "from 100 to 0.5": Case("--model transformer --batch 256", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=0.5"),
+    "blocks, bucket 0.08": Case("--model blocks --batch 48", "", "ddp.bucket_cap_mb=0.08"),
+    "encoder, batch x1.5": Case("--model encoder --batch 48", "", "loader.batch_size=72"),
+    "wide, fp16": Case("--model wide --batch 192", "", "ddp.comm_hook=fp16"),
+    "blocks, no_sync of 2": Case("--model blocks --batch 48 --accumulate 2", "", "ddp.no_sync=true"),
+    "encoder, bucket 0.1": Case("--model encoder --batch 48", "", "ddp.bucket_cap_mb=0.1"),
+    "deep, bf16": Case("--model deep --batch 48", "", "ddp.comm_hook=bf16"),
+    "deep, from 0.05 to default": Case(
+        "--model deep --batch 48", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"
+    ),
+    "encoder, from 100 to 0.4": Case("--model encoder --batch 160", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=0.4"),
+    "deep, PowerSGD": Case("--model deep --batch 48", "", "ddp.comm_hook=powersgd", everywhere=False),
+    "encoder, from batch 6 to 24": Case("--model encoder --batch 6", "", "loader.batch_size=24", everywhere=False),
+    "4 ranks, deep, bucket 0.05": Case(
+        "--model deep --batch 48", "", "ddp.bucket_cap_mb=0.05", ranks=4, everywhere=False
+    ),
+    "4 ranks, blocks, fp16": Case("--model blocks --batch 48", "", "ddp.comm_hook=fp16", ranks=4, everywhere=False),
+    "4 ranks, deep, no_sync of 3": Case(
+        "--model deep --batch 48 --accumulate 3", "", "ddp.no_sync=true", ranks=4, everywhere=False
+    ),
 }
 
 
@@ -81,29 +95,42 @@ def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
     return {**kept, **{name: one[name] for name in ("step_ns", "low_ns", "high_ns", "missing")}}
 
 
-def collect(work: Path) -> dict[str, Any]:
-    """Predict what was not predicted, on all wires, and then run what was not run."""
+def collect(work: Path, commit: bool) -> dict[str, Any]:
+    """A few at a time, wire after wire: predict what was not predicted, and then run it."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
     results.update(machine=machine(), command="python tests/benchmarks/predictions.py")
-    cases = results["cases"]
-    for wire in WIRES:
-        todo = [title for title in _of(wire) if f"{wire}: {title}" not in cases]
-        with _nodes(wire, todo) as nodes:
-            for title in todo:
-                case, place = CASES[title], _place(work, wire)
-                links = swept(nodes, place / f"{case.ranks}-ranks", case.ranks // 2)
-                told = predicted(_recorded(place, title), links, case)
-                cases[f"{wire}: {title}"] = {"commit": commit(), "predicted": told}
-                RESULTS.write_text(json.dumps(results) + "\n")
-    for wire in WIRES:
-        todo = [title for title in _of(wire) if "found" not in cases[f"{wire}: {title}"]]
-        with _nodes(wire, todo):
-            for title in todo:
-                one = cases[f"{wire}: {title}"]
-                one["found"] = verified(_recorded(_place(work, wire), title), "--set", CASES[title].b)
-                RESULTS.write_text(json.dumps(results) + "\n")
-                print(f"{wire}: {title}: {_row(one)}", file=sys.stderr, flush=True)
+    for wire, titles in _portions():
+        _portion(work, wire, titles, results, commit)
     return results
+
+
+def _portions() -> Iterator[tuple[str, list[str]]]:
+    """Wires in turn, with the next few cases of each; those of four ranks come last."""
+    by_wire = {wire: _of(wire) for wire in WIRES}
+    for first in range(0, max(map(len, by_wire.values())), TOGETHER):
+        for wire, titles in by_wire.items():
+            yield wire, titles[first : first + TOGETHER]
+
+
+def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], commit: bool) -> None:
+    cases = results["cases"]
+    todo = [title for title in titles if "found" not in cases.get(f"{wire}: {title}", {})]
+    with _nodes(wire, todo) as nodes:
+        new = [title for title in todo if f"{wire}: {title}" not in cases]
+        for title in new:
+            case, place = CASES[title], _place(work, wire)
+            links = swept(nodes, place / f"{case.ranks}-ranks", case.ranks // 2)
+            told = predicted(_recorded(place, title), links, case)
+            cases[f"{wire}: {title}"] = {"commit": commit_of_code(), "predicted": told}
+            RESULTS.write_text(json.dumps(results) + "\n")
+        if commit and new:
+            said = f"Of {len(new)} changes ({wire}) it is written down what they do, before they are run"
+            subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(RESULTS)], check=True)
+        for title in todo:
+            one = cases[f"{wire}: {title}"]
+            one["found"] = verified(_recorded(_place(work, wire), title), "--set", CASES[title].b, *LIMIT)
+            RESULTS.write_text(json.dumps(results) + "\n")
+            print(f"{wire}: {title}: {_row(one)}", file=sys.stderr, flush=True)
 
 
 def _of(wire: str) -> list[str]:
@@ -138,23 +165,31 @@ class Error(NamedTuple):
     width: float
 
 
+def _times(one: dict[str, Any]) -> tuple[float, float] | None:
+    """The step before and after: of each side the median over the trials that ran."""
+    trials = one.get("found", {}).get("trials", [])
+    sides = [[trial["median_step_ns"] for trial in trials if trial["side"] == side] for side in "AB"]
+    ran = [[step for step in side if step] for side in sides]
+    return (median(ran[0]), median(ran[1])) if all(ran) else None
+
+
 def _error(one: dict[str, Any], drifting: bool) -> Error | None:
     """Of the step with the change; `drifting`: by what the change does, after / before, whatever a step takes by then.
 
     Between a recording and its trials a machine may have become slower, for the script as it is, too.
     """
-    told, found = one["predicted"], one.get("found", {})
-    after, before = found.get("b_step_ns"), found.get("a_step_ns")
-    if not told["step_ns"] or not after:
+    told, found = one["predicted"], _times(one)
+    if not told["step_ns"] or found is None:
         return None
+    before, after = found
     times = before / told["measured_ns"] if drifting else 1.0
     step, low, high = (times * told[name] for name in ("step_ns", "low_ns", "high_ns"))
     return Error(step / after - 1, low <= after <= high, (high - low) / after)
 
 
 def _row(one: dict[str, Any]) -> str:
-    told, found = one["predicted"], one.get("found", {})
-    before, after = found.get("a_step_ns"), found.get("b_step_ns")
+    told = one["predicted"]
+    before, after = _times(one) or (None, None)
     ms = [f"{value / 1e6:7.1f}" if value else "      -" for value in (before, after, told["step_ns"])]
     between = f"{told['low_ns'] / 1e6:.1f} to {told['high_ns'] / 1e6:.1f}" if told["step_ns"] else "-"
     errors = [_error(one, drifting) for drifting in (False, True)]
@@ -183,7 +218,7 @@ def table(results: dict[str, Any]) -> str:
 
 def _figures(told: list[dict[str, Any]]) -> Iterator[str]:
     """How far predictions were off, and how wide their intervals; and what of that was aimed at."""
-    nothing = [abs(one["found"]["a_step_ns"] / one["found"]["b_step_ns"] - 1) for one in told]
+    nothing = [abs(1 / effect - 1) for effect in map(_effect, told)]
     yield f"no change at all: error {_spread(nothing)}"
     for name, drifting in (("off", False), ("effect", True)):
         errors = [error for one in told if (error := _error(one, drifting)) is not None]
@@ -208,11 +243,17 @@ def _spread(shares: list[float]) -> str:
     return f"mean {average:.1f} %, median {middle:.1f} %, worst {worst:.1f} %"
 
 
+def _effect(one: dict[str, Any]) -> float:
+    """After / before, as measured."""
+    before, after = _times(one) or (1.0, 1.0)
+    return after / before
+
+
 def _signs(told: list[dict[str, Any]]) -> list[bool]:
     """Of the changes with an effect that is clear: whether it was predicted which way it goes."""
     signs = []
     for one in told:
-        effect = one["found"]["b_step_ns"] / one["found"]["a_step_ns"] - 1
+        effect = _effect(one) - 1
         predicted = one["predicted"]["step_ns"] / one["predicted"]["measured_ns"] - 1
         if abs(effect) > CLEAR:
             signs.append((effect > 0) == (predicted > 0))
@@ -221,7 +262,7 @@ def _signs(told: list[dict[str, Any]]) -> list[bool]:
 
 def _effects(told: list[dict[str, Any]]) -> str:
     """How large the effects were, and whether their signs were predicted."""
-    effects = [one["found"]["b_step_ns"] / one["found"]["a_step_ns"] - 1 for one in told]
+    effects = [_effect(one) - 1 for one in told]
     clear = _signs(told)
     return (
         f"effects of more than 10 %: {sum(abs(one) > LARGE for one in effects)}, that hurt: "
@@ -230,4 +271,5 @@ def _effects(told: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, RESULTS, collect, table, "predictions")
+    switches = {"commit": "commit the results after each few predictions, before these are run"}
+    main(__doc__, RESULTS, collect, table, "predictions", switches)

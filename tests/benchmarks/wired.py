@@ -21,7 +21,7 @@ from tests.testbed.running import on_both  # noqa: E402
 __all__ = ["FAST", "SLOW", "Node", "ranks_a_node", "recorded", "settle", "shaped", "swept", "verified"]
 
 DPTUNE = (sys.executable, "-m", "dptune")
-_TRIAL = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "samples_per_step")
+_TRIAL = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "median_step_ns", "samples_per_step")
 _PROOF = ("outcome", "decided_by", "ended", "objective", "a_step_ns", "b_step_ns", "ratio", "fast_ratio", "looks")
 
 

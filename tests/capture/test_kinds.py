@@ -37,6 +37,7 @@ RARELY = (
     "package",
     "deepspeed_engine",
     "fsdp1",
+    "compiled",
 )  # alike others, or slow: by `make test-thorough`
 
 

@@ -198,8 +198,12 @@ def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_pat
 
 
 def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> None:
-    done = run("verify", "base", "--set", "env.RATE=3", *AMOUNT, "--time-limit", "25", cwd=project)
-    assert done.returncode == 0, done.stderr
+    """Two trials a side tell it; however slow the machine, as each call goes on with the trials before."""
+    for _ in range(4):
+        done = run("verify", "base", "--set", "env.RATE=3", *AMOUNT, "--time-limit", "15", cwd=project)
+        assert done.returncode == 0, done.stderr
+        if "What is learned is not the same" in " ".join(done.stdout.split()):
+            break
     assert "What is learned is not the same" in " ".join(done.stdout.split())
     assert "B learns something else" in " ".join(done.stdout.split())
 
@@ -247,6 +251,7 @@ def test_trials_of_other_steps_are_not_mixed(project: Path) -> None:
     assert [trial["steps"] for trial in json.loads(done.stdout)["trials"]] == [6]
 
 
+@pytest.mark.thorough
 def test_what_could_not_run_is_tried_again(project: Path) -> None:
     words = ("verify", "base", "--set", "env.ENDING=fail", *AMOUNT)
     assert run(*words, cwd=project).returncode == 1
@@ -327,20 +332,29 @@ def test_sides_of_which_one_ends_early_are_not_compared(project: Path) -> None:
     assert len(json.loads(proof.read_text())["trials"]) == 2
 
 
+# It swallows its own end, and every signal but the last.
+DEAF = (
+    "import signal, time\nfor one in (signal.SIGINT, signal.SIGTERM): signal.signal(one, signal.SIG_IGN)\n"
+    "try:\n    exec(open('loop.py').read())\nexcept BaseException:\n    time.sleep(300)\n"
+)
+
+
 def test_a_script_that_does_not_end_costs_a_trial_little(project: Path) -> None:
-    """It swallows its own end, and every signal but the last; interrupted, it is not waited for either."""
-    deaf = (
-        "import signal, time\nfor one in (signal.SIGINT, signal.SIGTERM): signal.signal(one, signal.SIG_IGN)\n"
-        "try:\n    exec(open('loop.py').read())\nexcept BaseException:\n    time.sleep(300)\n"
-    )
     (project / "loop.py").write_text(TRAIN)
-    (project / "train.py").write_text(deaf)
+    (project / "train.py").write_text(DEAF)
     began = time.monotonic()
     done = run("verify", "base", "--set", "env.PAUSE=0.02", *AMOUNT, "--time-limit", "1", cwd=project)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 90
     (proof,) = (project / "base" / "verified").glob("*/proof.json")
     assert [one["status"] for one in json.loads(proof.read_text())["trials"]] == ["ran"]
+    assert left_in(project) == []
+
+
+@pytest.mark.thorough
+def test_a_script_that_does_not_end_is_not_waited_for_when_interrupted(project: Path) -> None:
+    (project / "loop.py").write_text(TRAIN)
+    (project / "train.py").write_text(DEAF)
     words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--warmup", "50"]
     process = subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None

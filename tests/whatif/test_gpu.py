@@ -281,10 +281,16 @@ def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, ti
     assert us(changed(made, {what: 2 - times})) >= us(made) - 1e-6
 
 
-def test_real_traces_run_again_as_they_ran(real_traces: Path) -> None:
+SEVERAL = ("nanogpt_8xh100", "torchrec_4xv100", "torchrec_resnet18_2xv100")  # runs of several ranks
+
+
+@pytest.mark.parametrize("names", [SEVERAL, pytest.param((), marks=pytest.mark.thorough)], ids=["several", "all"])
+def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, ...]) -> None:
     """Every folder that holds one run of GPUs: to the nanosecond; and the step of the program is the measured one."""
     told = {}
     for folder in sorted(path for path in real_traces.iterdir() if path.is_dir() and path.name != "damaged"):
+        if names and folder.name not in names:
+            continue
         try:
             run = load([folder])
             figures = measure(run)
@@ -293,5 +299,5 @@ def test_real_traces_run_again_as_they_ran(real_traces: Path) -> None:
             continue
         assert off(made) == 0, folder
         told[folder.name] = ground.error_share
-    assert {"nanogpt_8xh100", "torchrec_4xv100", "torchrec_resnet18_2xv100"} <= set(told)
+    assert set(SEVERAL) <= set(told)
     assert told["nanogpt_8xh100"] < 0.02

@@ -71,3 +71,8 @@ def test_how_unsure_the_measured_step_is():
     assert unsure_ns([window(10, 10, 10, 10, 20, 20, 20, 20)]) == pytest.approx(31.55)
     assert unsure_ns([window(10, 10), window(10, 10)]) == 0
     assert unsure_ns([window(10, 20)]) == pytest.approx(31.55)
+
+
+def test_more_blocks_do_not_tell_what_another_process_takes():
+    """Ten blocks of four, 10 and 12 in turn: 1.054 apart, half of it, times 1.83 of Student."""
+    assert unsure_ns([window(*([10] * 4 + [12] * 4) * 5)]) == pytest.approx(0.5 * 1.0541 * 1.83, rel=1e-3)

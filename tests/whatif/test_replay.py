@@ -56,11 +56,11 @@ def test_one_after_the_other_on_one_lane():
 
 
 def test_two_lanes_share_the_link():
-    """From 0 on the first alone; the second moves from 30 on: both at half the rate, the first has 80 left: till 190.
+    """From 0 on the first alone; from 20 on at half the rate with 90 left: till 200, though the second waits till 30.
 
-    Then the second has 100 - 80 = 20 left at the full rate: 210.
+    That has 100 - 85 = 15 left by then, at the full rate: 215.
     """
-    assert ends([0, 20], [100, 100], Link(10, 1.0, lanes=2)) == pytest.approx([190, 210])
+    assert ends([0, 20], [100, 100], Link(10, 1.0, lanes=2)) == pytest.approx([200, 215])
 
 
 def test_a_third_waits_for_a_lane():

@@ -117,6 +117,7 @@ def run(
         steps=count,
         step_ns=step_ns,
         fast_step_ns=fast_step_ns,
+        median_step_ns=_over_ranks(map(np.median, timed)) if status == "ran" else 0,
         samples_per_step=samples,
         losses=facts[0].losses if facts else [],
         without_effect=made.without_effect,

@@ -1,7 +1,10 @@
 """Collectives that share one link, as time goes on.
 
-A collective takes alpha, then its bytes at the link's rate, which those in flight share evenly. As many run at once as
-the backend has lanes (gloo two threads), in the order in which they were asked for.
+A collective takes alpha, then its bytes at the link's rate, of which each in flight has an even share, whether or not
+the others' bytes move yet: gloo's two threads take turns, step by step of their rings. (Of 1 to 40 all-reduces of 2 MB
+together, asked for at once or spread over 12 or 30 ms of compute, over 200 Mbit/s: 1.6 % off in the mean, 5 % at worst;
+where only those share whose bytes move, 7 and 22 %.) As many run at once as the backend has lanes, in the order in
+which they were asked for.
 """
 
 from __future__ import annotations
@@ -80,8 +83,7 @@ class Wire:
             self._flying[number] = _Flight(self._link.alpha_ns, size)
 
     def _rate(self) -> float:
-        moving = sum(not one.waits for one in self._flying.values())
-        return self._link.bytes_per_ns / max(1, moving)
+        return self._link.bytes_per_ns / max(1, len(self._flying))
 
     def _over_at(self, one: _Flight, speed: float) -> float:
         """When its latency is over, or else its bytes."""
