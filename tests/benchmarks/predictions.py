@@ -125,6 +125,7 @@ def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], 
             RESULTS.write_text(json.dumps(results) + "\n")
         if commit and new:
             said = f"Of {len(new)} changes ({wire}) it is written down what they do, before they are run"
+            subprocess.run(["git", "add", str(RESULTS)], check=True)
             subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(RESULTS)], check=True)
         for title in todo:
             one = cases[f"{wire}: {title}"]

@@ -63,3 +63,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         form.write(tmp_path / "run.json", dataclasses.replace(RunRecord(), dptune=object()))  # type: ignore[arg-type]
     assert form.read(tmp_path / "run.json", RunRecord).dptune == "1"
+
+
+def test_git_leaves_recordings_out_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    form.name_newest(tmp_path, "first")
+    assert (tmp_path / "latest").read_text() == "first\n"
+    assert (tmp_path / ".gitignore").read_text() == "*\n"
+    (tmp_path / ".gitignore").unlink()
+    form.name_newest(tmp_path, "../second")
+    assert [path.name for path in tmp_path.iterdir()] == ["latest"]

@@ -58,7 +58,7 @@ def _remember(path: Path) -> None:
         return  # removed while it ran
     with contextlib.suppress(OSError, ValueError):  # a full disk; on Windows, another drive
         paths.RUNS.mkdir(exist_ok=True)
-        form.put(paths.RUNS / paths.LATEST, os.path.relpath(path, paths.RUNS) + "\n")
+        form.name_newest(paths.RUNS, os.path.relpath(path, paths.RUNS))
 
 
 def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:

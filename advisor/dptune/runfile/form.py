@@ -16,6 +16,8 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dptune.runfile.paths import LATEST
+
 T = TypeVar("T")
 
 
@@ -37,6 +39,14 @@ def put(path: Path, content: str) -> None:
         os.replace(temporary, path)  # noqa: PTH105 - atomic on every platform
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def name_newest(runs: Path, folder: str) -> None:
+    """Write `latest`, which names the newest of a folder of recordings; git leaves that out from its first one on."""
+    latest = runs / LATEST
+    if not latest.exists():
+        put(runs / ".gitignore", "*\n")
+    put(latest, f"{folder}\n")
 
 
 def read(path: Path, record: type[T]) -> T:

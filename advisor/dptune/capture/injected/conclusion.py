@@ -29,4 +29,4 @@ def conclude(plan: Plan, facts: Facts) -> None:
     record.ending = Ending(how, note="" if facts.ended == how else facts.ended)
     form.write(target, record)
     if plan.path.parent.name == paths.RUNS.name:
-        form.put(plan.path.parent / paths.LATEST, plan.path.name + "\n")
+        form.name_newest(plan.path.parent, plan.path.name)
