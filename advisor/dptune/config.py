@@ -68,6 +68,9 @@ class Settings(BaseModel):
         for name in self.budget:
             if name not in names:
                 raise _unknown(f"`budget` in {self._source}", "budget", name, names)
+            if name.endswith("_share") and self.budget[name] > 1:
+                told = f"`budget.{name}` in {self._source} is {self.budget[name]:g}, and a share is 1 at most"
+                raise UsageError(told, "a tenth of a step is 0.10")
 
     def check_against(self, rules: Iterable[Rule]) -> None:
         """Raise UsageError for a code or threshold that no installed rule has, naming the nearest one."""

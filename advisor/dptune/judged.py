@@ -41,10 +41,11 @@ class Regression(Model):
 
     objective: Literal["time per sample", "time per step"]
     limit_share: float = Field(description="how much longer it may take")
-    outcome: Literal["passed", "failed", "inconclusive"]
-    ratio: float | None = Field(description="time now / baseline")
-    low_ratio: float | None = Field(description="its interval, from; null where no test was made")
-    high_ratio: float | None = Field(description="to")
+    outcome: Literal["passed", "failed", "inconclusive", "unjudgeable"]
+    fast_steps: bool = Field(False, description="the ratio is of the fastest steps, which decide")
+    ratio: float | None = Field(None, description="time now / baseline")
+    low_ratio: float | None = Field(None, description="its interval, from; null where no test was made")
+    high_ratio: float | None = Field(None, description="to")
     text: str = Field(description="one sentence")
 
 
@@ -62,7 +63,14 @@ class Gate(Model):
     verified: list[Verified] = Field(default_factory=list, description="what came of running the advice that trips it")
     budgets: list[Budget] = Field(default_factory=list)
     regression: Regression | None = None
+    inconclusive_fails: bool = Field(False, description="whether it fails where the baseline decides nothing")
     trust: Trust = Field(description="of the run that can be judged least")
     skipped: list[Skipped] = Field(default_factory=list, description="rules that could not run")
     quiet: list[str] = Field(default_factory=list, description="rules that had nothing to say")
     reservations: list[str] = Field(default_factory=list, description="what an outcome leaves open, a clause each")
+
+    @property
+    def baseline_fails(self) -> bool:
+        """Whether being slower than the baseline, or not known to be no slower, trips the gate."""
+        failing = ("failed", "inconclusive") if self.inconclusive_fails else ("failed",)
+        return self.regression is not None and self.regression.outcome in failing

@@ -21,7 +21,7 @@ from dptune.measured import (
 )
 from dptune.present.gate import page
 from dptune.present.ink import paint
-from dptune.proof import Look, Proof
+from dptune.proof import Look, Proof, Trial
 
 WHY = "it was not recorded"
 
@@ -86,14 +86,30 @@ def test_of_several_runs_what_most_have_counts_in_their_order():
 
 def test_what_is_accepted_or_was_there_before_is_passed_over():
     now = [report(advice("DP101:a"), advice("DP102:b"), advice("DP103:c"))]
-    gate = judge(now, Terms(accepted=frozenset({"DP101:a"})), before=[report(advice("DP102:b"))])
+    gate = judge(now, Terms(accepted={"DP101:a": ""}), before=[report(advice("DP102:b"))])
     assert rules(gate.tripped) == ["DP103:c"]
     assert [(one.advice.fingerprint, one.why) for one in gate.passed_over] == [
         ("DP101:a", "it is accepted"),
         ("DP102:b", "the baseline has it too"),
     ]
-    accepted = Terms(accepted=frozenset({"DP101:a", "DP102:b", "DP103:c"}))
+    accepted = Terms(accepted=dict.fromkeys(("DP101:a", "DP102:b", "DP103:c"), "error"))
     assert judge(now, accepted).outcome == "passed"
+
+
+def test_what_has_become_more_severe_is_not_passed_over():
+    now = [report(advice("DP101:a", "error"))]
+    assert judge(now, Terms(accepted={"DP101:a": "warning"})).outcome == "failed"
+    assert judge(now, Terms(), before=[report(advice("DP101:a", "note"))]).outcome == "failed"
+    assert judge([report(advice("DP101:a", "warning"))], Terms(accepted={"DP101:a": "error"})).outcome == "passed"
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_severity_is_the_one_that_most_runs_reach_in_whatever_order_they_are_named(turn):
+    runs = [report(advice("DP101:a", severity)) for severity in ("note", "error", "error", "error")]
+    (one,) = judge(runs[turn:] + runs[:turn], Terms(fail_on="error")).tripped
+    assert one.severity == "error"
+    two = [report(advice("DP101:a", severity)) for severity in ("note", "note", "error", "error")]
+    assert judge(two[turn:] + two[:turn], Terms(fail_on="error")).outcome == "passed"
 
 
 def test_budgets_are_of_the_median_run():
@@ -160,7 +176,12 @@ def compared(outcome: str, ratio: float | None = None, high: float | None = None
     ("found", "outcome", "text"),
     [
         (compared("worse", 1.10, 1.12), "failed", "Time per sample is 10.0 % more; 5 % more is allowed"),
-        (compared("worse", 1.03, 1.06), "passed", "Time per sample is 3.0 % more; 5 % more is allowed"),
+        (compared("worse", 1.03, 1.05), "passed", "Time per sample is 3.0 % more; 5 % more is allowed"),
+        (
+            compared("worse", 1.03, 1.06),
+            "inconclusive",
+            "Time per sample is 3.0 % more, and 6.0 % more is not excluded; 5 % more is allowed",
+        ),
         (compared("better", 0.8, 0.9), "passed", "Time per sample is 20.0 % less; 5 % more is allowed"),
         (compared("inconclusive", 1.0, 1.04), "passed", "Time per sample is 0.0 % less; 5 % more is allowed"),
         (
@@ -184,7 +205,9 @@ def proof(outcome: str, decided_by: str, **figures: float) -> Proof:
     look = {"runs": 6, "level": 0.01, "p_value": 0.5, "fast_p_value": 0.5, "ratio": 1.0, "fast_ratio": 1.0}
     look |= {"low_ratio": 0.95, "high_ratio": 1.2, "fast_low_ratio": 0.99, "fast_high_ratio": 1.01}
     kept = {"outcome": outcome, "decided_by": decided_by, "objective": "time per step", "reason": "as it is"}
-    return Proof.model_construct(**kept, **figures, looks=[Look.model_validate(look)], missing={})
+    trials = [Trial.model_construct(side=side, status="ran") for _ in range(6) for side in "AB"]
+    kept |= {"ended": "decided", "trials": trials, "looks": [Look.model_validate(look)], "missing": {}}
+    return Proof.model_construct(**kept, **figures)
 
 
 def test_trials_are_judged_by_the_steps_that_decided():
@@ -193,6 +216,49 @@ def test_trials_are_judged_by_the_steps_that_decided():
     undecided = of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.05)
     assert (undecided.outcome, undecided.high_ratio) == ("inconclusive", 1.2)
     assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "passed"
+    assert fast.text == "Time per step of the fastest steps is 7.0 % more; 5 % more is allowed"
+    assert (fast.fast_steps, undecided.fast_steps) == (True, False)
+
+
+def test_less_than_is_allowed_passes_only_where_more_is_excluded_of_all_steps():
+    """All steps take 5 % less to 20 % more."""
+    slower = of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.05)
+    assert slower.outcome == "inconclusive"
+    assert slower.text.endswith("3.0 % more, and 20.0 % more is not excluded; 5 % more is allowed")
+    assert of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.2).outcome == "passed"
+    assert of_proof(proof("better", "fast", ratio=1.08, fast_ratio=0.9), 0.05).outcome == "inconclusive"
+    assert of_proof(proof("better", "mean", ratio=0.9, fast_ratio=0.9), 0.05).outcome == "passed"
+
+
+def test_an_interval_of_fewer_trials_excludes_nothing():
+    found = proof("inconclusive", "", ratio=1.0, fast_ratio=1.0)
+    assert of_proof(found, 0.2).outcome == "passed"
+    more = found.model_copy(update={"trials": [*found.trials, *found.trials[:2]]})
+    assert of_proof(more, 0.2).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize("ended", ["cannot run", "not comparable"])
+def test_sides_that_cannot_be_compared_do_not_pass(ended):
+    found = proof("inconclusive", "").model_copy(update={"ended": ended, "reason": "side B cannot run"})
+    gate = judge([report()], Terms(), [report()], of_proof(found, 0.05))
+    assert gate.outcome == "unjudgeable"
+    shown = " ".join(paint(page(gate, 100), False).split())
+    assert shown.startswith("UNJUDGEABLE: it cannot be compared with the baseline, so it does not pass.")
+    assert "baseline: unjudgeable: side B cannot run." in shown
+
+
+def test_what_decides_nothing_fails_where_that_is_asked_for():
+    told = of_comparison(compared("inconclusive", 1.04, 1.09), 0.05)
+    gate = judge([report()], Terms(inconclusive_fails=True), [report()], told)
+    assert (gate.outcome, told.outcome, gate.baseline_fails) == ("failed", "inconclusive", True)
+    shown = " ".join(paint(page(gate, 100), False).split())
+    assert shown.startswith("FAILED: not known to be no slower than the baseline.")
+
+
+def test_rules_that_are_not_there_are_a_reservation():
+    broken = Trust(level="sound", findings=[Finding(code="rule-pack", level="info", text="acme: no module")])
+    gate = judge([report().model_copy(update={"trust": broken, "quiet": []})], Terms())
+    assert gate.reservations == ["1 rule pack did not load (see `dptune rules`)", "no rule was asked"]
 
 
 def test_what_came_of_running_the_advice_stands_beside_it():

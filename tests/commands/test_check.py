@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from dptune.advice import Advice, Change, Headline, Location, Report, RunSummary
 from dptune.cli import main
 from dptune.finding import Finding
 from dptune.measured import AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
+from dptune.proof import Learning, Proof, Side, Trial
 
 
 def advice(severity: Severity) -> Advice:
@@ -121,7 +123,7 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
 
 
 def test_nothing_is_reserved_where_every_rule_ran(judged, capsys) -> None:  # type: ignore[no-untyped-def]
-    judged(report().model_copy(update={"skipped": []}))
+    judged(report().model_copy(update={"skipped": [], "quiet": ["DP102"]}))
     assert main(["check", "x"]) == 0
     assert capsys.readouterr().out.startswith("PASSED: no advice at 'warning' or worse.\n")
 
@@ -171,6 +173,9 @@ def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # typ
         (["--format", "json", "--output", "text=-"], "both go to stdout"),
         (["--max-regression", "5%"], "--max-regression needs something to compare with"),
         (["--update-accepted"], "--update-accepted needs a file"),
+        (["--output", "json=-", "--output", "github=-"], "two outputs go to -"),
+        (["--output", "junit=x", "--output", "markdown=x"], "two outputs go to x"),
+        (["--script", "train.py", "--baseline", "a", "--accept", "b"], "--accept is of advice"),
         (["--accept", "/no/such/file"], "cannot read /no/such/file"),
         (["--script", "train.py"], "--script runs two commits or folders"),
         (["--script", "train.py", "--baseline", "a", "b"], "--script takes one command"),
@@ -215,6 +220,17 @@ def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: P
     again = json.loads(file.read_text())
     assert len(again["accepted"]) == 3
     assert "a toy" in [one["why"] for one in again["accepted"]]
+    assert {one["severity"] for one in again["accepted"]} == {"error", "warning", "note"}
+
+
+def test_annotations_stand_where_the_repository_has_the_lines(judged, capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    judged(report("error"))
+    (tmp_path / "training").mkdir()
+    monkeypatch.chdir(tmp_path / "training")
+    for top, file in ((tmp_path, "training/train.py"), (tmp_path / "training", "train.py"), ("/elsewhere", "train.py")):
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(top))
+        assert main(["check", "x", "--format", "github"]) == 1
+        assert f"file={file},line=31" in capsys.readouterr().out
 
 
 def test_accepting_advice_does_not_let_anything_else_pass(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -241,13 +257,62 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
     for limit, status in ((10, 0), (9.9, 1)):
         (tmp_path / "dptune.toml").write_text(f"[budget]\nstep_ms = {limit}\n")
         assert main(["check", "x"]) == status
-        assert "step_ms, step time in ms: 10.0, at most" in capsys.readouterr().out
+        assert "step_ms, step time in ms: 10, at most" in capsys.readouterr().out
+    (tmp_path / "dptune.toml").write_text("[budget]\nidle_share = 10\n")
+    assert main(["check", "x"]) == 2
+    assert "is 10, and a share is 1 at most" in capsys.readouterr().err
     (tmp_path / "dptune.toml").write_text("[budget]\nstep_msec = 1\n")
     assert main(["check", "x"]) == 2
     assert "did you mean 'step_ms'?" in capsys.readouterr().err
     (tmp_path / "dptune.toml").write_text('[budget]\nstep_ms = "fast"\n')
     assert main(["check", "x"]) == 2
     assert "must be a number, 0 or above" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "said"),
+    [
+        ("cannot run", 2, "UNJUDGEABLE: it cannot be compared with the baseline"),
+        ("not comparable", 2, "UNJUDGEABLE"),
+        ("interrupted", 130, "the same command goes on with these trials"),
+        ("out of time", 0, "the same command with a longer --time-limit goes on with these trials"),
+        ("undecided", 0, "INCONCLUSIVE: whether it is slower than the baseline is not known"),
+    ],
+)
+def test_trials_that_tell_nothing_do_not_pass_as_if_they_did(ended, status, said, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    side = Side(name=".", settings={}, command=["python", "train.py", "--key", "***"], directory="x", code="y")
+    failed = Trial.model_construct(side="B", status="failed", without_effect={})
+    found = {"ended": ended, "outcome": "inconclusive", "decided_by": "", "objective": "time per step"}
+    learning = Learning.only("it did not run", outcome="not known", reason="it did not run")
+    missing = {"ratio": "it did not run", "fast_ratio": "it did not run"}
+    made = {"b": side, "trials": [failed], "looks": [], "missing": missing, "learning": learning}
+    proof = Proof.model_construct(**found, **made, reason="side B cannot run: failed")
+    monkeypatch.setattr("dptune.commands.check.prove_sources", lambda *_: proof)
+    assert main(["check", "--script", "train.py --key secret", "--baseline", "main"]) == status
+    told = capsys.readouterr()
+    assert said in " ".join((told.out + told.err).split())
+    assert "secret" not in told.out
+    if ended == "undecided":
+        assert main(["check", "--script", "train.py", "--baseline", "main", "--inconclusive", "fail"]) == 1
+        assert capsys.readouterr().out.startswith("FAILED: not known to be no slower than the baseline.")
+
+
+def test_a_batch_that_is_known_of_one_side_alone_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps may be shorter because they are of fewer samples."""
+    sample = Path(__file__).parents[2] / "sample_traces" / "healthy"
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        shutil.copytree(sample, name, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
+    for path in Path("b").glob("*.facts.json"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        for window in facts["windows"]:
+            window["durations_ns"] = [int(1.1 * duration) for duration in window["durations_ns"]]
+            window["loader_samples"] = []
+        path.write_text(json.dumps(facts), encoding="utf-8")
+    assert main(["check", "b", "--baseline", "a"]) == 2
+    assert "how many samples a step takes is known of one side alone" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

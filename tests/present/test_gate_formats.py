@@ -12,7 +12,7 @@ from dptune.advice import Advice, Change, Location, Saving, Severity, Skipped, T
 from dptune.finding import Finding
 from dptune.judged import Budget, Gate, PassedOver, Regression
 from dptune.present import github, junit, markdown
-from dptune.present.gate import opening
+from dptune.present.gate import budget_value, opening
 
 HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
 
@@ -62,7 +62,9 @@ def test_the_opening_counts_what_broke():
         opening(told) == "FAILED: 1 piece of advice at 'warning' or worse, 1 budget broken, slower than the baseline."
     )
     fine = gate(outcome="passed", budgets=BUDGETS[:1], regression=SLOWER.model_copy(update={"outcome": "passed"}))
-    assert opening(fine) == ("PASSED: no advice at 'warning' or worse, 1 budget kept, no slower than the baseline.")
+    assert opening(fine) == (
+        "PASSED: no advice at 'warning' or worse, 1 budget kept, no slower than the baseline by more than is allowed."
+    )
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
         "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
     )
@@ -122,18 +124,45 @@ def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
     (suite,) = whole
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("9", "3", "3")
     failed = {case.get("name"): case.find("failure") for case in suite if case.find("failure") is not None}
-    assert set(failed) == {"DP101 made-up", "idle_share", "peak_memory_gb"}
-    first = next(case for case in suite if case.get("name") == "DP101 made-up")
+    assert set(failed) == {"DP101", "idle_share", "peak_memory_gb"}
+    first = next(case for case in suite if case.get("name") == "DP101")
     assert (first.get("file"), first.get("line"), first.get("classname")) == ("src/a,b:c.py", "31", "dptune.rules")
-    assert "Saves 1.00 to 2.00 ms" in (failed["DP101 made-up"].text or "")
+    assert "Saves 1.00 to 2.00 ms" in (failed["DP101"].text or "")
     skipped = {
         case.get("name"): case.find("skipped").get("message") for case in suite if case.find("skipped") is not None
     }
     assert skipped == {
-        "DP102 made-up": "it is accepted: made up",
+        "DP102": "it is accepted: made up",
         "DP103": "no links",
         "time per step": "inconclusive: It is",
     }
+
+
+def test_a_rule_is_one_case_however_it_ends():
+    told = gate(
+        tripped=[advice(title="one"), advice(title="other")],
+        passed_over=[PassedOver(advice=advice(title="third"), why="it is accepted")],
+        skipped=[Skipped(rule="DP101", reason="no links in one of the runs")],
+    )
+    (case,) = ElementTree.fromstring(junit.text(told)).iter("testcase")
+    (failure,) = case
+    assert (case.get("name"), failure.get("message")) == ("DP101", "one; other")
+
+
+def test_what_decides_nothing_fails_everywhere_where_that_is_asked_for():
+    undecided = SLOWER.model_copy(update={"outcome": "inconclusive"})
+    for fails, level, failures in ((False, "warning", "0"), (True, "error", "1")):
+        told = gate(outcome="failed" if fails else "inconclusive", regression=undecided, inconclusive_fails=fails)
+        assert github.text(told).splitlines()[1].startswith(f"::{level} title=slower than the baseline?")
+        assert ElementTree.fromstring(junit.text(told)).get("failures") == failures
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "shown"),
+    [(0.104, 0.1, "0.104"), (12.04, 12, "12.04"), (0.00412, 0.005, "0.00412"), (1234.4, 1234, "1234.4")],
+)
+def test_a_budget_shows_on_which_side_of_its_limit_it_is(value, limit, shown):
+    assert budget_value(Budget(name="x", what="y", limit=limit, value=value)) == shown
 
 
 @pytest.mark.parametrize("level", ["unjudgeable", "sound"])
@@ -168,6 +197,7 @@ def test_markdown_of_hostile_text_keeps_its_rows():
     assert len(rows) == 2
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
     assert "<script>" not in told
+    assert "@you" not in told
     assert len([row for row in told.splitlines() if row.startswith("##")]) == 1
     assert max(map(len, told.splitlines())) < 2000
 

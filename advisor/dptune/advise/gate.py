@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dptune import __version__
-from dptune.advice import SEVERITIES, Advice, Report, Severity, Trust
+from dptune.advice import SEVERITIES, Advice, Report, Severity
 from dptune.compared import Comparison
 from dptune.judged import Budget, Gate, Outcome, PassedOver, Regression
 from dptune.measured import Measured, Missing
@@ -34,15 +33,21 @@ BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
     ),
 }
 
+_TIMES = ("step_ms", "us_per_sample")
+
 
 @dataclass(frozen=True)
 class Terms:
-    """What trips the gate. `accepted`: fingerprints of advice that does not; `max_regression`: None for any."""
+    """What trips the gate.
+
+    `accepted`: advice that does not, by its fingerprint, up to the severity that it was accepted at ("": any).
+    """
 
     fail_on: FailOn = "warning"
-    accepted: frozenset[str] = frozenset()
+    accepted: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, float] = field(default_factory=dict)
-    max_regression: float | None = None
+    max_regression: float = 0.05
+    inconclusive_fails: bool = False
 
 
 def judge(
@@ -50,98 +55,144 @@ def judge(
 ) -> Gate:
     """Judge one run, or several repeats of it: advice that most of them have counts, and medians of figures.
 
-    Advice that most runs of `before`, the baseline, have as well is passed over.
+    Advice that most runs of `before`, the baseline, have as well is passed over, unless it has become more severe.
     """
-    now = _of_most(reports)
-    there = {one.fingerprint for one in _of_most(before)}
-    severe = [one for one in now if terms.fail_on != "never" and _level(one) >= SEVERITIES.index(terms.fail_on)]
-    over = [
-        PassedOver(advice=one, why="it is accepted" if one.fingerprint in terms.accepted else "the baseline has it too")
-        for one in severe
-        if one.fingerprint in terms.accepted | there
-    ]
-    tripped = [one for one in severe if one.fingerprint not in terms.accepted | there]
-    budgets = [_budget(name, limit, reports) for name, limit in terms.budgets.items()]
+    there = {one.fingerprint: one.severity for one in _of_most(before)}
+    tripped, over = [], []
+    for one in _of_most(reports):
+        if terms.fail_on == "never" or _level(one) < SEVERITIES.index(terms.fail_on):
+            continue
+        if _covered(one, terms.accepted):
+            over.append(PassedOver(advice=one, why="it is accepted"))
+        elif _covered(one, there):
+            over.append(PassedOver(advice=one, why="the baseline has it too"))
+        else:
+            tripped.append(one)
     worst = max(reports, key=lambda one: _WORST.index(one.trust.level))
     unknown = {one.rule: one for report in reports for one in report.skipped}
-    return Gate(
-        dptune=__version__,
-        outcome=outcome(worst.trust, tripped, budgets, regression),
-        runs=[one.run.subject for one in reports],
-        step_ns=reports[0].measured.step.known("median_ns"),
-        fail_on=terms.fail_on,
-        tripped=tripped,
-        passed_over=over,
-        verified=[
-            proof for one in reports for proof in one.verified if proof.advice in {each.rule for each in tripped}
-        ],
-        budgets=budgets,
-        regression=regression,
-        trust=worst.trust,
-        skipped=list(unknown.values()),
-        quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
-        reservations=_reservations(worst, len(unknown)),
+    return decided(
+        Gate(
+            dptune=__version__,
+            outcome="passed",
+            runs=[one.run.subject for one in reports],
+            step_ns=reports[0].measured.step.known("median_ns"),
+            fail_on=terms.fail_on,
+            tripped=tripped,
+            passed_over=over,
+            verified=[
+                proof for one in reports for proof in one.verified if proof.advice in {each.rule for each in tripped}
+            ],
+            budgets=[_budget(name, limit, reports) for name, limit in terms.budgets.items()],
+            regression=regression,
+            inconclusive_fails=terms.inconclusive_fails,
+            trust=worst.trust,
+            skipped=list(unknown.values()),
+            quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
+            reservations=_reservations(worst, len(unknown)),
+        )
     )
+
+
+def decided(gate: Gate) -> Gate:
+    """The gate with what all of it comes to; what cannot be judged does not pass."""
+    return gate.model_copy(update={"outcome": _outcome(gate)})
 
 
 def of_comparison(found: Comparison, limit: float) -> Regression:
     """The verdict of a comparison of recordings, A being the baseline."""
     told = found.compared
     verdict = told.verdict
-    outcome = verdict.outcome if verdict.outcome in ("better", "worse") else "inconclusive"
-    low, high = verdict.known("low_ratio"), verdict.known("high_ratio")
     ratio = verdict.known("ratio") or told.known("ratio")
-    return _regression(told.objective, limit, outcome, ratio, (low, high), verdict.reason)
+    between = (verdict.known("low_ratio"), verdict.known("high_ratio"))
+    return _regression(told.objective, limit, verdict.outcome, _Times(ratio, *between), verdict.reason)
 
 
 def of_proof(found: Proof, limit: float) -> Regression:
     """The verdict of trials, A being the baseline."""
-    last = found.looks[-1] if found.looks else None
-    fast = found.decided_by == "fast"
-    ratio = found.known("fast_ratio" if fast else "ratio")
-    between: tuple[float | None, float | None] = (None, None)
+    if found.ended in ("cannot run", "not comparable"):
+        return Regression(objective=found.objective, limit_share=limit, outcome="unjudgeable", text=found.reason)
+    last = found.looks[-1] if found.looks and found.looks[-1].runs == found.pairs else None  # of these very trials
+    mean, fast = _Times(found.known("ratio")), _Times(found.known("fast_ratio"))
     if last is not None:
-        between = (last.fast_low_ratio, last.fast_high_ratio) if fast else (last.low_ratio, last.high_ratio)
-    return _regression(found.objective, limit, found.outcome, ratio, between, found.reason)
+        mean, fast = (
+            mean._replace(low=last.low_ratio, high=last.high_ratio),
+            fast._replace(low=last.fast_low_ratio, high=last.fast_high_ratio),
+        )
+    deciding = fast if found.decided_by == "fast" else None
+    return _regression(found.objective, limit, found.outcome, mean, found.reason, deciding)
+
+
+class _Times(NamedTuple):
+    """How many times as long it takes as the baseline, and the interval of that; None where not known."""
+
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 def _regression(
     objective: Literal["time per sample", "time per step"],
     limit: float,
-    outcome: str,
-    ratio: float | None,
-    between: tuple[float | None, float | None],
+    found: str,
+    mean: _Times,
     reason: str,
+    fast: _Times | None = None,
 ) -> Regression:
-    """Worse by more than the limit fails; what is not known to be worse passes where more than that is excluded."""
-    high = between[1]
+    """Found to be worse, and by more than the limit, fails; it passes where more than that is excluded.
+
+    `fast` are the times of the fastest steps where these decide: whether that is more than is allowed is asked of
+    them, and whether more can be excluded of all steps.
+    """
+    deciding, most = fast or mean, 1 + limit
     allowed = f"{100 * limit:g} % more is allowed"
-    more = "" if ratio is None else f"{objective} is {100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'}"
-    judged: Literal["passed", "failed", "inconclusive"]
-    if outcome == "worse" and ratio is not None and ratio > 1 + limit:
-        judged, text = "failed", f"{more}; {allowed}"
-    elif outcome in ("better", "worse") or (high is not None and high <= 1 + limit):
-        judged, text = "passed", f"{more}; {allowed}" if more else allowed
+    steps = " of the fastest steps" if fast else ""
+    more = f"{objective}{steps} is {_change(deciding.ratio)}" if deciding.ratio is not None else ""
+    outcome: Literal["passed", "failed", "inconclusive"]
+    if found == "worse" and deciding.ratio is not None and deciding.ratio > most:
+        outcome, text = "failed", f"{more}; {allowed}"
+    elif _excluded(mean, most) or (found == "better" and mean.ratio is not None and mean.ratio <= most):
+        outcome, text = "passed", f"{more}; {allowed}" if more else allowed
+    elif found in ("better", "worse"):
+        limits = f", and {_change(mean.high)} is not excluded" if mean.high is not None else ""
+        outcome, text = "inconclusive", f"{more}{limits}; {allowed}"
     else:
-        judged, text = "inconclusive", f"{more}, which decides nothing: {reason}" if more else reason
+        outcome, text = "inconclusive", f"{more}, which decides nothing: {reason}" if more else reason
     return Regression(
         objective=objective,
         limit_share=limit,
-        outcome=judged,
-        ratio=ratio,
-        low_ratio=between[0],
-        high_ratio=high,
+        outcome=outcome,
+        fast_steps=fast is not None,
+        ratio=deciding.ratio,
+        low_ratio=deciding.low,
+        high_ratio=deciding.high,
         text=text[0].upper() + text[1:],
     )
 
 
+def _excluded(times: _Times, most: float) -> bool:
+    return times.high is not None and times.high <= most
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'}"
+
+
 def _of_most(reports: Sequence[Report]) -> list[Advice]:
-    """Advice that more than half of the runs have, by its fingerprint, as the first of them says it."""
-    counts = Counter(fingerprint for one in reports for fingerprint in {each.fingerprint for each in one.advice})
-    first = {each.fingerprint: each for one in reversed(reports) for each in reversed(one.advice)}
-    kept = [first[name] for name, count in counts.items() if 2 * count > len(reports)]
-    order = [each.fingerprint for one in reports for each in one.advice]
-    return sorted(kept, key=lambda one: order.index(one.fingerprint))
+    """Advice that more than half of the runs have, in their order, at the severity that more than half reach."""
+    of: dict[str, list[Advice]] = {}
+    for report in reports:
+        for name, one in {each.fingerprint: each for each in reversed(report.advice)}.items():
+            of.setdefault(name, []).append(one)
+    order = {name: n for n, name in enumerate(dict.fromkeys(e.fingerprint for r in reports for e in r.advice))}
+    middle = len(reports) // 2
+    kept = [sorted(own, key=_level, reverse=True)[middle] for own in of.values() if len(own) > middle]
+    return sorted(kept, key=lambda one: order[one.fingerprint])
+
+
+def _covered(one: Advice, known: Mapping[str, str]) -> bool:
+    """Whether it is known at this severity or a worse one."""
+    at = known.get(one.fingerprint)
+    return at is not None and (at not in SEVERITIES or _level(one) <= SEVERITIES.index(at))
 
 
 def _level(one: Advice) -> int:
@@ -156,26 +207,29 @@ def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
         return Budget(name=name, what=what, limit=limit, value=None, why_missing=missing.reason)
     except (ValueError, ZeroDivisionError):
         return Budget(name=name, what=what, limit=limit, value=None, why_missing="it was not measured")
+    if name in _TIMES and any(one.measured.step.basis == "traced" for one in reports):
+        what += ", of traced steps, which take longer"
     return Budget(name=name, what=what, limit=limit, value=median(values))
 
 
-def outcome(
-    trust: Trust, tripped: Sequence[Advice], budgets: Sequence[Budget], regression: Regression | None
-) -> Outcome:
-    """What all of it comes to; what cannot be judged does not pass."""
-    if trust.level == "unjudgeable":
+def _outcome(gate: Gate) -> Outcome:
+    slower = gate.regression.outcome if gate.regression is not None else "passed"
+    if gate.trust.level == "unjudgeable":
         return "unjudgeable"
-    if tripped or any(one.value is not None and not one.kept for one in budgets):
+    if gate.tripped or any(one.value is not None and not one.kept for one in gate.budgets) or gate.baseline_fails:
         return "failed"
-    if regression is not None and regression.outcome == "failed":
-        return "failed"
-    if any(one.value is None for one in budgets):
+    if slower == "unjudgeable" or any(one.value is None for one in gate.budgets):
         return "unjudgeable"
-    return "inconclusive" if regression is not None and regression.outcome == "inconclusive" else "passed"
+    return "inconclusive" if slower == "inconclusive" else "passed"
 
 
 def _reservations(worst: Report, unknown: int) -> list[str]:
     found = ["the run is partial"] if worst.trust.level == "partial" else []
+    broken = sum(one.code == "rule-pack" for one in worst.trust.findings)
+    if broken:
+        found.append(f"{broken} rule pack{'' if broken == 1 else 's'} did not load (see `dptune rules`)")
+    if not (worst.advice or worst.quiet or worst.skipped):
+        found.append("no rule was asked")
     if unknown:
         found.append(f"{unknown} rule{'' if unknown == 1 else 's'} could not run on it (see `dptune report`)")
     return found

@@ -7,8 +7,8 @@ note 2 %.
 With --baseline, PATHs and baseline are runs, each a run folder or a report that `dptune report --format json` wrote:
 name at least four on each side, recorded in turn, for a verdict. Advice that the baseline has as well does not trip
 the gate. With --script both are run here instead, a commit or a folder each, in turn and shuffled, as `dptune compare
---script` does. More than --max-regression fails where the test finds it; where it cannot tell, the outcome is
-inconclusive, which passes or fails by --inconclusive.
+--script` does; advice and budgets are of recordings alone. More than --max-regression fails where the test finds it;
+where it cannot tell, the outcome is inconclusive, which passes or fails by --inconclusive.
 
 Advice that is known and accepted stands by its fingerprint in a file: --accept FILE reads it, and with
 --update-accepted what would trip the gate is added to it.
@@ -31,21 +31,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.proving import how_to_go_on
 from dptune.commands.reading import read_run, reading_options, report_of
 from dptune.commands.repeating import prove_sources, repeating_arguments
 from dptune.commands.sweeps import links_option
-from dptune.errors import UsageError
+from dptune.errors import RunError, UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
+    from dptune.advice import Change, Report
     from dptune.advise.gate import Terms
-    from dptune.judged import Gate, Regression
+    from dptune.judged import Gate
     from dptune.proof import Proof
 
 FORMATS = ("text", "json", "github", "junit", "markdown")
@@ -79,33 +83,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-    words = "write it in that format too, - for stdout; may be given several times"
+    words = "write it to a file in that format; - is stdout, in place of --format; may be given several times"
     output.add_argument("--output", action="append", default=[], metavar="FORMAT=FILE", help=words)
     reading_options(parser)
     links_option(parser)
-    repeating_arguments(parser)
+    repeating_arguments(parser, "what to run, in the baseline's commit or folder and in PATH, another (default: .)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
-    from dptune.advise.gate import outcome
+    from dptune.advise.gate import decided
 
     outputs = _outputs(args)
     terms = _terms(args)
     gate = _gate(args, terms)
     if args.update_accepted:
         _accept(args.accept, gate)
-        gate = gate.model_copy(
-            update={"tripped": [], "outcome": outcome(gate.trust, [], gate.budgets, gate.regression)}
-        )
+        gate = decided(gate.model_copy(update={"tripped": []}))
     for form, target in outputs:
         _write(form, gate, target)
-    failing = gate.outcome == "inconclusive" and args.inconclusive == "fail"
-    return 1 if failing else {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
+    return {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
 
 
 def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
-    from dptune.advise.gate import judge, of_comparison, of_proof
+    from dptune.advise.gate import judge, of_comparison
 
     if not args.baseline:
         if args.script:
@@ -113,9 +114,8 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
         if not args.paths:
             raise UsageError("there is no run to check", "dptune check dptune-runs/latest")
         return judge([report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)], terms)
-    limit = 0.05 if terms.max_regression is None else terms.max_regression
     if args.script:
-        return _of_trials(args, terms, of_proof(_trials(args), limit))
+        return _of_trials(args, terms, _trials(args))
     from dptune.advise.difference import build_comparison
     from dptune.commands.compare import refuse, sides
     from dptune.commands.parsing import BETWEEN
@@ -128,7 +128,17 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
     refuse(comparison, "record the baseline anew, as these runs were recorded")
     now, before = ([read[name].report for name in side] for side in (b, a))
-    return judge(now, terms, before, of_comparison(comparison, limit))
+    if _know_samples(now) != _know_samples(before):
+        words = "how many samples a step takes is known of one side alone, so that their steps cannot be compared"
+        raise RunError(words, "record the baseline anew, as these runs were recorded")
+    gate = judge(now, terms, before, of_comparison(comparison, terms.max_regression))
+    differing = {fact.name for fact in comparison.compared.known("facts") or ()}
+    other = ["the baseline ran another command"] if "command" in differing else []
+    return gate.model_copy(update={"reservations": [*gate.reservations, *other]})
+
+
+def _know_samples(side: list[Report]) -> bool:
+    return any(one.measured.known("samples_per_step") is not None for one in side)
 
 
 def _trials(args: argparse.Namespace) -> Proof:
@@ -141,23 +151,40 @@ def _trials(args: argparse.Namespace) -> Proof:
     return prove_sources(args, [args.baseline[0], args.paths[0] if args.paths else "."])
 
 
-def _of_trials(args: argparse.Namespace, terms: Terms, regression: Regression) -> Gate:
-    """Trials have no advice: the baseline alone is judged."""
+def _of_trials(args: argparse.Namespace, terms: Terms, proof: Proof) -> Gate:
+    """Trials have no advice: the baseline alone is judged. Raises KeyboardInterrupt where Ctrl-C ended them."""
     from dptune import __version__
     from dptune.advice import Trust
+    from dptune.advise.gate import decided, of_proof
     from dptune.judged import Gate
 
-    if terms.budgets:
-        print("dptune: budgets are not judged with --script: check a recording for them", file=sys.stderr)
-    return Gate(
+    how_to_go_on(proof)
+    command = shlex.join(proof.b.command)
+    gate = Gate(
         dptune=__version__,
-        outcome=regression.outcome,
-        runs=[f"{args.paths[0] if args.paths else '.'} against {args.baseline[0]}: {args.script[0]}"],
+        outcome="passed",
+        runs=[f"{args.paths[0] if args.paths else '.'} against {args.baseline[0]}: {command}"],
         fail_on="never",
         tripped=[],
-        regression=regression,
+        regression=of_proof(proof, terms.max_regression),
+        inconclusive_fails=terms.inconclusive_fails,
         trust=Trust(level="sound", findings=[]),
+        reservations=list(_reservations(terms, proof)),
     )
+    return decided(gate)
+
+
+def _reservations(terms: Terms, proof: Proof) -> Iterator[str]:
+    """What trials leave open."""
+    if terms.budgets:
+        yield "budgets are of recordings and were not judged"
+    failed = sum(one.status != "ran" for one in proof.trials)
+    if failed:
+        yield f"{failed} of {len(proof.trials)} trials did not run to the end"
+    if proof.learning.outcome == "other":
+        yield "what is learned is not the same"
+    for name, why in {name: why for one in proof.trials for name, why in one.without_effect.items()}.items():
+        yield f"{name} had no effect ({why})"
 
 
 def _terms(args: argparse.Namespace) -> Terms:
@@ -170,13 +197,16 @@ def _terms(args: argparse.Namespace) -> Terms:
         raise UsageError("--update-accepted needs a file", "--accept dptune-accepted.json")
     if args.max_regression is not None and not args.baseline:
         raise UsageError("--max-regression needs something to compare with", "name runs with --baseline")
-    return Terms(args.fail_on, _accepted(args), settings.budget, args.max_regression)
+    if args.accept is not None and args.script:
+        raise UsageError("--accept is of advice, which trials with --script have not", "leave it out")
+    limit = 0.05 if args.max_regression is None else args.max_regression
+    return Terms(args.fail_on, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
 
 
-def _accepted(args: argparse.Namespace) -> frozenset[str]:
+def _accepted(args: argparse.Namespace) -> dict[str, str]:
     if args.accept is None or (args.update_accepted and not args.accept.exists()):
-        return frozenset()
-    return frozenset(_read_accepted(args.accept))
+        return {}
+    return {name: str(one.get("severity", "")) for name, one in _read_accepted(args.accept).items()}
 
 
 def _read_accepted(path: Path) -> dict[str, Mapping[str, str]]:
@@ -194,12 +224,15 @@ def _read_accepted(path: Path) -> dict[str, Mapping[str, str]]:
 
 
 def _accept(path: Path, gate: Gate) -> None:
+    from dptune.runfile import form
+
     held = _read_accepted(path) if path.exists() else {}
     more = {one.fingerprint: {"rule": one.rule, "title": one.title, "why": ""} for one in gate.tripped}
-    entries = [{**dict(one), "fingerprint": name} for name, one in {**more, **held}.items()]
+    severe = {one.fingerprint: {"severity": one.severity} for one in gate.tripped}
+    entries = [{**one, **severe.get(name, {}), "fingerprint": name} for name, one in {**more, **held}.items()]
     told = json.dumps({"schema_version": gate.schema_version, "accepted": entries}, indent=2) + "\n"
     try:
-        path.write_text(told, encoding="utf-8")
+        form.put(path, told)
     except OSError as error:
         raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
     new = len(more.keys() - held.keys())
@@ -224,6 +257,8 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
         target = None if name == "-" else Path(name)
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")
+        if target in (other for _, other in found):
+            raise UsageError(f"two outputs go to {name}", "name another file for one of them")
         found.append((form, target))
     if not any(target is None for _, target in found):
         found.insert(0, (args.format, None))
@@ -253,4 +288,22 @@ def _told(form: str, gate: Gate, target: Path | None) -> str:
         return paint(page.page(gate, width), terminal.colours(sys.stdout) if target is None else False)
     from dptune.present import github, json, junit, markdown
 
+    if form in ("github", "junit"):
+        gate = _from_the_top(gate)
     return {"json": json.text, "github": github.text, "junit": junit.text, "markdown": markdown.text}[form](gate)
+
+
+def _from_the_top(gate: Gate) -> Gate:
+    """The user's lines as a job of GitHub looks them up: by their path from the top of the repository."""
+    top = os.environ.get("GITHUB_WORKSPACE")
+    below = Path(os.path.relpath(Path.cwd(), top)) if top else Path()
+    if below == Path() or below.parts[0] == "..":
+        return gate
+
+    def moved(change: Change) -> Change:
+        if change.at is None or Path(change.at.file).is_absolute():
+            return change
+        return change.model_copy(update={"at": change.at.model_copy(update={"file": str(below / change.at.file)})})
+
+    told = [one.model_copy(update={"changes": [moved(change) for change in one.changes]}) for one in gate.tripped]
+    return gate.model_copy(update={"tripped": told})

@@ -56,7 +56,8 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--anyway", action="store_true", help="show the difference of runs that are not comparable")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
-    repeating_arguments(parser)
+    words = "what to run in A and in B, which are then two commits or folders; twice, and without A and B: two commands"
+    repeating_arguments(parser, words)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -82,10 +82,15 @@ def show(proof: Proof, form: str) -> int:
         sys.stdout.write(proof.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(proof, terminal.width(sys.stdout)), terminal.colours(sys.stdout)))
+    how_to_go_on(proof)
+    return 1 if proof.ended == "cannot run" else 0
+
+
+def how_to_go_on(proof: Proof) -> None:
+    """Say so where trials ended before it was decided. Raises KeyboardInterrupt where Ctrl-C ended them."""
     if proof.ended == "interrupted":
         print("dptune: the same command goes on with these trials", file=sys.stderr)
         raise KeyboardInterrupt
     if proof.ended == "out of time":
         words = "the time was up: the same command with a longer --time-limit goes on with these trials"
         print(f"dptune: {words}", file=sys.stderr)
-    return 1 if proof.ended == "cannot run" else 0

@@ -56,13 +56,10 @@ print(json.dumps(found))
 """
 
 
-def repeating_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+def repeating_arguments(parser: argparse.ArgumentParser, script: str) -> None:
+    """Declare the options; `script` is the help of --script."""
     group = parser.add_argument_group("run both sides, in turn and shuffled, instead of reading recordings")
-    words = (
-        "what to run in A and in B, which are then two commits or two folders; twice, and without A and B: two commands"
-    )
-    group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=words)
+    group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=script)
     group.add_argument(
         "--repeat", type=positive, default=18, metavar="N", help="trials a side at most, 6 to 18 (default: 18)"
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice
 from dptune.judged import Budget, Gate
 from dptune.present.advice import in_words, saving, tag
-from dptune.present.amounts import number, several
+from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
 
 _OPENING: dict[str, tuple[str, Role]] = {
@@ -59,7 +59,16 @@ def budget_in_words(budget: Budget) -> str:
     if budget.value is None:
         return f"not judged: {told}: not measured: {budget.why_missing}"
     outcome = "kept" if budget.kept else "broken"
-    return f"{outcome}: {told}: {number(budget.value)}, at most {budget.limit:g}"
+    return f"{outcome}: {told}: {budget_value(budget)}, at most {budget.limit:g}"
+
+
+def budget_value(budget: Budget) -> str:
+    """With as many digits as tell on which side of the limit it is."""
+    if budget.value is None:
+        return "not measured"
+    whole = len(f"{budget.value:.0f}")
+    shown = (f"{budget.value:.{max(digits, whole)}g}" for digits in (3, 4, 6, 9, 17))
+    return next(text for text in shown if (float(text) <= budget.limit) == budget.kept)
 
 
 def at_level(gate: Gate) -> str:
@@ -77,11 +86,14 @@ def _why(gate: Gate) -> str:
     if gate.outcome == "unjudgeable":
         if gate.trust.level == "unjudgeable":
             return "this run cannot be judged"
-        return f"{several(len(unknown), 'budget')} cannot be judged"
+        if unknown:
+            return f"{several(len(unknown), 'budget')} cannot be judged"
+        return "it cannot be compared with the baseline"
     reasons = [f"{several(len(gate.tripped), 'piece', 'pieces')} of {at_level(gate)}"] if gate.tripped else []
     reasons += [f"{several(len(broken), 'budget')} broken"] if broken else []
-    if gate.regression is not None and gate.regression.outcome == "failed":
-        reasons.append("slower than the baseline")
+    if gate.baseline_fails and gate.regression is not None:
+        known = gate.regression.outcome == "failed"
+        reasons.append("slower than the baseline" if known else "not known to be no slower than the baseline")
     return ", ".join(reasons)
 
 
@@ -89,7 +101,7 @@ def _nothing(gate: Gate) -> str:
     told = at_level(gate) if gate.fail_on == "never" else f"no {at_level(gate)}"
     if gate.budgets:
         told += f", {several(len(gate.budgets), 'budget')} kept"
-    return told + (", no slower than the baseline" if gate.regression is not None else "")
+    return told + (", no slower than the baseline by more than is allowed" if gate.regression is not None else "")
 
 
 def _at(one: Advice) -> str:

@@ -53,7 +53,7 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         if not budget.kept:
             yield _Annotation("error", f"budget {budget.name}", budget_in_words(budget))
     if gate.regression is not None and gate.regression.outcome != "passed":
-        level = "error" if gate.regression.outcome == "failed" else "warning"
+        level = "warning" if gate.regression.outcome == "inconclusive" and not gate.baseline_fails else "error"
         yield _Annotation(level, "slower than the baseline?", gate.regression.text)
 
 

@@ -19,23 +19,28 @@ def text(gate: Gate) -> str:
     suite = ElementTree.Element("testsuite", name="dptune")
     if gate.outcome == "unjudgeable":
         _failure(_case(suite, "run", "can be judged"), opening(gate), "\n".join(f.text for f in gate.trust.findings))
-    for one in gate.tripped:
-        _failure(_case(suite, "rules", f"{one.rule} {one.slug}", one), one.title, _told(one, gate))
-    for over in gate.passed_over:
-        case = _case(suite, "rules", f"{over.advice.rule} {over.advice.slug}", over.advice)
-        ElementTree.SubElement(case, "skipped", message=visible(f"{over.why}: {over.advice.title}"))
+    for rule, tripped in _by_rule(gate.tripped).items():
+        told = "\n\n".join(_told(one, gate) for one in tripped)
+        _failure(_case(suite, "rules", rule, tripped[0]), "; ".join(one.title for one in tripped), told)
+    named = {one.rule for one in gate.tripped}
+    for rule, over in _by_rule([one.advice for one in gate.passed_over]).items():
+        if rule not in named:
+            why = "; ".join(f"{one.why}: {one.advice.title}" for one in gate.passed_over if one.advice.rule == rule)
+            ElementTree.SubElement(_case(suite, "rules", rule, over[0]), "skipped", message=visible(why))
+    named |= {one.advice.rule for one in gate.passed_over}
     for rule in gate.quiet:
         _case(suite, "rules", rule)
     for missed in gate.skipped:
-        case = _case(suite, "rules", missed.rule)
-        ElementTree.SubElement(case, "skipped", message=visible(missed.reason))
+        if missed.rule not in named:
+            case = _case(suite, "rules", missed.rule)
+            ElementTree.SubElement(case, "skipped", message=visible(missed.reason))
     for budget in gate.budgets:
         case = _case(suite, "budgets", budget.name)
         if not budget.kept:
             _failure(case, budget_in_words(budget))
     if gate.regression is not None:
         case = _case(suite, "baseline", gate.regression.objective)
-        if gate.regression.outcome == "failed":
+        if gate.baseline_fails or gate.regression.outcome == "unjudgeable":
             _failure(case, gate.regression.text)
         elif gate.regression.outcome == "inconclusive":
             ElementTree.SubElement(case, "skipped", message=visible(f"inconclusive: {gate.regression.text}"))
@@ -49,6 +54,14 @@ def text(gate: Gate) -> str:
     ElementTree.indent(whole)
     written: bytes = ElementTree.tostring(whole, encoding="us-ascii")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{written.decode()}\n'
+
+
+def _by_rule(found: list[Advice]) -> dict[str, list[Advice]]:
+    """A case has one name however it ends, so that a CI system knows it again."""
+    of: dict[str, list[Advice]] = {}
+    for one in found:
+        of.setdefault(one.rule, []).append(one)
+    return of
 
 
 def _case(suite: ElementTree.Element, of: str, name: str, advice: Advice | None = None) -> ElementTree.Element:

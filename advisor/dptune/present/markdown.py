@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dptune.advice import Advice
 from dptune.judged import Gate
 from dptune.present.advice import saving
-from dptune.present.amounts import number
-from dptune.present.gate import opening
+from dptune.present.gate import budget_value, opening
 from dptune.present.visible import visible
 
 MOST = 50  # pieces of advice
 _MOST_CHARACTERS = 500  # of a cell: a title or a name out of a trace may be as long as someone likes
 # What Markdown or HTML would take for its own; addresses and names are not to become links or mentions either.
 _SIGNS = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
+# What GitHub takes for a mention, an issue or an address once Markdown is gone.
+_LINKING = re.compile(r"(@|#(?=\d)|\bwww)")
 
 
 def text(gate: Gate) -> str:
@@ -42,15 +43,16 @@ def _rows(gate: Gate) -> Iterator[str]:
     if gate.budgets:
         yield from ("", "| budget | now | at most | kept |", "|---|---:|---:|---|")
         for one in gate.budgets:
-            now = "not measured" if one.value is None else number(one.value)
             kept = "not judged" if one.value is None else "yes" if one.kept else "**no**"
-            yield f"| {_plain(one.name)}, {_plain(one.what)} | {now} | {one.limit:g} | {kept} |"
+            yield f"| {_plain(one.name)}, {_plain(one.what)} | {budget_value(one)} | {one.limit:g} | {kept} |"
     if gate.regression is not None:
         yield from ("", f"Against the baseline: **{gate.regression.outcome}**. {_plain(gate.regression.text)}")
     if gate.passed_over:
         yield ""
         for over in gate.passed_over[:MOST]:
             yield f"- passed over, for {over.why}: {_plain(over.advice.rule)} {_plain(over.advice.title)}"
+        if len(gate.passed_over) > MOST:
+            yield f"- and {len(gate.passed_over) - MOST} more"
 
 
 def _advice(one: Advice, gate: Gate) -> str:
@@ -64,4 +66,4 @@ def _plain(words: str) -> str:
     shown = visible(words)
     if len(shown) > _MOST_CHARACTERS:
         shown = shown[: _MOST_CHARACTERS - 3] + "..."
-    return _SIGNS.sub(r"\\\1", shown)
+    return _LINKING.sub(r"\1<!-- -->", _SIGNS.sub(r"\\\1", shown))
