@@ -54,7 +54,7 @@ class Knob:
         """The value that a word of the command line stands for; raises UsageError where it stands for none."""
         if not _can_be_passed(text):
             raise UsageError(f"{self.name} cannot be '{text}'", "a value holds no NUL byte and no half of a character")
-        if text == "default" and self.default is None:
+        if text == "default" and self.default is None and not self.list_of_numbers:
             return None
         value = self._read(text)
         if any(number > _MOST for number in self._numbers(value)):

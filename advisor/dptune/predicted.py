@@ -56,7 +56,7 @@ class WhatIf(Figures):
     held_out_share: Figure[float] = Field(
         ABSENT, description="the same of each half of the steps, replayed from the other half alone: the mean"
     )
-    floor_ns: Figure[int] = Field(ABSENT, description="a step whose exchange takes no time: no change of it saves more")
+    floor_ns: Figure[int] = Field(ABSENT, description="a step whose exchange takes no time")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")
     link: Figure[str] = Field(ABSENT, description="what the link was taken from, in words")
     predictions: list[Prediction] = Field(default_factory=list, description="in the order of asking, or the best found")

@@ -13,7 +13,9 @@ def loader(workers=0, **more):
 @pytest.fixture
 def ask(ask):
     """The steps here take 10 ms: batches are not too cheap for workers unless a test says so."""
-    return lambda code, measured, facts=(), limits=None: ask(code, measured, facts, {"least_ms": 0.1, **(limits or {})})
+    return lambda code, measured, facts=(), limits=None, **more: ask(
+        code, measured, facts, {"least_ms": 0.1, **(limits or {})}, **more
+    )
 
 
 def test_a_batch_that_is_ready_in_no_time_gains_nothing_from_workers(ask, make_measured, make_facts):
@@ -64,6 +66,17 @@ def test_no_workers(ask, make_measured, make_facts):
     assert advice.saves.high_ms == pytest.approx(6)
     assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
     assert (advice.severity, advice.confidence) == ("error", "high")
+
+
+def test_workers_that_are_predicted_to_save_nothing_are_not_proposed(ask, make_measured, make_facts, predict):
+    measured, facts = make_measured(wait_share=0.6), [make_facts(loaders=[loader()])]
+    slower = predict("loader.num_workers", {3: 1.1})
+    (advice,) = ask("DP501", measured, facts, predictor=slower)
+    assert advice.changes == []
+    assert "replayed with 3 workers it is no quicker, so make a batch cheaper" in advice.title
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.6))
+    (advice,) = ask("DP501", measured, facts, predictor=predict("loader.num_workers", {3: 0.5}))
+    assert (advice.changes[0].then, advice.saves.basis) == (3, "replayed")
 
 
 def test_the_first_workers_are_to_be_kept(ask, make_measured, make_facts):

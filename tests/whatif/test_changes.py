@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dptune.errors import UsageError
 from dptune.knobs import KNOBS
 from dptune.measured import Missing
 from dptune.whatif.buckets import Caps
@@ -11,7 +12,7 @@ from dptune.whatif.changes import BOUNDS, CHANGES, MATRIX_NS, bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.model import Loading, LowRank, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
-from dptune.whatif.scenarios import SCENARIOS
+from dptune.whatif.scenarios import SCENARIOS, named
 from dptune.whatif.topology import TOPOLOGY
 from dptune.whatif.wire import Link
 
@@ -45,6 +46,23 @@ def test_no_sync_leaves_the_exchange_to_the_last_pass():
     after = changed(before, {"ddp.no_sync": True})
     assert step_ns(after) == pytest.approx(160 + 210 + 50)
     assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
+
+
+def test_passes_that_exchange_already_stay_as_they_are():
+    """The first pass of its own gradients, 75 with the last at 70; of the second, 60 and 50: 230 + 210 + 50."""
+    before = model(*[step(one((10.0, 70.0), 75.0), one())] * 2)
+    assert step_ns(before) == pytest.approx(490)
+    assert step_ns(changed(before, {"ddp.no_sync": False})) == pytest.approx(490)
+
+
+def test_only_the_default_has_a_first_bucket_of_its_own():
+    default = model(step(one()), step(one()), caps=Caps.of())
+    assert changed(default, {"ddp.first_bucket_mb": 0.5}).caps == Caps.of(first_bytes=2**19)
+    given = {"ddp.bucket_cap_mb": 5.0, "ddp.first_bucket_mb": 0.5}
+    for before, asked in ((model(step(one()), step(one())), {"ddp.first_bucket_mb": 0.5}), (default, given)):
+        with pytest.raises(Missing, match="a size is given for all buckets"):
+            changed(before, asked)
+    assert changed(model(step(one())), {**given, "ddp.bucket_cap_mb": None}).caps == Caps.of(first_bytes=2**19)
 
 
 def test_a_pass_without_its_exchange_is_without_its_hooks():
@@ -112,6 +130,8 @@ def test_workers_that_are_there_or_are_not_cannot_be_kept_from_now_on():
 def test_epochs_of_larger_batches_and_of_more_ranks_are_shorter():
     before = model(step(one()), step(one()), loading=replace(LOADING, epoch=8, sharded=True))
     assert changed(before, {"loader.batch_size": 16}).loading.epoch == 4
+    odd = model(step(one()), step(one()), loading=replace(LOADING, epoch=5))
+    assert changed(odd, {"loader.batch_size": 16}).loading.epoch == 3  # the last is a half
     assert changed(before, {"world_size": 8}).loading.epoch == 2
     whole = model(step(one()), step(one()), loading=replace(LOADING, epoch=8))
     assert changed(whole, {"world_size": 8}).loading.epoch == 8
@@ -156,6 +176,21 @@ def test_workers_that_compute_share_the_cores():
     assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(slower * (100 + 50 + 50) + 60)
 
 
+def test_ranks_that_share_a_core_do_so_already():
+    """Two ranks on each core: what they compute is recorded as it is. A worker that sleeps adds nothing to it."""
+    shared = replace(LOADING, cores_per_rank=0.5)
+    before = model(step(one(loader=400)), step(one(loader=400)), loading=shared)
+    assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(400)
+
+
+def test_only_what_computes_of_preparing_is_slower_on_a_crowded_core():
+    """A third of 300 computes: one core with 1 + 1 / 3 * 1 on it, so that preparing takes 300 + 100 / 3."""
+    computing = replace(LOADING, prepare_ns=300.0, computing=1 / 3)
+    before = model(step(one(loader=300)), step(one(loader=300)), loading=computing)
+    crowding = 1 + 1 / 3  # it is busy all the time: a step without waiting takes 260
+    assert step_ns(changed(before, {"loader.num_workers": 1})) == pytest.approx(300 + 100 * (crowding - 1))
+
+
 def test_twice_the_batch_is_twice_the_compute_but_for_the_fixed_share():
     """A quarter fixed: 1.75 times forward and the way to the last gradient; the exchange and the rest as before."""
     before = model(step(one()), step(one()), loading=LOADING, fixed_share=0.25, samples=16)
@@ -189,6 +224,29 @@ def test_without_the_straggler_of_several():
     before = model(step(one()), step(one()), step(one(forward=300)))
     assert step_ns(before) == pytest.approx(460)
     assert step_ns(changed(before, {"straggler.removed": True})) == pytest.approx(260)
+
+
+def test_without_the_straggler_among_more_ranks():
+    """Of 100 and 300 four ranks are made, after the late one is as the other: 100 + 50 + 90 + 50."""
+    pair = model(step(one()), step(one(forward=300)))
+    assert step_ns(changed(pair, {"world_size": 4, "straggler.removed": True})) == pytest.approx(290)
+
+
+def test_steps_of_different_passes_meet_their_like():
+    """Steps of two passes and of one, alike on both ranks: 470 and 260, the median 365, whoever stands for whom."""
+    steps = [step(one(), one()), step(one())]
+    before = replace(model(step(one()), step(one())), steps={0: steps, 1: steps})
+    assert step_ns(before) == pytest.approx(365)
+    assert step_ns(changed(before, {"straggler.removed": True})) == pytest.approx(365)
+    assert step_ns(changed(before, {"world_size": 4})) == pytest.approx(365 + 30 + 15)  # 90 in place of 60 each
+
+
+def test_a_link_is_that_within_a_node():
+    """Two nodes of two, the link between them a tenth: as if the link had been measured so."""
+    before = model(step(one()), step(one()), link=Link(10, 1.0))
+    nodes = {"world_size": 4, "nodes": 2, "link.between_gb_per_s": 0.1}
+    quicker = replace(before, link=Link(10, 2.0))
+    assert changed(before, {**nodes, "link.gb_per_s": 2.0}).link == changed(quicker, nodes).link
 
 
 def test_another_link():
@@ -277,3 +335,10 @@ WITHOUT = {
 def test_every_knob_is_predicted_bounded_or_named_here():
     assert set(KNOBS) - set(CHANGES) - set(BOUNDS) == WITHOUT
     assert (set(CHANGES) | TOLD_OF_GPUS | set(TOPOLOGY)) - set(KNOBS) == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", ["world_size", "ddp.bucket_cap_mb_list", *(n for n in SCENARIOS if "link." in n)])
+def test_default_is_no_value_of_what_has_none(name):
+    with pytest.raises(UsageError, match="cannot be 'default'") as refused:
+        named(name).parse("default")
+    assert "or `default`" not in refused.value.hint

@@ -245,6 +245,9 @@ def test_a_tree_is_of_all_reduces_alone(tmp_path: Path) -> None:
         made = program(load_events(tmp_path / kind, *events))
         asked: dict[str, Value] = {"host.times": 0.0, "world_size": 4, "allreduce.algorithm": "tree"}
         assert us(changed(made, asked)) == pytest.approx(70 + took)
+        assert us(changed(made, {**asked, "link.gb_per_s": 0.5})) == pytest.approx(70 + 2 * took)
+        with pytest.raises(Missing, match=r"loader\.num_workers"):
+            changed(made, {"loader.num_workers": 0})
 
 
 def test_workers_that_are_kept_are_bounded_as_workers(tmp_path: Path) -> None:

@@ -67,6 +67,18 @@ def test_of_many_gradients_the_plan_is_no_worse_than_where_it_was_looked_for(par
         assert found <= step_ns(replace(made, caps=caps)) * (1 + 1e-9)
 
 
+def test_of_very_many_gradients_few_plans_are_replayed(monkeypatch):
+    """Without a bucket for each, and a bucket split at a few places only."""
+    count, replayed = 400, []
+    made = model([1e5 * (at + 1) for at in range(count)], [4096] * count, Link(1e5, 1.0))
+    monkeypatch.setattr("dptune.whatif.searching.step_ns", lambda one: replayed.append(one) or step_ns(one))
+    counts = plan(made, made.caps)
+    assert sum(counts) == count
+    assert len(replayed) < 4 * 300 + 50
+    best = min(one.step_ns for one in curve(made))
+    assert step_ns(changed(made, {"ddp.bucket_cap_mb_list": caps_text(made.gradient_bytes, counts)})) <= best
+
+
 @given(st.lists(st.integers(4, 40 * MB).map(lambda size: size // 4 * 4), min_size=1, max_size=12), st.data())
 def test_the_sizes_to_ask_for_make_the_plan(sizes, data):
     borders = sorted({0, len(sizes), *data.draw(st.lists(st.integers(1, len(sizes))))})

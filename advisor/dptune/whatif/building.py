@@ -159,8 +159,8 @@ def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretc
 
 
 def _loading(facts: Mapping[int, Facts]) -> Loading | None:
-    """How batches come, of the first rank; None where it drew from no loader or from several."""
-    first = facts[min(facts)]
+    """How batches come, of the rank that waits longest: the others wait for it; None where not from one loader."""
+    first = max(facts.values(), key=_loader_waits)
     loaders = [one for one in first.loaders if one.batches_drawn]
     window = first.window("unprofiled")
     if len(loaders) != 1 or window is None or not loaders[0].batch_size:

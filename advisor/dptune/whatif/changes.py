@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import ceil, isfinite
 from statistics import median
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.buckets import Caps
+from dptune.whatif.buckets import DEFAULT_CAP_BYTES, MIB, Caps
 from dptune.whatif.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.topology import TOPOLOGY, ranks_asked, relinked
@@ -22,16 +22,22 @@ Changing = Callable[[StepModel, Value], StepModel]
 
 
 def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
-    """The model after all changes together, at its best where one is bounded. Raises Missing for any other knob."""
+    """The model after all changes together, at its best where one is bounded. Raises Missing for any other knob.
+
+    The topology is made of the ranks and of the link that there are then: without the straggler, with another link.
+    """
+    for name in _BEFORE_TOPOLOGY:
+        if name in settings:
+            model = CHANGES[name](model, settings[name])
     if not settings.keys().isdisjoint(TOPOLOGY):
         model = _topology(model, settings)
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not _loading(model).workers:
         raise Missing("workers that are not there cannot be kept")
     only = bounded(settings)
-    for name in settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys():
+    for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         raise Missing(f"no step model tells what {name} does")
     for name, change in CHANGES.items():
-        if name in settings and name not in only:
+        if name in settings and name not in only and name not in _BEFORE_TOPOLOGY:
             model = change(model, settings[name])
     for name, bound in BOUNDS.items():
         if name in only:
@@ -63,7 +69,10 @@ def _bucket_caps(model: StepModel, value: Value) -> StepModel:
 
 
 def _first_bucket(model: StepModel, value: Value) -> StepModel:
-    return replace(model, caps=Caps.of(first_bytes=int(float(value or 0) * 2**20)))
+    *first, rest = model.caps.bytes
+    if len(first) != 1 or rest != DEFAULT_CAP_BYTES:
+        raise Missing("a size is given for all buckets, so that the first has none of its own")
+    return replace(model, caps=Caps.of(first_bytes=int(float(value or 0) * MIB)))
 
 
 def _no_sync(model: StepModel, value: Value) -> StepModel:
@@ -73,8 +82,9 @@ def _no_sync(model: StepModel, value: Value) -> StepModel:
         *before, last = step.passes
         if not last.ready_ns:
             raise Missing("the last backward pass of a step exchanges nothing")
-        others = (one.silent() if value else one.exchanging_as(last) for one in before)
-        return replace(step, passes=(*others, last))
+        if value:
+            return replace(step, passes=(*(one.silent() for one in before), last))
+        return replace(step, passes=(*(one if one.ready_ns else one.exchanging_as(last) for one in before), last))
 
     return replace(model, steps={rank: [of(step) for step in steps] for rank, steps in model.steps.items()})
 
@@ -135,11 +145,13 @@ def _workers(model: StepModel, value: Value) -> StepModel:
     passes = max(len(step.passes) for steps in model.steps.values() for step in steps)
     step = step_ns(replace(without, supply_ns=dict.fromkeys(model.steps, 0.0)))
     wanted = 1 + loading.computing * min(workers, passes * loading.prepare_ns / step)
-    crowding = max(1.0, wanted / loading.cores_per_rank)
+    recorded = max(1.0, 1 / loading.cores_per_rank)  # how crowded the cores are already
+    crowding = max(1.0, wanted / loading.cores_per_rank) / recorded
     slower = _computing(without, crowding)
     starts = 0.0 if loading.persistent or not loading.epoch else workers * WORKER_STARTS_NS / loading.epoch
-    first = loading.prepare_ns * crowding / loading.epoch if loading.epoch else 0.0
-    every = {rank: one * crowding + starts for rank, one in supply.items()}  # nothing is prepared while they start
+    longer = 1 + loading.computing * (crowding - 1)  # the rest of preparing waits, and needs no core
+    first = loading.prepare_ns * longer / loading.epoch if loading.epoch else 0.0
+    every = {rank: one * longer + starts for rank, one in supply.items()}  # nothing is prepared while they start
     return replace(slower, supply_ns=every, restart_ns=first + starts)
 
 
@@ -170,7 +182,7 @@ def _batch(model: StepModel, value: Value) -> StepModel:
 
 def _shorter(epoch: int | None, times: float) -> int | None:
     """The batches of an epoch in which a batch, or all ranks together, take so many times the samples."""
-    return None if epoch is None else max(1, round(epoch / times))
+    return None if epoch is None else max(1, ceil(epoch / times - _ROUNDING))
 
 
 def _straggler(model: StepModel, value: Value) -> StepModel:
@@ -225,7 +237,8 @@ def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
 
 def _turned(steps: Sequence[RankStep], by: int) -> list[RankStep]:
-    at = by % len(steps)
+    """Steps in another order, so that ranks do not meet in the very same ones; ranks have as many passes in each."""
+    at = by % len(steps) if len({len(step.passes) for step in steps}) == 1 else 0
     return [*steps[at:], *steps[:at]]
 
 
@@ -295,9 +308,9 @@ def _each_pass(model: StepModel, of: Callable[[Pass], Pass]) -> dict[int, list[R
     }
 
 
-# In the order in which they are made, after the topology: the batch first, for what else is asked for is of the batch
-# that there is then; workers late, for what they do depends on how long a step takes; a hook last, which adds at the
-# pace of the link. Bounds come after all.
+# In the order in which they are made, but for what the topology is made of: the batch first, for what else is asked for
+# is of the batch that there is then; workers late, for what they do depends on how long a step takes; a hook last,
+# which adds at the pace of the link. Bounds come after all.
 CHANGES: dict[str, Changing] = {
     "loader.batch_size": _batch,
     "loader.persistent_workers": _persistent,
@@ -313,11 +326,13 @@ CHANGES: dict[str, Changing] = {
     "ddp.comm_hook": _comm_hook,
     "optimizer.lr": _same_time,
 }
+_BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
 _POWERSGD, _WORKERS, _PERSISTENT = "powersgd", "loader.num_workers", "loader.persistent_workers"
 # To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,
 # Linux, fork).
 WORKER_STARTS_NS = 30e6
 _HALVED, _FLOAT_BYTES = "float32", 4
+_ROUNDING = 1e-9
 # What gloo takes for a float beyond half of the time of a 32-bit one (torch 2.13, two ranks on one host, messages of 1
 # and 4 MB: 1.0 to 1.4 ns of fp16, up to 0.5 of bf16).
 ADDING_NS = {"fp16": 1.0}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import hypot
 from statistics import mean, median, stdev
@@ -42,7 +43,6 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("syncs.removed", True),
     ("compute.times", 0.5),
     ("loader.num_workers", 1),
-    ("link.gb_per_s", float("inf")),
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
 )
@@ -121,9 +121,10 @@ class Ground:
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together. A figure that cannot be told says why under `missing`."""
         try:
-            other, difference = self._difference(self.model, changes)
-            variants = (*self.variants, *_compressing(self.model, changes))
-            others = [self._at_level(one, self._difference(one, changes)[1]) for one in variants]
+            other, difference = self._difference(self.model, changes, self._unchanged_ns)
+            variants = [*zip(self.variants, self._variants_ns, strict=True)]
+            variants += [(one, _replayed(one)) for one in _compressing(self.model, changes)]
+            others = [self._at_level(one, own, self._difference(one, changes, own)[1]) for one, own in variants]
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
@@ -164,15 +165,23 @@ class Ground:
     def _has_few_steps(self) -> bool:
         return isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
 
-    def _difference(self, model: Model, changes: Mapping[str, Value]) -> tuple[Model, float]:
-        """The model with the changes, and what they add to the measured step."""
+    @cached_property
+    def _unchanged_ns(self) -> float:
+        return _replayed(self.model)
+
+    @cached_property
+    def _variants_ns(self) -> list[float]:
+        return [_replayed(one) for one in self.variants]
+
+    def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
+        """The model with the changes, and what they add to the measured step; `before`: the step without them."""
         if isinstance(model, Program):
-            program, before = gpu_changed(model, changes), model.step_ns()
+            program = gpu_changed(model, changes)
             return program, (program.step_ns() / before - 1) * self.step_ns
         other = changed(model, changes)
-        return other, step_ns(other) - step_ns(model)
+        return other, step_ns(other) - before
 
-    def _at_level(self, variant: Model, difference: float) -> float:
+    def _at_level(self, variant: Model, own: float, difference: float) -> float:
         """What a variant says the changes add, brought to the level of the recorded step.
 
         A slower link, say, on which the unchanged step would take longer than it did, is no link that the recorded
@@ -180,13 +189,13 @@ class Ground:
         """
         if isinstance(variant, Program):
             return difference  # which is relative already
-        own = step_ns(variant)
         return difference * self.replayed_ns / own if own else difference
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
         try:
-            saved = self._difference(self.model, {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")})[1]
+            no_time: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")}
+            saved = self._difference(self.model, no_time, self._unchanged_ns)[1]
         except Missing:
             return None
         return max(0.0, self.step_ns + saved)
@@ -296,6 +305,10 @@ def search(run: Run, measured: Measured) -> WhatIf:
     off_ns = round(ground.step_ns - ground.replayed_ns)
     shown = [one.model_copy(update={"step_ns": one.step_ns + off_ns}) for one in curve(ground.model)]
     return ground.told([ground.predict(changes) for changes in best_sets(ground.model)], shown)
+
+
+def _replayed(model: Model) -> float:
+    return model.step_ns() if isinstance(model, Program) else step_ns(model)
 
 
 def _missed(recorded: Recorded, half: int) -> float:

@@ -1,6 +1,6 @@
 """What only a prediction can change: other links, more ranks, a rank that is no longer late.
 
-They are parsed as knobs are, but nothing sets them.
+They are parsed as knobs are, but nothing sets them: their defaults stand for "as it is", which no value does.
 """
 
 from __future__ import annotations
@@ -11,13 +11,31 @@ from dptune.knobs import Knob, knob
 from dptune.whatif.topology import ALGORITHMS, RING
 
 _ALL = (
-    Knob("link.alpha_us", float, "us", None, "same", "latency of an all-reduce of no bytes", "", least=0.0),
-    Knob("link.gb_per_s", float, "GB/s", None, "same", "message bytes of an all-reduce per second", "", least=1e-6),
-    Knob("world_size", int, "ranks", None, "same", "ranks of the run, each with the batch it has", "", least=2),
+    Knob(
+        "link.alpha_us",
+        float,
+        "us",
+        0.0,
+        "same",
+        "latency of an all-reduce of no bytes among the ranks of the run",
+        "",
+        least=0.0,
+    ),
+    Knob(
+        "link.gb_per_s",
+        float,
+        "GB/s",
+        0.0,
+        "same",
+        "message bytes of their all-reduce per second (algbw)",
+        "",
+        least=1e-6,
+    ),
+    Knob("world_size", int, "ranks", 2, "same", "ranks of the run, each with the batch it has", "", least=2),
     Knob("nodes", int, "nodes", 1, "same", "over which the ranks are spread evenly", "", least=1),
     Knob("allreduce.algorithm", str, "", RING, "same", "how many ranks reduce together", "", ALGORITHMS),
-    Knob("link.between_alpha_us", float, "us", None, "same", "latency from node to node", "", least=0.0),
-    Knob("link.between_gb_per_s", float, "GB/s", None, "same", "what a node sends to others", "", least=1e-6),
+    Knob("link.between_alpha_us", float, "us", 0.0, "same", "latency from node to node", "", least=0.0),
+    Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "what a node sends to others", "", least=1e-6),
     Knob("host.times", float, "", 1.0, "same", "what the host does takes so many times as long", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "what is computed takes so many times as long", "", least=0.0),
     Knob("fsdp.prefetch", bool, "", False, "same", "parameters are gathered before they are waited for", ""),

@@ -23,6 +23,8 @@ from dptune.whatif.replay import step_ns
 LEAST_GAIN = 0.01  # of a step: what a list has to save over one size for all, and any change over none
 _ALIKE = 0.002  # of the step: what is so near to the best is as good
 _MOST_TRIED = 300  # plans: all of nine gradients, or those of one way downhill
+_FEW = 24  # gradients: with more no plan of a bucket for each is tried, whose replay takes long
+_CUTS = 16  # places at which a bucket is split, at most
 _MOST_WORKERS = 8
 _ROUND = (1, 2, 5)
 _CAP = "ddp.bucket_cap_mb"
@@ -43,12 +45,16 @@ def curve(model: StepModel) -> list[BucketSize]:
 def plan(model: StepModel, start: Caps) -> tuple[int, ...]:
     """How many gradients go into each bucket, in the order of becoming ready: the best that is found.
 
-    Of few gradients all plans are tried. Of more it is gone downhill from three: `start`, one bucket, and one for each.
+    Of few gradients all plans are tried. Of more it is gone downhill from several: `start`, the best size for all,
+    one bucket, and one for each.
     """
     count = len(model.gradient_bytes)
     if 2 ** (count - 1) <= _MOST_TRIED:
         return min(_plans(count), key=lambda one: (_planned(model, one), len(one)))
-    starts = {tuple(_buckets(model, start)), (count,), (1,) * count}
+    best = min(curve(model), key=lambda one: one.step_ns)
+    starts = {tuple(_buckets(model, start)), tuple(_buckets(model, Caps.of(best.cap_mb))), (count,)}
+    if count <= _FEW:
+        starts.add((1,) * count)
     found = [_downhill(model, one) for one in sorted(starts)]
     return min(found, key=lambda one: (_planned(model, one), len(one)))
 
@@ -65,7 +71,7 @@ def _downhill(model: StepModel, best: tuple[int, ...]) -> tuple[int, ...]:
     took = _planned(model, best)
     tried = {best}
     while len(tried) < _MOST_TRIED:
-        moves = [one for one in _moves(best) if one not in tried]
+        moves = [one for one in _moves(best) if one not in tried][: _MOST_TRIED - len(tried)]
         tried.update(moves)
         quickest = min(((_planned(model, one), one) for one in moves), default=None)
         if quickest is None or quickest[0] >= took:
@@ -159,7 +165,7 @@ def _moves(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if other > 1:
             yield (*before, one + 1, other - 1, *after)
     for at, count in enumerate(counts):
-        for first in range(1, count):
+        for first in range(1, count, -(-count // _CUTS)):
             yield (*counts[:at], first, count - first, *counts[at + 1 :])
 
 

@@ -2,7 +2,7 @@
 
 Of N ranks, P bytes of parameters and as many of gradients, O of the optimizer's state; T(x) an all-reduce of x bytes
 over the link as it was measured; S the step as it was measured, C the same if exchanging took no time, A what the
-optimizer computes, m the backward passes of a step:
+optimizer computes, m the backward passes of a step, n the ranks of a node:
 
 | strategy | a rank holds | a step takes |
 |---|---|---|
@@ -10,7 +10,7 @@ optimizer computes, m the backward passes of a step:
 | DDP, exchanging once in k such steps | 2 P + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
 | ZeRO-1, the optimizer sharded | 2 P + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) |
 | FSDP, all sharded | (2 P + O) / N, and layers | the longer of C - A (1 - 1 / N) and 3/2 m T(P), to C + 3/2 m T(P) |
-| HSDP, all sharded in each of several nodes | (2 P + O) / ranks of a node | C - A to what FSDP takes at most |
+| HSDP, all sharded in each of several nodes | (2 P + O) / n | C - A (1 - 1 / n) to what FSDP takes at most |
 
 An all-gather and a reduce-scatter each move half of what an all-reduce does. The optimizer's state is sent as
 broadcasts in turn at worst: all of it, not half. What activations take comes on top, where the peak of memory tells it.

@@ -105,7 +105,16 @@ def check(run: RunView) -> Iterator[Advice]:
     cheap = batch_ms < run.limit(LEAST_MS)
     then = None if now is None or cheap else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
-    if cheap:
+    changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
+    if changes and loader and not now and loader.persistent_workers is False:
+        changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
+    high = longest if then is None else min(longest, 1 - (now or longest) / then)
+    bound = run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it")
+    saves = run.saving(changes, bound) if changes else bound
+    if saves.basis == "replayed" and not saves.high_ms:
+        remedy = f"replayed with {then} workers it is no quicker, so {cheaper}"
+        changes, then, saves = [], None, run.bound(0.0, longest, "no more than the wait")
+    elif cheap:
         more = "more workers" if now else "workers"
         remedy = f"that is {batch_ms:.2g} ms for each batch, too little for {more} to help, so {cheaper}"
     elif now is None:
@@ -114,11 +123,6 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy = f"no core is left for more than its {now} workers, so {cheaper}"
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
-    high = longest if then is None else min(longest, 1 - (now or longest) / then)
-    changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
-    if changes and loader and not now and loader.persistent_workers is False:
-        changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
-    bound = run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it")
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -127,7 +131,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
         why=_why(now, run.measured.known("device_kind")),
         changes=changes,
-        saves=run.saving(changes, bound) if changes else bound,
+        saves=saves,
         confidence=_confidence(run, now),
         evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
         numerics="same",

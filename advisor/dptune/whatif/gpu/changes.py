@@ -24,10 +24,14 @@ _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
+    for name in _BEFORE_TOPOLOGY:
+        if name in settings:
+            program = CHANGES[name](program, settings[name])
     if not settings.keys().isdisjoint(TOPOLOGY):
         program = _topology(program, settings)
     order = [*CHANGES, *settings]
-    rest = [one for one in settings.items() if one[0] not in TOPOLOGY and not _comes_with_workers(one[0], settings)]
+    made = {*_BEFORE_TOPOLOGY, *TOPOLOGY}
+    rest = [one for one in settings.items() if one[0] not in made and not _comes_with_workers(one[0], settings)]
     for name, value in sorted(rest, key=lambda one: order.index(one[0])):
         if name in bounded({name: value}):
             program = BOUNDS[name](program)
@@ -60,7 +64,7 @@ def without_profiler(program: Program, step_ns: float) -> Program:
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes of which it is told only what they could save at most."""
-    return [name for name, value in settings.items() if name in BOUNDS and not is_off(value)]
+    return [name for name, value in settings.items() if name in BOUNDS and not is_off(value) and value != 0]
 
 
 def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
@@ -208,7 +212,7 @@ BOUNDS: dict[str, Callable[[Program], Program]] = {
     "cudnn.allow_tf32": _no_products,
     "fsdp.prefetch": _gathered_ahead,
 }
-# In the order in which they are made: another link is that of all ranks there are then, and messages are halved last.
+# In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
@@ -218,4 +222,5 @@ CHANGES: dict[str, Changing] = {
     "syncs.removed": _no_sync_calls,
     "optimizer.lr": _same_time,
 }
+_BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
 TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})
