@@ -20,8 +20,10 @@ THEN = {
     "ddp.broadcast_buffers": False,
     "optimizer.fused": True,
     "optimizer.foreach": True,
+    "optimizer.lr": 2e-4,
 }
 WORKERS, BATCH, CAP, FUSED = "loader.num_workers", "loader.batch_size", "ddp.bucket_cap_mb", "optimizer.fused"
+RATE = "optimizer.lr"
 MISSING = object()
 
 
@@ -164,6 +166,7 @@ def test_what_could_go_wrong_is_refused_in_a_sentence(knob, text, why):
         (WORKERS, 4, "DataLoader(ds)", "makes it 0, in the run it was 4"),
         (BATCH, 4, "DataLoader(ds, 8)", "makes it 8, in the run it was 4"),
         (CAP, 25.0, "DDP(net, bucket_cap_mb=100)", "makes it 100, in the run it was 25.0"),
+        (RATE, 1e-4, "SGD(ps, lr=1e-3)", "makes it 0.001, in the run it was 0.0001"),
         (FUSED, True, "SGD(ps, fused=False)", "makes it False, in the run it was True"),
     ],
 )

@@ -100,7 +100,8 @@ def measured_run(
     causes: Mapping[int, tuple[str, float]] = MappingProxyType({}),
     **changed: Any,
 ) -> Measured:
-    one = account(exposed_share, hidden_share, wait_share or 0.0)
+    told = changed["input"].known("wait_share") if "input" in changed else wait_share
+    one = account(exposed_share, hidden_share, told or 0.0)
     total = one
     for _ in range(world * steps - 1):
         total = total + one

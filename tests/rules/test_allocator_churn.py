@@ -24,6 +24,11 @@ def test_the_rank_with_most_of_it(ask, make_measured, make_facts, hand_made):
     assert [(one.value, one.rank) for one in advice.evidence] == [(0.2, 1), (12.0, 1)]
 
 
+def test_memory_without_a_cache_has_a_rule_of_its_own(ask, make_measured, make_facts, hand_made):
+    switched = make_facts(environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+    assert ask("DP801", make_measured(memory=memory(hand_made, 0.2)), [switched]) == []
+
+
 def test_what_is_set_already_stays(ask, make_measured, make_facts, hand_made):
     run = make_measured(memory=memory(hand_made, 0.2))
     told = make_facts(environment={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"})

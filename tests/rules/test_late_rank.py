@@ -76,6 +76,12 @@ def test_a_wait_for_the_loader_has_a_rule_of_its_own(ask, make_measured, hand_ma
     assert len(ask("DP701", make_measured(**told))) == 1
 
 
+def test_garbage_has_a_rule_of_its_own(ask, make_measured, make_facts):
+    told = {"straggler": late(), "lags_ms": lags(3, 3, 3, 3, 3), "causes": {1: ("gc", 0.95)}}
+    assert ask("DP701", make_measured(**told), [make_facts()]) == []
+    assert len(ask("DP701", make_measured(**told))) == 1  # which needs a recording
+
+
 def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_measured):
     assert ask("DP701", make_measured(world=1)) == []
     with pytest.raises(Missing, match="several ranks"):

@@ -31,6 +31,21 @@ def test_a_gpu_that_waits_for_launches(ask, hand_made, make_facts):
     assert "capture CUDA graphs" in ask("DP601", run(hand_made, 0.24), [compiled])[0].title
 
 
+def test_kernels_take_no_longer_when_traced(ask, hand_made, make_facts):
+    """60 % of a traced step are 6 ms of kernels: of a step of 8 ms untraced 2 can be idle, of 6.5 ms 0.5."""
+    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    traced = hand_made.Account(window_ns=whole, compute_ns=int(0.6 * whole), launch_idle_ns=whole - int(0.6 * whole))
+    for step_ms, shares in ((8.0, [pytest.approx(0.25)]), (6.5, [])):
+        step = run(hand_made, 0.4).step.model_copy(update={"median_ns": int(step_ms * 1e6)})
+        told = hand_made.measured_run(account=traced, kernels=kernels(hand_made), step=step)
+        found = ask("DP601", told, [make_facts()])
+        assert [one.saves.high_share for one in found] == shares
+
+
+def test_launches_that_wait_for_their_kernels_have_a_rule_of_their_own(ask, hand_made, make_facts):
+    assert ask("DP601", run(hand_made, 0.5), [make_facts(environment={"CUDA_LAUNCH_BLOCKING": "1"})]) == []
+
+
 def test_quiet(ask, hand_made):
     assert ask("DP601", run(hand_made, 0.14)) == []
     assert ask("DP601", run(hand_made, 0.5, device="cpu")) == []

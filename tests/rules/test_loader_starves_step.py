@@ -79,6 +79,33 @@ def test_workers_that_are_predicted_to_save_nothing_are_not_proposed(ask, make_m
     assert (advice.changes[0].then, advice.saves.basis) == (3, "replayed")
 
 
+def test_a_gpu_with_work_queued_waits_for_no_batch(ask, make_measured, make_facts, hand_made):
+    """The script waits 30 % of a step, and the device 2 % at most."""
+    facts, waits = [make_facts(loaders=[loader()])], waiting(0.3)
+    for share, many in ((0.02, 0), (0.2, 1)):
+        idle = int(share * hand_made.STEP_NS)
+        account = hand_made.Account(
+            window_ns=hand_made.STEP_NS, compute_ns=hand_made.STEP_NS - idle, input_idle_ns=idle
+        )
+        assert len(ask("DP501", make_measured(input=waits, account=account), facts)) == many
+
+
+def test_a_validation_between_epochs_is_no_wait_of_a_step(ask, make_measured, make_facts):
+    """19 steps of 100 ms wait 10 each; one holds a validation, of which 2500 of 3000 ms are waited for."""
+    ms = 1_000_000
+    window = Window("unprofiled", 5, durations_ns=[100 * ms] * 19 + [3000 * ms])
+    window.loader_wait_ns, window.loader_batches = [10 * ms] * 19 + [2500 * ms], [1] * 19 + [40]
+    (advice,) = ask("DP501", make_measured(wait_share=0.1), [make_facts(loaders=[loader()], windows=[window])])
+    assert advice.saves.high_share == pytest.approx(0.1)
+    assert advice.changes[0].then == 2
+
+
+def test_where_cores_are_no_limit_they_are_not_blamed(ask, make_measured, make_facts):
+    many = make_facts(loaders=[loader(workers=16)], device=None)
+    (advice,) = ask("DP501", make_measured(wait_share=0.4), [many])
+    assert "more than its 16 workers would hardly help" in advice.title
+
+
 def test_the_first_workers_are_to_be_kept(ask, make_measured, make_facts):
     """Those that there are already were started by someone who could have."""
     (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader(persistent_workers=False)])])

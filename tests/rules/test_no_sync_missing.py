@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
-from dptune.runfile.facts import DdpFacts
+from dptune.runfile.facts import DdpFacts, OptimizerFacts, Window
 
 DDP = DdpFacts("Net", "train.py:31")
 
@@ -28,6 +28,19 @@ def test_the_place_is_that_of_backward_where_it_is_known(ask, make_measured, mak
     facts = make_facts(ddp=[DDP], backward_where="train.py:57")
     (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [facts])
     assert str(advice.changes[0].at) == "train.py:57"
+
+
+def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts):
+    """SAM, say: two passes for each batch, both needed. Two batches and two passes are accumulated."""
+    for batches, many in ((1, 0), (2, 1)):
+        window = Window("unprofiled", 5, [10] * 3, loader_batches=[batches] * 3, backwards=[2] * 3)
+        facts = [make_facts(ddp=[DDP], windows=[window])]
+        assert len(ask("DP102", make_measured(exposed_share=0.6, synchronised=2), facts)) == many
+
+
+def test_an_optimizer_that_runs_passes_itself_needs_them(ask, make_measured, make_facts):
+    facts = [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("LBFGS")])]
+    assert ask("DP102", make_measured(exposed_share=0.6, synchronised=20), facts) == []
 
 
 def test_severity_is_what_the_repeated_part_costs(ask, make_measured, make_facts):

@@ -26,6 +26,12 @@ def test_quiet(ask, make_measured, make_facts, threads, more):
     assert ask("DP604", make_measured(device="cpu"), ranks(make_facts, threads, **more)) == []
 
 
+def test_more_ranks_than_cores_have_no_thread_to_spare(ask, make_measured, make_facts):
+    assert ask("DP604", make_measured(device="cpu"), ranks(make_facts, 1, cores=2, count=4)) == []
+    (advice,) = ask("DP604", make_measured(device="cpu"), ranks(make_facts, 2, cores=2, count=4))
+    assert advice.changes[0].then == "1"
+
+
 def test_quiet_where_a_gpu_computes(ask, make_measured, make_facts):
     assert ask("DP604", make_measured(), ranks(make_facts, 4)) == []
 

@@ -29,6 +29,12 @@ def test_a_trace_alone_names_no_loader(ask, make_measured, hand_made):
     assert (advice.changes[0].now, advice.changes[0].at, advice.confidence) == (None, None, "low")
 
 
+def test_a_script_without_a_loader_pins_what_it_copies_itself(ask, make_measured, make_facts, hand_made):
+    (advice,) = ask("DP503", make_measured(copies=[copies(hand_made, 0.06)]), [make_facts(loaders=[])])
+    assert advice.changes == []
+    assert "pin what it copies with tensor.pin_memory()" in advice.watch
+
+
 def test_quiet(ask, make_measured, make_facts, hand_made):
     pinned = LoaderFacts("train.py:20", pin_memory=True, batches_drawn=9)
     assert ask("DP503", make_measured(copies=[copies(hand_made, 0.01)])) == []

@@ -44,8 +44,20 @@ def test_gathering_holds_up_steps(told):
     ],
 )
 def test_on_a_gpu_there_must_be_room(told, peak, parameters, words):
-    found = told(device="cuda", peak=peak, parameters=parameters)
+    rows = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)
+    found = told(device="cuda", peak=peak, parameters=parameters, rows=rows)
     assert [one.title.rpartition(": ")[2] for one in found] == ([words] if words else [])
+
+
+def test_keeping_layers_gathered_spares_what_backward_passes_gather(told):
+    """And takes their memory: 2,000 parameters a rank are 16,000 bytes of two ranks' layers."""
+    more = {"device": "cuda", "peak": 70_000, "parameters": 2000}
+    (advice,) = told(rows=[("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)], **more)
+    assert advice.saves.high_share == pytest.approx(0.08)
+    assert advice.title.startswith("Gathering sharded parameters holds up 8 % of a step")
+    assert told(rows=[("all_gather", "forward", 0.2), ("all_gather", "backward", 0.01)], **more) == []
+    many = {**more, "parameters": 2600}  # 20,800 on top of 70,000
+    assert told(rows=[("all_gather", "backward", 0.3)], **many) == []
 
 
 def test_quiet(told):

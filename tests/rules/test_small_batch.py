@@ -65,6 +65,35 @@ def test_a_schedule_that_sets_the_rate_itself_is_to_be_scaled(ask, make_measured
     facts = make_facts(loaders=[LOADER], optimizers=[ADAM], schedulers=[SchedulerFacts("OneCycleLR")])
     (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 2.3))
     assert [one.knob for one in advice.changes] == ["loader.batch_size"]
+    assert "1.41 times for AdamW, with its betas and eps" in advice.watch
+
+
+def test_a_first_group_with_a_rate_of_its_own_is_not_what_the_optimizer_was_made_with(
+    ask, make_measured, make_facts, larger
+):
+    """AdamW([{"params": a, "lr": 1e-4}, {"params": b}], lr=1e-3) with a cosine: the call there says 1e-3."""
+    own = OptimizerFacts(
+        "AdamW", "train.py:22", [9e-5], first_learning_rate=1e-4, default_learning_rate=1e-3, betas=[0.9, 0.999]
+    )
+    facts = make_facts(loaders=[LOADER], optimizers=[own], schedulers=[SchedulerFacts("CosineAnnealingLR")])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 2.3))
+    assert [one.knob for one in advice.changes] == ["loader.batch_size"]
+
+
+def test_adam_has_no_rule_where_its_betas_would_be_below_0(ask, make_measured, make_facts, larger):
+    """1 - 4 * (1 - 0.7) is below 0."""
+    own = OptimizerFacts("Adam", "train.py:22", [1e-3], default_learning_rate=1e-3, betas=[0.7, 0.99], eps=1e-8)
+    facts = make_facts(loaders=[LOADER], optimizers=[own])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 3.0))
+    assert [one.knob for one in advice.changes] == ["loader.batch_size"]
+    assert "does not hold at 4 times the batch" in advice.watch
+
+
+def test_micro_batches_are_samples_of_a_step_too(ask, make_measured, make_facts, larger):
+    """Two ranks of 16 micro-batches of 32 have 1024 samples together: of 2000, not even twice as many are there."""
+    few = LoaderFacts("train.py:20", batch_size=32, dataset_samples=2000, batches_drawn=50)
+    facts = [make_facts(loaders=[few], optimizers=[ADAM])]
+    assert ask("DP301", make_measured(device="cpu", samples=1024), facts, predictor=larger(1.2, 1.6, 3.0)) == []
 
 
 def test_sgd_grows_linearly_from_the_rate_that_its_schedule_began_with(

@@ -1,5 +1,6 @@
 import pytest
 
+from dptune.measured import Missing
 from dptune.runfile.facts import OptimizerFacts
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
@@ -17,6 +18,14 @@ def test_a_loop_over_many_tensors(ask, make_measured, make_facts, hand_made):
     assert (change.knob, change.now, change.then, str(change.at)) == ("optimizer.fused", False, True, "train.py:22")
     assert advice.saves.high_share == pytest.approx(0.2)
     assert (advice.severity, advice.saves.basis) == ("warning", "bound")
+
+
+def test_of_several_optimizers_it_is_not_told_which_takes_the_time(ask, make_measured, make_facts, hand_made):
+    run = make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2))
+    looping, other = OptimizerFacts(**ADAM), OptimizerFacts(**{**ADAM, "name": "Muon"})
+    with pytest.raises(Missing, match="which of them takes the time"):
+        ask("DP603", run, [make_facts(optimizers=[looping, other])])
+    assert len(ask("DP603", run, [make_facts(optimizers=[looping, looping])])) == 1
 
 
 @pytest.mark.parametrize(

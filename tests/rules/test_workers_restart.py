@@ -35,7 +35,7 @@ def test_the_steps_that_begin_epochs_are_the_longest(ask, make_measured, make_fa
         "train.py:20",
     )
     assert advice.saves.high_share == pytest.approx(0.5)
-    assert (advice.severity, advice.confidence) == ("error", "high")
+    assert (advice.severity, advice.confidence) == ("error", "medium")
 
 
 def test_steps_of_several_batches(ask, make_measured, make_facts):

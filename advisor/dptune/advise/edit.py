@@ -6,6 +6,7 @@ import ast
 import io
 import tokenize
 import warnings
+from math import isclose
 
 from dptune.advice import Change
 from dptune.advise.edit_call import EditError, argument_in, call_on
@@ -99,7 +100,7 @@ def _literal(change: Change) -> str:
 def _check_file(there: ast.expr | None, change: Change) -> None:
     """Refuse a file that contradicts the run it is patched for."""
     now, in_file = change.now, knob(change.knob).default if there is None else _constant(there)
-    if isinstance(now, (int, float)) and isinstance(in_file, (int, float)) and abs(now - in_file) > 0.001:
+    if isinstance(now, (int, float)) and isinstance(in_file, (int, float)) and not isclose(now, in_file, rel_tol=1e-3):
         raise EditError(f"the call there makes it {in_file}, in the run it was {now}: has the file changed since?")
 
 

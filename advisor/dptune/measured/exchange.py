@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import comb
 from typing import Literal
 
 from pydantic import Field
@@ -154,3 +155,9 @@ class StragglerFigures(Model):
     lag_ns: int = Field(description="median over steps of how late it came")
     steps_share: float = Field(description="the share of steps in which it came late and no rank later")
     waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
+
+    def chance(self, steps: int, ranks: int) -> float:
+        """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
+        least, one = round(self.steps_share * steps), 1 / ranks
+        tail = sum(comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
+        return min(1.0, ranks * tail)

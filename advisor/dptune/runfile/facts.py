@@ -54,6 +54,11 @@ class Window:
         """How many whole steps the window holds."""
         return len(self.durations_ns)
 
+    @property
+    def step_durations_ns(self) -> list[int]:
+        """How long each step took: on the device where it was timed there, else on the host."""
+        return self.device_durations_ns or self.durations_ns
+
 
 @dataclass
 class DdpFacts:

@@ -98,11 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
     tried: list[tuple[int, Saving]] = []
     for times in TIMES:
         then = times * now
-        if (
-            not _teaches(run, times)
-            or not _fits(run, times)
-            or (loader.dataset_samples or math.inf) < then * run.measured.world_size
-        ):
+        if not _teaches(run, times) or not _fits(run, times) or (loader.dataset_samples or math.inf) < times * before:
             break
         change = Change(knob="loader.batch_size", now=now, then=then)
         try:
@@ -218,8 +214,10 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     optimizers = run.any_facts().optimizers
     first = optimizers[0] if len(optimizers) == 1 else None
     now = None if first is None else _rate(first.first_learning_rate, first.learning_rates, first.default_learning_rate)
-    if first is None or not now or any(one.name in SETS_RATE for one in run.any_facts().schedulers):
-        return _Rate([], f"The global batch is {times} times as large: scale the learning rate with it.")
+    if first is None or not now or _is_set_otherwise(run, now, first.default_learning_rate):
+        larger = f"The global batch is {times} times as large: scale the learning rate with it"
+        names = {one.name for one in optimizers}
+        return _Rate([], f"{larger}, where a scheduler or a group has its own, there ({_in_words(names, times)}).")
     fewer = f"Schedules that count steps count {times} times fewer."
     where = Location.parse(first.where)
     if first.name == "SGD":
@@ -231,11 +229,34 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     then = _rounded(now * math.sqrt(times))
     change = Change(knob="optimizer.lr", now=now, then=then, at=where)
     betas = [1 - times * (1 - one) for one in first.betas]
+    if betas and min(betas) < 0:
+        words = f"The rule for {first.name} does not hold at {times} times the batch: its betas would be below 0"
+        return _Rate([], f"{words}. Search the learning rate anew. {fewer}")
     words = f"The learning rate of {first.name} grows with the square root of the batch"
-    if betas and min(betas) >= 0 and first.eps is not None:
+    if betas and first.eps is not None:
         named = ", ".join(f"{one:.6g}" for one in betas)
         words += f", its betas become ({named}), eps {first.eps / math.sqrt(times):.3g}"
     return _Rate([change], f"{words}. {fewer}")
+
+
+def _is_set_otherwise(run: RunView, now: float, made_with: float | None) -> bool:
+    """Whether a scheduler sets the rate, or the first group has another than the optimizer was made with."""
+    if made_with and not math.isclose(now, made_with, rel_tol=1e-3):
+        return True
+    return any(one.name in SETS_RATE for one in run.any_facts().schedulers)
+
+
+def _in_words(names: set[str], times: int) -> str:
+    """By which factor, of each optimizer."""
+    told = []
+    for name in sorted(names):
+        if name == "SGD":
+            told.append(f"{times} times for SGD")
+        elif name in ("Adam", "AdamW"):
+            told.append(f"{math.sqrt(times):.3g} times for {name}, with its betas and eps")
+        else:
+            told.append(f"no rule is known for {name}")
+    return ", ".join(told) or "by the rule of its optimizer"
 
 
 def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:

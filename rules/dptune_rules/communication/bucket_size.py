@@ -151,13 +151,22 @@ def _of_one_pass(reductions: list[CollectiveFigures], passes: int) -> _Buckets |
     )
 
 
+def _latency_ns(run: RunView) -> float:
+    """What an all-reduce of no bytes takes, where the links tell it: the shortest seen moved bytes as well."""
+    told = [
+        one.alpha_us for one in run.measured.known("links") or [] if one.kind == "all_reduce" and one.known("alpha_us")
+    ]
+    return 1e3 * max(told) if told else math.inf
+
+
 def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     removed = buckets.calls - buckets.fewest_calls
     if buckets.calls < run.limit(FEWER_TIMES) * buckets.fewest_calls:
         return
     shortest = buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns
     exposed = run.measured.share("exposed_communication_ns")
-    share = min(removed * shortest, exposed)
+    start_up = buckets.passes * min(buckets.shortest_ns, _latency_ns(run)) / run.measured.traced_step_ns
+    share = min(removed * start_up, exposed)
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - buckets.fewest_calls * shortest))
     changes = _changes(run, buckets, larger=True)
     most = (

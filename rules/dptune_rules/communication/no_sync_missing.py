@@ -38,6 +38,7 @@ The sum is the same up to the order of additions: local gradients are added befo
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, Location, severity_of
@@ -45,6 +46,8 @@ from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+CLOSURES = ("LBFGS",)  # optimizers that run backward passes themselves, each of which they need
 
 RULE = Rule(
     code="DP102",
@@ -63,7 +66,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if not wrapped:
         return
     synchronised = run.measured.accumulation.synchronised_backwards_per_step
-    if synchronised <= 1:
+    if synchronised <= 1 or _is_no_accumulation(run):
         return
     if len(wrapped) > 1:
         raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
@@ -97,6 +100,16 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Sums are the same up to the order of additions.",
         fingerprint=f"{RULE.code}:ddp.no_sync:{wrapped[0].module}",
     )
+
+
+def _is_no_accumulation(run: RunView) -> bool:
+    """Whether a step has more backward passes than batches, as with LBFGS or SAM: then each of them is needed."""
+    window = run.any_facts().window("unprofiled")
+    if any(one.name in CLOSURES for one in run.any_facts().optimizers):
+        return True
+    if window is None or not any(window.loader_batches) or not window.backwards:
+        return False
+    return statistics.median(window.loader_batches) < statistics.median(window.backwards)
 
 
 def _one_reduction(run: RunView) -> float:

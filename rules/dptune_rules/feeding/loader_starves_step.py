@@ -54,7 +54,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
     wait = run.measured.input.wait_share
-    if wait < run.limit(WARNING_SHARE):
+    if wait < run.limit(WARNING_SHARE) or _is_hidden(run):
         return
     loaders = run.facts[0].loaders if run.facts else []
     loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
@@ -111,7 +111,7 @@ def check(run: RunView) -> Iterator[Advice]:
     high = longest if then is None else min(longest, 1 - (now or longest) / then)
     bound = run.bound(0.0, high, "no more than the wait, and no more than this many workers can take off it")
     saves = run.saving(changes, bound) if changes else bound
-    if saves.basis == "replayed" and not saves.high_ms:
+    if saves.basis == "replayed" and not saves.predicted_share:
         remedy = f"replayed with {then} workers it is no quicker, so {cheaper}"
         changes, then, saves = [], None, run.bound(0.0, longest, "no more than the wait")
     elif cheap:
@@ -119,6 +119,8 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy = f"that is {batch_ms:.2g} ms for each batch, too little for {more} to help, so {cheaper}"
     elif now is None:
         remedy = f"give the DataLoader more workers, or {cheaper}"
+    elif then is None and cores is None:
+        remedy = f"more than its {now} workers would hardly help, so {cheaper}"
     elif then is None:
         remedy = f"no core is left for more than its {now} workers, so {cheaper}"
     else:
@@ -138,6 +140,14 @@ def check(run: RunView) -> Iterator[Advice]:
         watch=f"Random augmentation in workers draws other numbers than in the training process.{_warning(run, then)}",
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
     )
+
+
+def _is_hidden(run: RunView) -> bool:
+    """Whether a GPU has work queued while the script waits, so that it hardly ever waits for a batch itself."""
+    account = run.measured.known("account")
+    if account is None or run.measured.known("device_kind") == "cpu":
+        return False
+    return account.input_idle_ns < run.limit(WARNING_SHARE) / 2 * account.window_ns
 
 
 def _warning(run: RunView, then: int | None) -> str:
@@ -160,8 +170,17 @@ def _longest(run: RunView) -> float:
     windows = [window for window in (one.window("unprofiled") for one in run.facts) if window and window.steps]
     if not windows or any(len(window.loader_wait_ns) != window.steps for window in windows):
         return 0.0
-    waited: int = sum(max(of_ranks) for of_ranks in zip(*(w.loader_wait_ns for w in windows), strict=False))
-    return min(1.0, waited / min(sum(window.durations_ns) for window in windows))
+    steps = min(window.steps for window in windows)
+    usual = [at for at in range(steps) if all(_is_usual(window.loader_batches, at) for window in windows)]
+    waited: int = sum(max(window.loader_wait_ns[at] for window in windows) for at in usual)
+    took: int = min(sum(window.durations_ns[at] for at in usual) for window in windows)
+    return min(1.0, waited / took) if took else 0.0
+
+
+def _is_usual(drawn: Sequence[int], at: int) -> bool:
+    """Whether a step draws as many batches as the median one: between epochs one may hold a whole validation."""
+    usual = statistics.median_low(drawn) if drawn else 0
+    return not usual or drawn[at] == usual
 
 
 def _batches(run: RunView) -> int:

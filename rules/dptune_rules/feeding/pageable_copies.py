@@ -69,10 +69,16 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # what is copied is of no loader, and where it is made is not known
     now, where = (None, None) if trained is None else (False, Location.parse(trained.where))
     changes = [Change(knob="loader.pin_memory", now=now, then=True, at=where)]
+    if run.facts and trained is None:
+        changes = []  # what is copied is of no loader
     held_ns = sum(one.known("held_ns") or 0 for one in pageable)
     account = run.measured.account
     most = run.unstretched((exposed_ns + min(held_ns, account.other_idle_ns)) / account.window_ns)
     rates = [one.gb_per_s for one in pageable if one.known("gb_per_s") is not None]
+    bound = run.bound(
+        0.0, most, "no more than the exposed copies from pageable memory, and the idle time while they hold the script"
+    )
+    alone = "" if changes else "The script draws from no DataLoader: pin what it copies with tensor.pin_memory(). "
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -82,14 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="A copy from pageable memory is staged by the driver and holds the script; one from page-locked memory "
         "runs beside the kernels.",
         changes=changes,
-        saves=run.saving(
-            changes,
-            run.bound(
-                0.0,
-                most,
-                "no more than the exposed copies from pageable memory, and the idle time while they hold the script",
-            ),
-        ),
+        saves=run.saving(changes, bound) if changes else bound,
         confidence="medium" if run.facts else "low",
         evidence=[
             Evidence(label="exposed copies from pageable memory", value=share, unit="of a step").at(
@@ -103,6 +102,6 @@ def check(run: RunView) -> Iterator[Advice]:
             *(Evidence(label="their rate", value=round(rate, 2), unit="GB/s") for rate in rates),
         ],
         numerics="same",
-        watch="Copy with non_blocking=True as well, and read nothing back that is not synchronised.",
+        watch=f"{alone}Copy with non_blocking=True as well, and read nothing back that is not synchronised.",
         fingerprint=f"{RULE.code}:loader.pin_memory",
     )

@@ -67,16 +67,17 @@ def check(run: RunView) -> Iterator[Advice]:
     window = run.facts[0].window("unprofiled")
     if window is None or not window.steps or not window.loader_batches:
         raise Missing("no steps were timed without the profiler")
-    if max(window.durations_ns) < LONGER * statistics.median(window.durations_ns):
+    durations_ns = window.step_durations_ns
+    if max(durations_ns) < LONGER * statistics.median(durations_ns):
         return
     batches = loader.epoch_batches(run.measured.world_size)
     if batches is None:
         raise Missing("how many batches an epoch has was not recorded")
     period = batches / max(1, statistics.median_low(window.loader_batches))
-    if period < LEAST_PERIOD or window.steps < run.limit(LEAST_EPOCHS) * period:
+    if period < LEAST_PERIOD or len(durations_ns) < run.limit(LEAST_EPOCHS) * period:
         return
-    lost_ns = _lost_ns(window.durations_ns, period)
-    share = lost_ns / sum(window.durations_ns)
+    lost_ns = _lost_ns(durations_ns, period)
+    share = lost_ns / sum(durations_ns)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -91,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="Without persistent_workers the workers end with their epoch, and the next one starts them again.",
         changes=[change],
         saves=run.saving([change], run.bound(0.0, share, "no more than what the steps that begin epochs take longer")),
-        confidence="high",
+        confidence="medium",  # whatever else is done once an epoch takes its time in the same steps
         evidence=[
             Evidence(label="what steps that begin an epoch take longer", value=share, unit="of the time"),
             Evidence(label="batches of an epoch", value=batches),

@@ -60,7 +60,10 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose fewer and larger kernels where the GPU waits for them to be launched."""
     if run.measured.device_kind == "cpu":
         return
-    share = run.measured.share("launch_idle_ns")
+    if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
+        return  # each launch waits for its kernel: another rule says so
+    traced = run.measured.share("launch_idle_ns")
+    share = min(traced, _idle(run))
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -85,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
-            Evidence(label="idle while the host launches", value=share, unit="of a traced step").at(
+            Evidence(label="idle while the host launches", value=traced, unit="of a traced step").at(
                 run.measured.where("launch_idle_ns")
             ),
             Evidence(label="kernels", value=round(kernels.per_step, 1), unit="per rank and step"),
@@ -95,6 +98,12 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _idle(run: RunView) -> float:
+    """The share of a step in which the device can be idle: the profiler slows launches, and not what is computed."""
+    computed_ns = run.measured.share("compute_ns") * run.measured.traced_step_ns
+    return max(0.0, 1 - computed_ns / run.measured.step.median_ns)
 
 
 def _short(run: RunView) -> Iterator[Evidence]:

@@ -74,6 +74,8 @@ def check(run: RunView) -> Iterator[Advice]:
     most = run.unstretched(1 - run.measured.share("input_idle_ns"))  # gloo's threads and Python lose their cores, too
     now = facts.environment.get(VARIABLE)
     then = str(max(1, device.usable_cores // local))
+    if int(then) >= max(own):
+        return  # there are more ranks than cores
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 CAN_BE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -65,6 +66,8 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     if not looping:
         return
+    if len(looping) < len(run.any_facts().optimizers):
+        raise Missing("other optimizers step as well, and which of them takes the time is not told apart")
     phases = [one for one in run.measured.phases if one.phase != "unknown"]
     host_ns = sum(one.host_ns for one in phases)
     own = [one for one in phases if one.phase == "optimizer"]

@@ -59,6 +59,8 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose segments that can grow where calls of the driver for memory take a share of the steps worth it."""
     if run.measured.device_kind == "cpu":
         return
+    if any("PYTORCH_NO_CUDA_MEMORY_CACHING" in facts.debug_switches for facts in run.facts):
+        return  # there is no cache: another rule says so
     told = [one for one in run.measured.memory if one.known("malloc_share") is not None]
     worst = max(told, key=lambda one: one.malloc_share, default=None)
     if worst is None:

@@ -48,7 +48,6 @@ do, whichever is more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence, severity_of
@@ -97,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     lags = [one.lag_ns for one in arrivals[late.rank].steps]
     steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
-    if not steady and _chance(late.steps_share, len(lags), len(arrivals)) > run.limit(MOST_CHANCE):
+    if not steady and late.chance(len(lags), len(arrivals)) > run.limit(MOST_CHANCE):
         return
     # The late rank itself waits for none, and what it does longer would be gone from its own steps, too.
     most = max(
@@ -117,6 +116,8 @@ def check(run: RunView) -> Iterator[Advice]:
     cause, covered = _cause(run, arrivals[late.rank])
     if cause == "communication":
         return
+    if cause == "gc" and run.facts:
+        return  # which has a rule of its own
     if cause == "input" and (run.measured.input.known("wait_share") or 0.0) >= run.limit(INPUT_SHARE):
         return  # most ranks wait for their loaders, this one longest
     yield Advice(
@@ -143,13 +144,6 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
     )
-
-
-def _chance(share: float, steps: int, ranks: int) -> float:
-    """How probable it is that one of the ranks is last in that share of the steps, or more, where all are alike."""
-    least, one = round(share * steps), 1 / ranks
-    tail = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
-    return min(1.0, ranks * tail)
 
 
 def _cause(run: RunView, arrival: ArrivalFigures) -> tuple[LagCause | None, float]:

@@ -64,16 +64,18 @@ def check(run: RunView) -> Iterator[Advice]:
     window = facts.window("unprofiled")
     if window is None or not window.steps:
         raise Missing("no steps were timed without the profiler")
-    median_ns = statistics.median(window.durations_ns)
-    slow = [at for at, ns in enumerate(window.durations_ns) if ns > run.limit(TIMES) * median_ns]
-    period = _period(slow, window.steps)
-    if period is None or period in _epochs(run):
+    durations_ns = window.step_durations_ns
+    median_ns = statistics.median(durations_ns)
+    slow = [at for at, ns in enumerate(durations_ns) if ns > run.limit(TIMES) * median_ns]
+    period = _period(slow, len(durations_ns))
+    batches = statistics.median_low(window.loader_batches) if window.loader_batches else 1
+    if period is None or period in _epochs(run, batches):
         return  # workers that are started for each epoch make its first step slow
-    took = [window.durations_ns[at] for at in slow]
+    took = [durations_ns[at] for at in slow]
     collecting_ns = sum(window.gc_ns[at] for at in slow if len(window.gc_ns) == window.steps)
     if 2 * collecting_ns > sum(took) - len(slow) * median_ns:
         return  # Python's garbage, which has a rule of its own
-    share = (sum(took) - len(slow) * median_ns) / sum(window.durations_ns)
+    share = (sum(took) - len(slow) * median_ns) / sum(durations_ns)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -89,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(0.0, share, "no more than what those steps take longer than the median step"),
         confidence="high",
         evidence=[
-            Evidence(label="slow steps", value=len(slow), unit=f"of {window.steps} timed"),
+            Evidence(label="slow steps", value=len(slow), unit=f"of {len(durations_ns)} timed"),
             Evidence(label="number of the first", value=window.first_step + slow[0]),
             Evidence(label="their median", value=statistics.median(took) / 1e6, unit="ms"),
             Evidence(label="median of all", value=median_ns / 1e6, unit="ms"),
@@ -108,11 +110,11 @@ def _period(slow: Sequence[int], steps: int) -> int | None:
     return period if period > 1 and slow[0] < period and slow[-1] + period >= steps else None
 
 
-def _epochs(run: RunView) -> set[int]:
-    """Batches of an epoch, of loaders whose workers are started for each; give or take one."""
-    found: set[int] = set()
-    for one in run.any_facts().loaders:
-        batches = one.epoch_batches(run.measured.world_size)
-        if one.num_workers and one.persistent_workers is False and batches:
-            found |= {batches - 1, batches, batches + 1}
-    return found
+def _epochs(run: RunView, batches_a_step: int) -> set[int]:
+    """Steps of an epoch of the one loader that is drawn from, where its workers are started anew; give or take one."""
+    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    if len(loaders) != 1 or not loaders[0].num_workers or loaders[0].persistent_workers is not False:
+        return set()
+    batches = loaders[0].epoch_batches(run.measured.world_size)
+    steps = 0 if batches is None else round(batches / max(1, batches_a_step))
+    return {steps - 1, steps, steps + 1}

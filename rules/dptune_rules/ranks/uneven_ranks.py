@@ -45,6 +45,11 @@ WORTH_SHARE = Threshold("worth_share", 0.15, "ranks that share two cores wait up
 MOST_STEPS_SHARE = Threshold(
     "most_steps_share", 0.6, "a rank that is late in more of the steps than that is named itself"
 )
+MOST_CHANCE = Threshold(
+    "most_chance", 0.1, "where equal ranks are late in as many steps more often than that, it is none in particular"
+)
+STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
+
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
 )
@@ -56,7 +61,7 @@ RULE = Rule(
     kind="time",
     summary="ranks wait for each other, and it is another one that is late each time",
     since="0.1",
-    thresholds=(WORTH_SHARE, MOST_STEPS_SHARE, MOST_STRETCH),
+    thresholds=(WORTH_SHARE, MOST_STEPS_SHARE, MOST_CHANCE, MOST_STRETCH),
 )
 
 
@@ -72,7 +77,10 @@ def check(run: RunView) -> Iterator[Advice]:
     arrivals = {one.rank: one.arrival for one in run.measured.ranks}
     late = run.measured.known("straggler")
     if late is not None and late.steps_share >= run.limit(MOST_STEPS_SHARE):
-        return
+        lags = [one.lag_ns for one in arrivals[late.rank].steps]
+        steady = min(lags, default=0) >= STEADY * late.lag_ns
+        if steady or late.chance(len(lags), len(arrivals)) <= run.limit(MOST_CHANCE):
+            return
     by_step: dict[int, int] = defaultdict(int)
     for arrival in arrivals.values():
         for step in arrival.steps:
@@ -89,8 +97,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity="warning",
-        title=f"Ranks wait {100 * share:.0f} % of a step for the last of them, and no one of them is it in most steps",
-        why="A step lasts as long as its slowest rank takes, and no rank is the slowest in most steps: their work is "
+        title=f"Ranks wait {100 * share:.0f} % of a step for the last of them, and it is another one in each step",
+        why="A step lasts as long as its slowest rank takes, and the slowest is now one, now another: their work is "
         "uneven.",
         changes=[],
         saves=run.bound(

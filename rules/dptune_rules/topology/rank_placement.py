@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
     now, then = across.sent_bytes, within.sent_bytes
     exposed = run.measured.share("exposed_communication_ns")
     severity = severity_of(exposed)
-    if then > run.limit(LESS) * now or exposed < run.limit(WORTH_SHARE) or severity is None:
+    if not now or then > run.limit(LESS) * now or exposed < run.limit(WORTH_SHARE) or severity is None:
         return
     near = [tuple(ranks[at : at + across.size]) for ranks in on_each.values() for at in range(0, room, across.size)]
     yield Advice(

@@ -47,6 +47,8 @@ ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has ro
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
 
+ONCE = "`reshard_after_forward=False` gathers each layer once"
+
 RULE = Rule(
     code="DP204",
     name="sharded-parameters",
@@ -68,12 +70,17 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing("the script gathers something of its own in each step: what the parameters take is not known")
     rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    if share < run.limit(WORTH_SHARE) or severity_of(share) is None:
         return
     reshards = any(one.reshard_after_forward for one in sharded)
     less = _less(run, reshards)
     if less is None:
+        return
+    if less == ONCE:  # spares those of backward passes alone
+        rows = [one for one in rows if one.known("phase") == "backward"]
+        share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
         return
     where = next((one.where for one in sharded if one.where), None)
     yield Advice(
@@ -116,6 +123,8 @@ def _less(run: RunView, reshards: bool) -> str | None:
     more = COPIES * own * (run.measured.world_size - 1)
     if own and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
         return whole
-    if reshards and all(one.peak_share <= ROOM_SHARE for one in memory):
-        return "`reshard_after_forward=False` gathers each layer once"
+    whole_bytes = own * run.measured.world_size  # what layers that stay gathered take at most, as floats
+    room = all(one.peak_reserved_bytes + whole_bytes <= FULL_SHARE * one.capacity_bytes for one in memory)
+    if reshards and room and all(one.peak_share <= ROOM_SHARE for one in memory):
+        return ONCE
     return None

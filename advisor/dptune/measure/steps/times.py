@@ -62,7 +62,7 @@ def durations(window: Window | None) -> list[int]:
     """The step durations of a recorded window: of the device where it was timed, else of the host."""
     if window is None:
         return []
-    return window.device_durations_ns or window.durations_ns
+    return window.step_durations_ns
 
 
 def median(values: Iterable[int]) -> int | None:
