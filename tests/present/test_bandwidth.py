@@ -26,7 +26,9 @@ def rows(width: int, **figures: float) -> list[str]:
 
 def test_points_are_bytes_over_time_as_each_link_carries_them() -> None:
     assert points(link()) == [(1_000, 1_000 / 101_000), (1e6, 1e6 / 1.1e6), (1e9, 1e9 / 1.0001e9)]
-    assert points(link(busbw_gb_per_s=1.5))[0] == (1_000, pytest.approx(1.5 * 1_000 / 101_000))
+    four = link().model_copy(update={"ranks": [0, 1, 2, 3]})  # of which each link carries 2 * 3 / 4, fitted or not
+    assert points(four)[0] == (1_000, pytest.approx(1.5 * 1_000 / 101_000))
+    assert points(link().model_copy(update={"kind": "barrier"})) == []
 
 
 def test_the_line_goes_through_the_points_it_was_made_of() -> None:
@@ -50,6 +52,12 @@ def test_the_peak_is_a_row_of_dashes() -> None:
     told = rows(80, peak_gb_per_s=100.0)
     assert told[0].partition("|")[2] == "-" * 66
     assert "Dashes are what the link of a GPU carries at most, 100.0 GB/s." in " ".join(" ".join(told).split())
+
+
+def test_a_peak_below_all_that_was_measured_is_drawn_too() -> None:
+    told = rows(80, peak_gb_per_s=0.001)
+    assert told[11].partition("|")[2] == "-" * 66
+    assert told[11].split("|")[0].strip() == "0.001 GB/s"
 
 
 def test_nothing_is_drawn_of_no_sizes() -> None:

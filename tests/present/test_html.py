@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dptune.advice import Report
+from dptune.advice import Report, Verified
+from dptune.cli import main
 from dptune.commands.reading import run_and_report
 from dptune.errors import DptuneError
 from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes
-from dptune.measured import LinkFigures, LinkSize
+from dptune.measured import LinkFigures, LinkSize, StepLag
 from dptune.predicted import BucketSize
 from dptune.present.anonymous import anonymous
 from dptune.present.html import page, pictures
@@ -235,6 +236,31 @@ def test_no_name_is_left_where_it_is_not_to_be(report: Report) -> None:
     assert re.search(r"NVIDIA H100", words)
 
 
+def test_names_of_files_alone_are_not_left_either(report: Report) -> None:
+    """A damaged trace named by its host, a module seen in a stack only, the command of a trial, a variable."""
+    why = "trainer7.acme_4711.170.pt.trace.json breaks off; by acme_loader.py(12): forward; links.json; done in 0.5 s"
+    proof = Verified(
+        name="env.SECRET=hunter2",
+        changes={"env.SECRET": "hunter2"},
+        outcome="better",
+        reason="x",
+        objective="time per step",
+        ratio=0.5,
+        low_ratio=None,
+        high_ratio=None,
+        trials=6,
+        learning="alike",
+        command="python other.py --project acme",
+    )
+    told = report.model_copy(update={"headline": report.headline.model_copy(update={"why": why}), "verified": [proof]})
+    hidden = anonymous(told)
+    words = hidden.model_dump_json()
+    for name in ("acme", "trainer7", "hunter2", "SECRET", "other.py"):
+        assert name not in words, name
+    shown = r"a file breaks off; by file\d+\.py\(12\): forward; a file; done in 0\.5 s"
+    assert re.fullmatch(shown, hidden.headline.why), hidden.headline.why
+
+
 def test_a_folder_named_like_a_word_of_a_report_does_not_garble_it(report: Report) -> None:
     """Fields that hold one of a few words stay what they are, and prose stays prose."""
     for folder in ("run", "trace", "sweep", "recording", "lean", "node-a", "n1"):
@@ -270,6 +296,33 @@ def test_many_ranks_are_counted(report: Report) -> None:
     told = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": many})})
     words = " ".join(" ".join(read(page(told)).words).split())
     assert "The first 64 of 101 rows" in words
+    assert "dptune report --format json has them all" in words
+
+
+def test_the_latest_of_many_ranks_are_drawn(report: Report) -> None:
+    """Rank 90 alone comes late."""
+    _, other = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    first = other.measured.ranks[0]
+    arrival = first.arrival.model_copy(update={"steps": [StepLag(number=1, lag_ns=0)]})
+    late = arrival.model_copy(update={"steps": [StepLag(number=1, lag_ns=5_000_000)]})
+    many = [
+        first.model_copy(update={"rank": number, "arrival": late if number == 90 else arrival}) for number in range(100)
+    ]
+    told = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": many})})
+    words = " ".join(" ".join(read(page(told)).words).split())
+    assert "rank 90, step 1 of 1: 5.00 ms late" in words
+    assert "The latest 64 of 100 rows" in words
+
+
+def test_a_model_that_fails_costs_the_page_its_buckets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr("dptune.whatif.predicting.search", fails)
+    target = tmp_path / "report.html"
+    sample = str(SAMPLES / "accumulation_without_no_sync")
+    assert main(["report", sample, "--no-cache", "--format", "html", "-o", str(target)]) == 0
+    assert "Bucket sizes" not in target.read_text(encoding="utf-8")
 
 
 def smallest(real_traces: Path) -> list[Path]:

@@ -64,6 +64,36 @@ async def test_zooming_halves_what_is_shown_and_out_again(recorded: tuple[Run, R
         assert shown() != pytest.approx(2 * whole, rel=0.01)
 
 
+async def test_zooming_out_ends_somewhere(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "ms from left to right", "6")
+        for _ in range(45):
+            await pilot.press("minus")
+        assert "ms from left to right" in picture(pilot)
+
+
+async def test_the_step_is_the_one_in_the_middle_of_what_is_shown(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "ms from left to right", "6")
+        timeline = pilot.app.query_one(Timeline)
+        steps = RankLanes(run, run.ranks[0].rank).steps
+        for step in (steps[0], steps[-1]):
+            timeline._look(step.start_ns, step.end_ns)
+            assert f"around step {step.number}:" in picture(pilot)
+
+
+async def test_a_model_that_fails_does_not_end_the_interface(
+    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, report = recorded
+    monkeypatch.setattr("dptune.present.tui.whatif.Ground.predict", lambda *_: 1 / 0)
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down choose a setting", "7")
+        await see(pilot, "the step model failed: ZeroDivisionError: division by zero", "right")
+
+
 async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:

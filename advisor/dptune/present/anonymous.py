@@ -12,11 +12,13 @@ from pathlib import PurePath
 from typing import Any
 
 from dptune.advice import Report
+from dptune.knobs import ENVIRONMENT
 
 # The user's lines, whatever their file is called; paths; and relative paths of files.
-_LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py|(?:[\w.~-]*[/\\])+[\w.-]+)(?=:\d+)")
+_LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py|(?:[\w.~-]*[/\\])+[\w.-]+)(?=:\d+|\(\d+\))")
 _PATH = re.compile(r"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^\s'\"`,;)]+")
 _RELATIVE = re.compile(r"(?<![\w/.])[\w.~-]+(?:[/\\][\w.~-]+)+\.\w{1,5}(?!\w)")
+_FILE = re.compile(r"(?<![\w/.-])(?!file\d+\.py)[\w.~+@=-]+\.(?:json|py|gz|zst|log|txt|csv|bin)(?:\.gz)?(?![\w(])")
 # Where a word alone is a name; elsewhere it is one of those that a report is written in.
 _NAMED = {"host", "source", "sources", "file", "verify"}
 
@@ -26,6 +28,10 @@ def anonymous(report: Report) -> Report:
     told = report.model_dump(mode="json")
     names = {name: word for name, word in _names(report, told) if len(name) > 1}
     told["run"] |= {"command": None, "recorded": None, "settings": []}
+    for proof in told["verified"]:
+        proof["command"] = ""
+        if any(name.startswith(ENVIRONMENT) for name in proof["changes"]):
+            proof["name"], proof["changes"] = "variables of the environment", {}
     everywhere = {name: word for name, word in names.items() if word.startswith("host") or not name.isalnum()}
     return Report.model_validate(_Words(names, everywhere).without(told))
 
@@ -76,7 +82,7 @@ class _Words:
             return value
         pattern = self._patterns[key in _NAMED]
         plain = pattern.sub(lambda found: self._words[found[0]], value) if pattern else value
-        return _RELATIVE.sub("a file", _PATH.sub("a path", plain))
+        return _FILE.sub("a file", _RELATIVE.sub("a file", _PATH.sub("a path", plain)))
 
 
 def _any_of(names: dict[str, str]) -> re.Pattern[str] | None:

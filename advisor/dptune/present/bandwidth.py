@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from dptune.measure.exchange.bandwidth import bus_factor
 from dptune.measured import LinkFigures
 from dptune.present.amounts import data, number
 from dptune.present.lines import Line, Span, line, wrapped
@@ -50,8 +51,8 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     peak = max((link.known("peak_gb_per_s") or 0.0 for link in drawn), default=0.0)
     room = max(width - _LEFT - 2, 20)
     low_x, high_x = math.log10(min(size for size, _ in measured)), math.log10(max(size for size, _ in measured))
-    low_y = math.log10(min(rate for _, rate in measured))
-    high_y = math.log10(max(*(rate for _, rate in measured), peak))
+    rates = [*(rate for _, rate in measured), *([peak] if peak else [])]
+    low_y, high_y = math.log10(min(rates)), math.log10(max(rates))
 
     def column(size: float) -> int:
         return round((math.log10(size) - low_x) / max(high_x - low_x, 1e-9) * (room - 1))
@@ -84,7 +85,6 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
 
 
 def _rate(link: LinkFigures, took_ns: int, size: int) -> float:
-    """Bus bandwidth of one size, by the factor that the fit has."""
-    algbw, busbw = link.known("algbw_gb_per_s"), link.known("busbw_gb_per_s")
-    factor = busbw / algbw if algbw and busbw else 1.0
-    return size / took_ns * factor if took_ns > 0 else 0.0
+    """Bus bandwidth of one size; 0, which is not drawn, where that is not defined."""
+    factor = bus_factor(link.kind, len(link.ranks))
+    return size / took_ns * factor if took_ns > 0 and factor else 0.0

@@ -25,6 +25,9 @@ be checked on the loss:
   is divided by the square root of k (Malladi et al.).
 - Others: no rule has been shown to hold, so the rate is left to you.
 
+A number is proposed only where the call that makes the optimizer has the rate that the run began with: not where a
+scheduler sets its own, nor where the first group of parameters has another.
+
 A schedule that counts steps has to count k times fewer, so that it ends after the same number of samples. Both rules
 hold up to a critical batch, beyond which more samples in a step teach little more (McCandlish et al.). It is about the
 noise scale of the gradients, which `dptune profile --noise-scale` measures: a global batch above the most that it can

@@ -24,7 +24,9 @@ The sum is the same up to the order of additions: local gradients are added befo
 
 ## When to leave it alone
 
-- backward runs several times per step for another reason, such as gradients of gradients: then each result is needed.
+- backward runs several times per step for another reason, such as gradients of gradients, a perturbed second pass (SAM)
+  or an optimizer that evaluates the loss itself (LBFGS): then each result is needed. Where there are more passes than
+  batches, or the optimizer is such a one, nothing is said.
 - `find_unused_parameters` with parts of the model that take turns: test that every parameter still gets its gradient.
 - Fully sharded training: there `no_sync` keeps whole gradients on every rank, which may not fit.
 

@@ -147,7 +147,7 @@ def _is_hidden(run: RunView) -> bool:
     account = run.measured.known("account")
     if account is None or run.measured.known("device_kind") == "cpu":
         return False
-    return account.input_idle_ns < run.limit(WARNING_SHARE) / 2 * account.window_ns
+    return bool(account.input_idle_ns < run.limit(WARNING_SHARE) / 2 * account.window_ns)
 
 
 def _warning(run: RunView, then: int | None) -> str:

@@ -19,6 +19,7 @@ The step saves at most what those steps take longer than the median step, as a s
 
 ## When to leave it alone
 
+- Something else is done once an epoch (saving, evaluating): it takes its time in the same steps.
 - The data set is changed between epochs in the training process: workers that stay do not see it.
 - Memory: workers that stay keep what they have loaded.
 

@@ -19,12 +19,13 @@ In the order of effort:
   shapes stay the same.
 
 The step saves at most that idle time. Traced steps have more of it than others, for the profiler slows the host and not
-the GPU: the ceiling is above what can be gained.
+the GPU: no more of it is counted than a step without the profiler has beside what was computed.
 
 ## When to leave it alone
 
 - The host is held up by something else: calls that allocate memory, waiting for the device, Python of the script. Those
   are told apart, and where the allocator's calls are half of it, its own rule speaks.
+- `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: `debug-switches` speaks of that.
 - A single step of inference, where latency is what counts.
 
 ## References

@@ -23,6 +23,7 @@ exchanges, too.
 
 - A GPU computes, and the threads have nothing to do: then nothing is said.
 - The ranks are bound to cores of their own, and each counts only those.
+- There are more ranks than cores, with one thread each: fewer ranks would help, and no fewer threads.
 
 ## References
 

@@ -3,7 +3,7 @@
 ## What it measures
 
 The part of a step in which ranks wait, in collectives, for the last to come, with nothing else to do, where no rank is
-late in most of the steps.
+late in more of the steps than equal ranks are by chance (of two, one always is in half of them).
 
 ## Why it costs time
 

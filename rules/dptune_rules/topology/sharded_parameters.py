@@ -19,7 +19,9 @@ In the order of how much memory it takes:
 - a mesh of two dimensions (HYBRID_SHARD): layers are gathered within a node alone;
 - DistributedDataParallel: nothing is gathered.
 
-The step saves at most its exposed all-gathers. On a GPU it is proposed only where there is room for what it takes.
+The step saves at most its exposed all-gathers, those of backward passes where layers are to stay gathered. On a GPU it
+is proposed only where there is room for what it takes, parameters counted as floats and as the optimizer holds them:
+what it does not hold, such as a frozen base, is not counted.
 
 ## When to leave it alone
 

@@ -125,18 +125,17 @@ def _timeline(lanes: StepLanes | None) -> Iterator[str]:
 
 
 def _ranks(report: Report) -> Iterator[str]:
-    rows = [
-        (f"rank {rank.rank}", [step.lag_ns for step in arrival.steps])
-        for rank in report.measured.ranks
-        if (arrival := rank.known("arrival")) is not None
-    ]
+    known = [(rank.rank, arrival) for rank in report.measured.ranks if (arrival := rank.known("arrival")) is not None]
+    late = sorted(known, key=lambda one: -sum(step.lag_ns for step in one[1].steps))[: pictures.MOST_ROWS]
+    late.sort(key=lambda one: one[0])
+    rows = [(f"rank {rank}", [step.lag_ns for step in arrival.steps]) for rank, arrival in late]
     picture = pictures.heat(rows, "How late each rank comes to collectives, by step") if len(rows) > 1 else ""
     if picture:
         yield "<h2>Who comes late</h2>"
         yield f"<p>{text(straggler(report.measured))}</p>"
         yield '<p class="faint small">A row for each rank, a column for each step: the darker, the later.</p>'
         yield _scrolled(picture)
-        yield from _rest(len(rows))
+        yield from _rest(len(known), "The latest")
 
 
 def _links(report: Report) -> Iterator[str]:
@@ -161,10 +160,10 @@ def _whole(report: Report) -> Iterator[str]:
     yield "</main>"
 
 
-def _rest(rows: int) -> Iterator[str]:
+def _rest(rows: int, which: str = "The first") -> Iterator[str]:
     """That a picture does not show all rows, where it does not."""
     if rows > pictures.MOST_ROWS:
-        words = f"The first {pictures.MOST_ROWS} of {rows:,} rows; the text below has them all."
+        words = f"{which} {pictures.MOST_ROWS} of {rows:,} rows; dptune report --format json has them all."
         yield f'<p class="faint small">{words}</p>'
 
 

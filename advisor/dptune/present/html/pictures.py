@@ -14,8 +14,8 @@ from dptune.present.amounts import data, ns_as_ms, number, percent
 from dptune.present.bandwidth import fitted
 from dptune.present.bandwidth import name as link_name
 from dptune.present.bandwidth import points as measured_sizes
-from dptune.present.html.style import COLOURS
-from dptune.present.visible import visible
+from dptune.present.html.style import COLOURS, DARK
+from dptune.present.visible import shortened, visible
 
 WIDTH = 960
 _LEFT = 110  # for the names of rows
@@ -63,7 +63,8 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str) ->
                 told = f"{label}: {names[field]} {percent(share)}"
                 parts.append(_box(left, top + 2, wide, _ROW - 5, colour_of(field), told))
                 if wide > 60:
-                    parts.append(f'<text x="{left + 5:.1f}" y="{top + 16}" fill="#fff">{percent(share)}</text>')
+                    ink = "#fff" if colour_of(field) in DARK else "#000"
+                    parts.append(f'<text x="{left + 5:.1f}" y="{top + 16}" style="fill:{ink}">{percent(share)}</text>')
             left += wide
     return _svg(WIDTH, max(len(shown), 1) * _ROW, parts, title)
 
@@ -79,7 +80,9 @@ def timeline(lanes: StepLanes) -> str:
             left = _LEFT + piece.start_ns / lanes.length_ns * room
             wide = max(piece.length_ns / lanes.length_ns * room, 0.5)
             many = f" and {piece.count - 1:,} more" if piece.count > 1 else ""
-            told = f"{piece.name}{many}: {ns_as_ms(piece.length_ns)} ms from {ns_as_ms(piece.start_ns)} ms on"
+            told = (
+                f"{shortened(piece.name)}{many}: {ns_as_ms(piece.length_ns)} ms from {ns_as_ms(piece.start_ns)} ms on"
+            )
             parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), told))
     height = len(lanes.lanes[:MOST_ROWS]) * _ROW
     for tick in _ticks(lanes.length_ns / 1e6):
@@ -95,7 +98,8 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
         return ""
     peak = max((link.known("peak_gb_per_s") or 0.0 for link in links), default=0.0)
     low_x, high_x = math.log10(min(p[1] for p in points)), math.log10(max(p[1] for p in points) * 1.2)
-    low_y, high_y = math.log10(min(p[2] for p in points) * 0.8), math.log10(max(*(p[2] for p in points), peak) * 1.2)
+    rates = [*(rate for _, _, rate in points), *([peak] if peak else [])]
+    low_y, high_y = math.log10(min(rates) * 0.8), math.log10(max(rates) * 1.2)
     height, left, bottom = 320, 70, 280
 
     def at(size: float, rate: float) -> tuple[float, float]:

@@ -21,6 +21,8 @@ COLOURS = {
     "optimizer": "#56b4e9",
 }
 
+DARK = ("#0072b2", "#6f6f6f", "#d55e00")  # on which white is read better than black
+
 CSS = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1b1b; --faint: #5d5d5d; --line: #d6d6d6;
   --card: #f6f6f4; --error: #a3190b; --warning: #8a5a00; --note: #1f5f99; --good: #1c6b3f; }
@@ -55,5 +57,6 @@ ul.key { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
 @media (max-width: 40rem) { body { padding: .8rem; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .3rem; } }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } details > * { display: block; } }
+@media print { body { max-width: none; padding: 0; font-size: 11pt; } * { print-color-adjust: exact; }
+  details > * { display: block; } details::details-content { content-visibility: visible; display: block; } }
 """

@@ -18,6 +18,7 @@ from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.traffic import copies, feeding
 from dptune.present.tui.going import GoTo, Places
 from dptune.present.tui.pane import Pane
+from dptune.present.visible import visible
 
 
 class Idle(Container):
@@ -37,7 +38,9 @@ class Idle(Container):
 
     def compose(self) -> ComposeResult:
         """The list, then the words."""
-        options = [Option(Text(where(one))) for one in self._gaps] or [Option(Text("No gap was found.", "dim"))]
+        why = self._report.measured.missing.get("gaps")
+        none = "No gap was found." if why is None else f"Not known: {visible(why)}"
+        options = [Option(Text(where(one))) for one in self._gaps] or [Option(Text(none, "dim"))]
         self._list = Places(*options, id="gap-list", markup=False)
         self._list.border_title = "Longest gaps, traced times: Enter shows one in the timeline"
         yield self._list

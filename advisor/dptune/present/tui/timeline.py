@@ -15,7 +15,7 @@ from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.present.amounts import ns_as_ms, several
 from dptune.present.lines import Line, labelled, line, wrapped
 from dptune.present.tui.pane import Pane
-from dptune.present.visible import visible
+from dptune.present.visible import shortened, visible
 from dptune.trace.run import Run
 
 # The sign of each kind of work, and its colour where there are colours.
@@ -30,7 +30,7 @@ SIGNS = {
 }
 _WORDS = "# compute ! communication = copy - memset ~ loader b backward o optimizer"
 _LABEL = 16  # columns of a lane's name
-_LEAST_NS = 1000  # that a screen shows
+_LEAST_NS, _MOST_NS = 1000, 3_600_000_000_000  # that a screen shows
 _ZOOM = 2.0
 _PAN = 0.25
 
@@ -90,8 +90,6 @@ class Timeline(Container, can_focus=True):
         self._open(numbers.index(rank))
         if start_ns is not None and self._own is not None:
             end = start_ns if end_ns is None else end_ns
-            begun = [at for at, step in enumerate(self._own.steps) if step.start_ns <= start_ns]
-            self._step = begun[-1] if begun else 0
             self._column = self._columns // 2
             room = max(end - start_ns, _LEAST_NS)
             self._look(start_ns - room, end + room)
@@ -136,6 +134,8 @@ class Timeline(Container, can_focus=True):
 
     def action_move(self, by: int) -> None:
         """Move the cursor; past the edge the picture moves."""
+        if not self._lanes:
+            return
         self._column += by
         if not 0 <= self._column < self._columns:
             shift = int((self._end - self._begin) * _PAN) * by
@@ -150,8 +150,10 @@ class Timeline(Container, can_focus=True):
 
     def action_zoom(self, by: int) -> None:
         """Nearer or farther, with the cursor where it is."""
+        if not self._lanes:
+            return
         length = self._end - self._begin
-        wanted = max(int(length / _ZOOM if by > 0 else length * _ZOOM), _LEAST_NS)
+        wanted = min(max(int(length / _ZOOM if by > 0 else length * _ZOOM), _LEAST_NS), _MOST_NS)
         at = self._begin + length * (self._column + 0.5) / self._columns
         begin = int(at - wanted * (self._column + 0.5) / self._columns)
         self._look(begin, begin + wanted)
@@ -194,6 +196,9 @@ class Timeline(Container, can_focus=True):
         if self._own is None:
             return
         self._begin, self._end = begin, max(end, begin + _LEAST_NS)
+        middle = (self._begin + self._end) // 2
+        begun = [at for at, step in enumerate(self._own.steps) if step.start_ns <= middle]
+        self._step = begun[-1] if begun else 0
         self._lanes = self._own.between(self._begin, self._end)
         self._lane = min(self._lane, max(len(self._lanes) - 1, 0))
         self._column = min(max(self._column, 0), self._columns - 1)
@@ -242,7 +247,7 @@ class Timeline(Container, can_focus=True):
         if piece is None:
             return [line(lane.label, "strong"), *wrapped("Nothing runs here.", width)]
         told = [line(f"{lane.label}: {piece.kind}", "strong")]
-        told += labelled("What", piece.name or "its name lies before the picture", width)
+        told += labelled("What", shortened(piece.name) or "its name lies before the picture", width)
         told += labelled("Takes", f"{ns_as_ms(piece.length_ns)} ms", width)
         if piece.count > 1:
             told += labelled("Holds", f"{several(piece.count, 'operation')}; the longest is named", width)

@@ -27,6 +27,7 @@ from dptune.trace.run import Run
 from dptune.whatif.predicting import Ground
 
 AS_IT_IS = "as it is"
+_NAMED = 8  # runs or traces that a command names
 _BAR = 40
 
 
@@ -92,7 +93,7 @@ class WhatIfPane(Container, can_focus=True):
     def __init__(self, run: Run, report: Report) -> None:
         super().__init__(id="whatif")
         self._run, self._measured = run, report.measured
-        self._named = f"{shlex.quote(report.run.sources[0])} " if len(report.run.sources) == 1 else ""
+        self._named = " ".join(map(shlex.quote, report.run.sources)) if len(report.run.sources) <= _NAMED else ""
         self._dials = dials(run, report.measured)
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
@@ -119,6 +120,8 @@ class WhatIfPane(Container, can_focus=True):
             self._ground = Ground.of(self._run, self._measured)
         except Missing as lack:
             self._lack = lack.reason
+        except Exception as error:
+            self._lack = _failed(error)
         self.app.call_from_thread(self._ask)
 
     def _ask(self) -> None:
@@ -128,7 +131,10 @@ class WhatIfPane(Container, can_focus=True):
             self.run_worker(partial(self._predict, self._ground, self.changes), thread=True, exclusive=True)
 
     def _predict(self, ground: Ground, changes: dict[str, Value]) -> None:
-        told = ground.predict(changes)
+        try:
+            told = ground.predict(changes)
+        except Exception as error:
+            told = Prediction.only(_failed(error), changes=changes)
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._keep, changes, told)
 
@@ -208,7 +214,12 @@ class WhatIfPane(Container, can_focus=True):
         for words in told.assumptions:
             yield from labelled("Assumed", words, width, role="dim")
         settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
-        yield from labelled("Command", f"dptune whatif {self._named}{settings}", width, role="code")
+        if self._named:
+            yield from labelled("Command", f"dptune whatif {self._named} {settings}", width, role="code")
+
+
+def _failed(error: Exception) -> str:
+    return f"the step model failed: {type(error).__name__}: {error}"
 
 
 def _bar(step_ns: float, measured_ns: float) -> str:
