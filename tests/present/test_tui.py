@@ -241,6 +241,19 @@ async def test_advice_is_filtered_and_sorted(report: Report) -> None:
         assert places == sorted(places)
 
 
+async def test_a_filter_does_not_outlive_its_line(report: Report) -> None:
+    """Closed on another tab than the one that was filtered."""
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "Advice as ranked", "2")
+        await pilot.press("slash", *"set_float32_matmul", "enter")
+        await see(pilot, "1 of 3")
+        pilot.app.action_show("ranks")
+        await pilot.pause()
+        await pilot.press("slash", "escape")
+        seen = await see(pilot, "DP102", "2")
+        assert "without these words" not in flat(seen)
+
+
 async def test_ranks_are_filtered_and_sorted(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "cuda:0", "3")

@@ -234,6 +234,16 @@ async def test_an_operation_is_found_by_name(recorded: tuple[Run, Report]) -> No
         await see(pilot, "none on this rank", *"zzz", "enter")
 
 
+async def test_no_operation_is_left_out(recorded: tuple[Run, Report]) -> None:
+    """Of operators, thousands of which begin within one cell, one after the other is found."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "rank 0, around step", "6")
+        timeline = pilot.app.query_one(Timeline)
+        found = [int(timeline.find("aten::").split()[0].replace(",", "")) for _ in range(20)]
+        assert found == [*range(found[0], found[0] + 20)]
+
+
 def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Report]) -> None:
     run, _ = recorded
     lanes = RankLanes(run, 0)

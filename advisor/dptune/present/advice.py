@@ -44,7 +44,7 @@ def advice(report: Report, width: int) -> Iterator[Line]:
 
 def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
     """Its title, and on the line below what it promises and what came of running it."""
-    yield from wrapped(f"{one.rule} {one.title}", width, "", "  ", _ROLES[one.severity])
+    yield from wrapped(f"{one.severity}: {one.rule} {one.title}", width, "", "  ", _ROLES[one.severity])
     told = []
     if one.saves:
         part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")

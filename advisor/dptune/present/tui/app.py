@@ -100,6 +100,7 @@ class ReportApp(App[None]):
         self._run = run if run is not None and run.ranks else None
         self.animation_level = "none"  # a text that glides is hard to read, and slow over ssh
         self._report = report
+        self._searched = ""  # the part in which words are looked for
 
     def compose(self) -> ComposeResult:
         """Title, tabs, keys."""
@@ -147,16 +148,20 @@ class ReportApp(App[None]):
         self.query_one(Finder).open()
 
     def on_finder_asked(self, asked: Finder.Asked) -> None:
-        """Find them on the tab that is open."""
-        self.query_one(Finder).say(self._find(asked.words))
+        """Find them on the tab that is open; on one that was searched before, none any more."""
+        if self._searched not in ("", self._parts[2]):
+            self._find("", self._searched)
+        self._searched = self._parts[2]
+        self.query_one(Finder).say(self._find(asked.words, self._searched))
 
     def on_finder_closed(self) -> None:
-        """Find none any more, and go back to the tab."""
-        self._find("")
+        """Find none any more where words were looked for, and go back to the tab."""
+        self._find("", self._searched or self._parts[2])
+        self._searched = ""
         self.query_one(self._parts[1]).focus()
 
-    def _find(self, words: str) -> str:
-        part: Findable = self.query_one(self._parts[2])  # type: ignore[assignment]
+    def _find(self, words: str, where: str) -> str:
+        part: Findable = self.query_one(where)  # type: ignore[assignment]
         return part.find(words)
 
     @property

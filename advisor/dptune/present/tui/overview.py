@@ -15,6 +15,7 @@ from dptune.present.kernels import kernels
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.links import links
 from dptune.present.memory import memory
+from dptune.present.path import path
 from dptune.present.phases import phases
 from dptune.present.steps import steps
 from dptune.present.traffic import collectives, copies, feeding
@@ -40,6 +41,7 @@ _SECTIONS = (
     by_rank,
     top_advice,
     phases,
+    path,
     gaps,
     steps,
     trust,
@@ -55,5 +57,5 @@ _SECTIONS = (
 
 
 def overview(report: Report, width: int) -> Iterator[Line]:
-    """Headline, account, advice, phases, gaps, step times, trust; below them what moves and what runs."""
+    """Headline, account, advice, phases, path, gaps, step times, trust; below them what moves and what runs."""
     return unstepped.page(_SECTIONS, report, width)

@@ -64,6 +64,7 @@ class Timeline(Container, can_focus=True):
         self._own: RankLanes | None = None
         self._rank = self._step = self._lane = self._column = 0
         self._begin = self._end = 0
+        self._hit: int | None = None  # where the operation begins that was found last, until the cursor moves
         self._lanes: list[Lane] = []
 
     def compose(self) -> ComposeResult:
@@ -111,7 +112,7 @@ class Timeline(Container, can_focus=True):
         if not words or self._own is None:
             return ""
         per_cell = (self._end - self._begin) / self._columns
-        after = self._begin + round(per_cell * (self._column + 0.5))
+        after = self._hit if self._hit is not None else self._begin + round(per_cell * (self._column + 0.5))
         found = self._own.next_named(words, after)
         if found is None:
             return "none on this rank"
@@ -120,6 +121,7 @@ class Timeline(Container, can_focus=True):
         self._column = self._columns // 2
         self._look((start + end - length) // 2, (start + end + length) // 2)
         self._lane = next((n for n, one in enumerate(self._lanes) if self._holds(one, start, end, words)), self._lane)
+        self._hit = start
         self._draw()
         return f"{at:,} of {many:,}"
 
@@ -136,6 +138,7 @@ class Timeline(Container, can_focus=True):
         """Move the cursor; past the edge the picture moves."""
         if not self._lanes:
             return
+        self._hit = None
         self._column += by
         if not 0 <= self._column < self._columns:
             shift = int((self._end - self._begin) * _PAN) * by
@@ -195,6 +198,7 @@ class Timeline(Container, can_focus=True):
     def _look(self, begin: int, end: int) -> None:
         if self._own is None:
             return
+        self._hit = None
         self._begin, self._end = begin, max(end, begin + _LEAST_NS)
         middle = (self._begin + self._end) // 2
         begun = [at for at, step in enumerate(self._own.steps) if step.start_ns <= middle]
