@@ -40,7 +40,7 @@ layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
 tests: ## pytest on two cores; its last lines say what was skipped, and why
-	$(BIN)/python -m pytest -rs -n 2 --durations=60
+	$(BIN)/python -m pytest -rs -n 2 --durations=25
 
 fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes; tests/fuzz/results.json)
 	$(BIN)/python -m tests.fuzz.mutate

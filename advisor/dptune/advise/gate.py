@@ -33,7 +33,7 @@ BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
     ),
 }
 
-_TIMES = ("step_ms", "us_per_sample")
+_OF_TIME = ("step_ms", "us_per_sample")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
         return Budget(name=name, what=what, limit=limit, value=None, why_missing=missing.reason)
     except (ValueError, ZeroDivisionError):
         return Budget(name=name, what=what, limit=limit, value=None, why_missing="it was not measured")
-    if name in _TIMES and any(one.measured.step.basis == "traced" for one in reports):
+    if name in _OF_TIME and any(one.measured.step.basis == "traced" for one in reports):
         what += ", of traced steps, which take longer"
     return Budget(name=name, what=what, limit=limit, value=median(values))
 

@@ -156,7 +156,7 @@ def _buckets(sizes: Sequence[BucketSize]) -> Iterator[str]:
 
 def _whole(report: Report) -> Iterator[str]:
     words = text_block(plain.text(report, 100))
-    yield f"<details><summary>The whole report as text</summary><pre>{words}</pre></details>"
+    yield f'<details class="whole"><summary>The whole report as text</summary><pre>{words}</pre></details>'
     yield "</main>"
 
 

@@ -58,5 +58,6 @@ details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
 @media (max-width: 40rem) { body { padding: .8rem; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .3rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } * { print-color-adjust: exact; }
-  details > * { display: block; } details::details-content { content-visibility: visible; display: block; } }
+  details:not(.whole) > * { display: block; }
+  details:not(.whole)::details-content { content-visibility: visible; display: block; } }
 """
