@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil, floor
+from statistics import median_low
 
 SCHEMA_VERSION = "0.2"
 
@@ -58,6 +59,15 @@ class Window:
     def step_durations_ns(self) -> list[int]:
         """How long each step took: on the device where it was timed there, else on the host."""
         return self.device_durations_ns or self.durations_ns
+
+    @property
+    def usual_steps(self) -> list[int]:
+        """Which steps, from 0, drew the median number of batches; all where that is none.
+
+        Between two epochs a step may hold a whole validation.
+        """
+        usual = median_low(self.loader_batches) if self.loader_batches else 0
+        return [n for n, drawn in enumerate(self.loader_batches) if not usual or drawn == usual]
 
 
 @dataclass

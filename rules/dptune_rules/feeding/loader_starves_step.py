@@ -54,7 +54,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
@@ -170,17 +170,10 @@ def _longest(run: RunView) -> float:
     windows = [window for window in (one.window("unprofiled") for one in run.facts) if window and window.steps]
     if not windows or any(len(window.loader_wait_ns) != window.steps for window in windows):
         return 0.0
-    steps = min(window.steps for window in windows)
-    usual = [at for at in range(steps) if all(_is_usual(window.loader_batches, at) for window in windows)]
+    usual = set.intersection(*(set(window.usual_steps or range(window.steps)) for window in windows))
     waited: int = sum(max(window.loader_wait_ns[at] for window in windows) for at in usual)
     took: int = min(sum(window.durations_ns[at] for at in usual) for window in windows)
     return min(1.0, waited / took) if took else 0.0
-
-
-def _is_usual(drawn: Sequence[int], at: int) -> bool:
-    """Whether a step draws as many batches as the median one: between epochs one may hold a whole validation."""
-    usual = statistics.median_low(drawn) if drawn else 0
-    return not usual or drawn[at] == usual
 
 
 def _batches(run: RunView) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median, median_low
+from statistics import median
 
 from dptune.measure.views import RankView
 from dptune.measured import InputFigures, PreparingFigures
-from dptune.runfile.facts import Facts, LoaderFacts, Window
+from dptune.runfile.facts import Facts, LoaderFacts
 
 _NO_LOADER = "no batch was drawn from a torch DataLoader in the unprofiled steps"
 _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch DataLoader, or it was not recorded"
@@ -23,7 +23,7 @@ def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, boo
     if window is not None and sum(window.durations_ns) > 0 and len(window.loader_wait_ns) == window.steps:
         if not any(window.loader_batches):
             return _NO_LOADER
-        steps = usual_steps(window)
+        steps = window.usual_steps
         share = sum(window.loader_wait_ns[n] for n in steps) / sum(window.durations_ns[n] for n in steps)
         return share, share * median(window.durations_ns), True
     if view is None or not view.steps:
@@ -35,18 +35,12 @@ def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, boo
     return share, share * median(step.length_ns for step in view.steps), False
 
 
-def usual_steps(window: Window) -> list[int]:
-    """Which steps of a window, from 0, drew the median number of batches; all where that is none."""
-    usual = median_low(window.loader_batches) if window.loader_batches else 0
-    return [n for n, drawn in enumerate(window.loader_batches) if not usual or drawn == usual]
-
-
 def computed_share(facts: Iterable[Facts]) -> float | None:
     """Of the wait in the usual unprofiled steps of all ranks, the part in which the training thread itself computed."""
     waited = computed = 0
     for window in (one.window("unprofiled") for one in facts):
         if window is not None and len(window.loader_cpu_ns) == len(window.loader_wait_ns) == window.steps:
-            steps = usual_steps(window)
+            steps = window.usual_steps
             waited += sum(window.loader_wait_ns[n] for n in steps)
             computed += sum(window.loader_cpu_ns[n] for n in steps)
     return computed / waited if waited else None
