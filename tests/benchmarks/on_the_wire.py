@@ -68,6 +68,23 @@ MODELS = {
         nn.Linear(96, 16),
         nn.Flatten(1),
     ),
+    "tower": lambda: nn.Sequential(  # 105 small layers, 2.7 MB
+        *[one for _ in range(35) for one in (nn.Linear(256, 36), nn.ReLU(), nn.Linear(36, 256), nn.LayerNorm(256))]
+    ),
+    "slab": lambda: nn.Sequential(  # 4.0 MB in three
+        nn.Linear(256, 1000), nn.ReLU(), nn.Linear(1000, 600), nn.ReLU(), nn.Linear(600, 256)
+    ),
+    "former": lambda: nn.Sequential(  # tokens of 32, 1.5 MB
+        nn.Unflatten(1, (8, 32)),
+        nn.Linear(32, 112),
+        nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(112, 4, 336, dropout=0.0, batch_first=True, norm_first=True),
+            3,
+            enable_nested_tensor=False,
+        ),
+        nn.Linear(112, 32),
+        nn.Flatten(1),
+    ),
 }
 model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))

@@ -6,15 +6,16 @@
 
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
-bad settings; and some of four ranks, who share the two cores, apart from the others. A case is recorded and predicted
-by itself, a few at a time, which are written down before the first of them is run.
+bad settings; and some of four ranks, who share the two cores, apart from the others. A case is recorded, timed in three
+further processes, and predicted by itself, a few at a time, which are written down before the first of them is run.
 
 `before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
 predicted step is from the measured one, `effect` the same of after / before; `replay` how far the unchanged replay is
 off the recording, `others` off the trials without the change, which are processes of their own, and later.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 
-A first round (results/predictions_first.json) is what the model was mended by: other models, other changes.
+Two rounds before (results/predictions_first.json, predictions_second.json) are what the model was mended by: other
+models, other changes.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from wired import DPTUNE, FAST, SLOW, Node, ranks_a_node, recorded, settle, shap
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
-SOME_ON = "200 Mbit/s"  # where those cases are tried that are not tried on every wire
-WINDOWS = ("--warmup", "5", "--unprofiled", "200", "--lean", "20", "--rich", "0")
+SHAPED = ("200 Mbit/s", "1 Gbit/s")
+WINDOWS = ("--warmup", "5", "--unprofiled", "60", "--lean", "20", "--rich", "0", "--repeat", "3")
 TOGETHER = 3  # changes that are predicted before the first of them is run
-LIMIT = ("--time-limit", "150")
+LIMIT = ("--time-limit", "100")
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
 
@@ -50,35 +51,38 @@ class Case(NamedTuple):
     b: str
     predicted: str = ""
     ranks: int = 2
-    everywhere: bool = True
+    wires: tuple[str, ...] = tuple(WIRES)
 
 
 CASES = {
-    "deep, bucket 0.3": Case("--model deep --batch 48", "", "ddp.bucket_cap_mb=0.3"),
-    "blocks, fp16": Case("--model blocks --batch 48", "", "ddp.comm_hook=fp16"),
-    "encoder, no_sync of 3": Case("--model encoder --batch 48 --accumulate 3", "", "ddp.no_sync=true"),
-    "deep, 3 workers": Case("--model deep --batch 48 --load-ms 40", "", "loader.num_workers=3"),
-    "encoder, no straggler": Case(
-        "--model encoder --batch 48", "env.STRAGGLE_MS=30", "env.STRAGGLE_MS=0", "straggler.removed=true"
+    "tower, bucket 0.2": Case("--model tower --batch 48", "", "ddp.bucket_cap_mb=0.2"),
+    "slab, bf16": Case("--model slab --batch 128", "", "ddp.comm_hook=bf16"),
+    "former, no_sync of 4": Case("--model former --batch 40 --accumulate 4", "", "ddp.no_sync=true"),
+    "former, fp16": Case("--model former --batch 40", "", "ddp.comm_hook=fp16"),
+    "slab, 2 workers": Case("--model slab --batch 96 --load-ms 50", "", "loader.num_workers=2"),
+    "tower, no straggler": Case(
+        "--model tower --batch 48", "env.STRAGGLE_MS=25", "env.STRAGGLE_MS=0", "straggler.removed=true"
     ),
-    "blocks, bucket 0.08": Case("--model blocks --batch 48", "", "ddp.bucket_cap_mb=0.08"),
-    "encoder, batch x1.5": Case("--model encoder --batch 48", "", "loader.batch_size=72"),
-    "wide, fp16": Case("--model wide --batch 192", "", "ddp.comm_hook=fp16"),
-    "blocks, no_sync of 2": Case("--model blocks --batch 48 --accumulate 2", "", "ddp.no_sync=true"),
-    "encoder, bucket 0.1": Case("--model encoder --batch 48", "", "ddp.bucket_cap_mb=0.1"),
-    "deep, bf16": Case("--model deep --batch 48", "", "ddp.comm_hook=bf16"),
-    "deep, from 0.05 to default": Case(
-        "--model deep --batch 48", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"
+    "former, bucket 0.15": Case("--model former --batch 40", "", "ddp.bucket_cap_mb=0.15"),
+    "slab, batch x2": Case("--model slab --batch 96", "", "loader.batch_size=192"),
+    "tower, from 0.04 to default": Case(
+        "--model tower --batch 48", "ddp.bucket_cap_mb=0.04", "ddp.bucket_cap_mb=default"
     ),
-    "encoder, from 100 to 0.4": Case("--model encoder --batch 160", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=0.4"),
-    "deep, PowerSGD": Case("--model deep --batch 48", "", "ddp.comm_hook=powersgd", everywhere=False),
-    "encoder, from batch 6 to 24": Case("--model encoder --batch 6", "", "loader.batch_size=24", everywhere=False),
-    "4 ranks, deep, bucket 0.05": Case(
-        "--model deep --batch 48", "", "ddp.bucket_cap_mb=0.05", ranks=4, everywhere=False
+    "slab, from 100 to 1": Case(
+        "--model slab --batch 192", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED
     ),
-    "4 ranks, blocks, fp16": Case("--model blocks --batch 48", "", "ddp.comm_hook=fp16", ranks=4, everywhere=False),
-    "4 ranks, deep, no_sync of 3": Case(
-        "--model deep --batch 48 --accumulate 3", "", "ddp.no_sync=true", ranks=4, everywhere=False
+    "tower, PowerSGD": Case("--model tower --batch 48", "", "ddp.comm_hook=powersgd", wires=SHAPED),
+    "former, from batch 4 to 16": Case("--model former --batch 4", "", "loader.batch_size=16", wires=SHAPED),
+    "slab, no_sync of 2": Case("--model slab --batch 96 --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
+    "former, from 0.05 to 0.5": Case(
+        "--model former --batch 64", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5", wires=SHAPED
+    ),
+    "4 ranks, tower, bucket 0.1": Case(
+        "--model tower --batch 48", "", "ddp.bucket_cap_mb=0.1", ranks=4, wires=SHAPED[:1]
+    ),
+    "4 ranks, slab, fp16": Case("--model slab --batch 96", "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, former, no_sync of 2": Case(
+        "--model former --batch 40 --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
     ),
 }
 
@@ -135,7 +139,7 @@ def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], 
 
 
 def _of(wire: str) -> list[str]:
-    return [title for title, case in CASES.items() if case.everywhere or wire == SOME_ON]
+    return [title for title, case in CASES.items() if wire in case.wires]
 
 
 def _place(work: Path, wire: str) -> Path:

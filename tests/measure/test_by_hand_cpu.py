@@ -100,6 +100,7 @@ def test_figures_from_the_facts(folder):
         "missing": {},
         "basis": "unprofiled",
         "median_ns": 1000 * US,
+        "repeats_ns": [],
         "unprofiled_median_ns": 1000 * US,
         "unprofiled_q1_ns": 925 * US,
         "unprofiled_q3_ns": 1175 * US,

@@ -7,6 +7,7 @@ import pytest
 from dptune.errors import UsageError
 from dptune.knobs import KNOBS
 from dptune.measured import Missing
+from dptune.whatif import changes
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import BOUNDS, CHANGES, MATRIX_NS, bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
@@ -87,6 +88,22 @@ def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     assert step_ns(slower) == pytest.approx(248 + 30 + 15)
     at_once = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": float("inf")})
     assert step_ns(at_once) == pytest.approx(100 + 60 + 6 + 12 + 50)  # its compute ends at 160, and the cast
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Taking a batch from a worker takes no time: it is told apart, below."""
+    taking = changes.TAKING_NS
+    monkeypatch.setattr(changes, "TAKING_NS", 0.0)
+    return taking
+
+
+def test_a_batch_is_taken_from_a_worker(monkeypatch, at_once):
+    """Each pass waits that long, where the batch is ready."""
+    before = model(step(one(loader=400)), step(one(loader=400)), loading=LOADING)
+    monkeypatch.setattr(changes, "TAKING_NS", at_once)
+    assert at_once > 0
+    assert step_ns(changed(before, {"loader.num_workers": 2})) == pytest.approx(260 + at_once)
 
 
 LOADING = Loading(batch=8, workers=0, prepare_ns=400.0, computing=0.0, cores_per_rank=1.0)

@@ -1,6 +1,7 @@
 """Predictions from a model by hand: their intervals, and when they are bounds."""
 
 from dataclasses import replace
+from math import hypot, sqrt
 
 import pytest
 
@@ -27,14 +28,33 @@ def ground(**more):
         "slack_ns": 10.0,
         "model": MODEL,
     }
-    return Ground(variants=(SLOWER,), measured=measured_run(samples=64), **{**known, **more})
+    return Ground(measured=measured_run(samples=64), **{**known, "variants": ((SLOWER,),), **more})
 
 
 def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():
-    """no_sync saves 50 with this link, of 470, and 110 with the other, of 590, so of 470 87.6: both ways 10 more."""
+    """no_sync saves 50 with this link, of 470, and 110 with the other, of 590, so of 470 37.6 more.
+
+    Both ways 10 more, and a twentieth of what it saves.
+    """
     told = ground().predict({"ddp.no_sync": True})
-    assert (told.step_ns, told.low_ns, told.high_ns) == (450, round(500 - 110 * 470 / 590 - 10), 450 + 10)
+    quicker = 110 * 470 / 590 - 50
+    assert (told.step_ns, told.low_ns) == (450, round(450 - hypot(quicker, 10, 2.5)))
+    assert told.high_ns == round(450 + hypot(10, 2.5))
     assert told.ns_per_sample == pytest.approx(450 / 64)
+
+
+def test_causes_add_up_as_squares():
+    """Two links each save 37.6 more, of two causes; two of one cause count once."""
+    quicker = 110 * 470 / 590 - 50
+    once = ground(variants=((SLOWER, SLOWER),)).predict({"ddp.no_sync": True})
+    twice = ground(variants=((SLOWER,), (SLOWER,))).predict({"ddp.no_sync": True})
+    assert once.low_ns == round(450 - hypot(quicker, 10, 2.5))
+    assert twice.low_ns == round(450 - hypot(quicker, quicker, 10, 2.5))
+
+
+def test_differences_are_at_the_level_of_all_processes():
+    """The middle one of all takes 1.1 times as long as the traced one, and so does what is saved."""
+    assert ground(step_ns=550, level=1.1).predict({"ddp.no_sync": True}).step_ns == 550 - 55
 
 
 def test_no_change_is_the_measured_step():
@@ -44,7 +64,7 @@ def test_no_change_is_the_measured_step():
 @pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])
 def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     told = ground(**far_off).predict({"ddp.no_sync": True})
-    assert told.low_ns == 402
+    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, 10, 2.5))
     missed = "the unchanged replay misses the measured step by 11 %: only a bound can be told"
     more = "a recording of more traced steps tells more often (--lean 20)"
     assert told.missing["step_ns"] == f"{missed}; {more}"
@@ -67,12 +87,32 @@ def window(*durations):
 
 
 def test_how_unsure_the_measured_step_is():
-    """Two blocks of four steps, 10 and 20: they lie 7.07 apart, over root 2 that is 5, times 6.31 of Student."""
-    assert unsure_ns([window(10, 10, 10, 10, 20, 20, 20, 20)]) == pytest.approx(31.55)
-    assert unsure_ns([window(10, 10), window(10, 10)]) == 0
-    assert unsure_ns([window(10, 20)]) == pytest.approx(31.55)
+    """Two blocks of four steps, 10 and 20: 7.07 apart, over root 2 that is 5, times 6.31 of Student.
+
+    What is told is the median of four further processes: root 1 + 1/4 times that.
+    """
+    apart = pytest.approx(5 * 6.31 * sqrt(1.25))
+    assert unsure_ns([window(10, 10, 10, 10, 20, 20, 20, 20)], 15) == apart
+    assert unsure_ns([window(10, 10), window(10, 10)], 10) == 0
+    assert unsure_ns([window(10, 20)], 15) == apart
 
 
 def test_more_blocks_do_not_tell_what_another_process_takes():
     """Ten blocks of four, 10 and 12 in turn: 1.054 apart, half of it, times 1.83 of Student."""
-    assert unsure_ns([window(*([10] * 4 + [12] * 4) * 5)]) == pytest.approx(0.5 * 1.0541 * 1.83, rel=1e-3)
+    blocks = [window(*([10] * 4 + [12] * 4) * 5)]
+    assert unsure_ns(blocks, 11) == pytest.approx(0.5 * 1.0541 * 1.83 * sqrt(1.25), rel=1e-3)
+
+
+def test_other_processes_tell_how_far_they_lie_apart():
+    """Blocks of half 1.054 as if three, and processes 1, 0, 0 and 1 from their median: 6 degrees, 1.94 of Student."""
+    blocks = [window(*([10] * 4 + [12] * 4) * 5)]
+    spread = sqrt((1 + 1 + 3 * (0.5 * 1.0541) ** 2) / 6)
+    told = unsure_ns(blocks, 11, [12, 12, 13])
+    assert told == pytest.approx(1.94 * spread * sqrt(1 / 4 + 1 / 4), rel=1e-3)
+    alike = unsure_ns(blocks, 12, [12, 12, 12])
+    assert alike < told < unsure_ns(blocks, 11)
+
+
+def test_an_odd_process_counts_as_three_times_what_blocks_tell():
+    blocks = [window(*([10] * 4 + [12] * 4) * 5)]
+    assert unsure_ns(blocks, 12, [12, 12, 90]) == unsure_ns(blocks, 12, [12, 12, 900])

@@ -104,8 +104,8 @@ def test_the_best_set_is_of_all_together():
 
 
 def test_workers_are_tried_where_the_loader_has_none():
-    loading = Loading(batch=8, workers=0, prepare_ns=4e6, computing=0.0, cores_per_rank=2.0)
-    one = Pass(4e6, 100.0, 3e6, (1e6, 2e6, 3e6))
+    loading = Loading(batch=8, workers=0, prepare_ns=8e6, computing=0.0, cores_per_rank=2.0)
+    one = Pass(8e6, 100.0, 3e6, (1e6, 2e6, 3e6))
     waiting = StepModel({0: [RankStep((one,), 50.0)]}, (4, 4, 4), Caps.of(), Link(0, 1.0), loading=loading)
     assert next(best_sets(waiting)) == {"loader.num_workers": 2}
 

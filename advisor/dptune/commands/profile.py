@@ -39,6 +39,7 @@ from dptune.errors import UsageError
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch
     from dptune.capture.options import Options
+    from dptune.capture.session import Recording
     from dptune.capture.torchrun import Torchrun
     from dptune.runfile.record import Schedule
 
@@ -62,6 +63,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {default})")
     noise = "steps after these in which norms of gradients are taken, for the largest useful batch (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
+    again = "run it N times more, and time steps without the profiler: processes differ, and predictions need to know"
+    steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
     log = "let NCCL log how ranks are connected, into the run folder"
     steps.add_argument("--nccl-log", action="store_true", help=log)
     window = "a window also ends after S seconds; 0: never (default: 60)"
@@ -93,15 +96,48 @@ def run(args: argparse.Namespace) -> int:
     if args.env:
         return _export(args, options)
     started = _launch(args)
+    if args.repeat:
+        _refuse_to_repeat(started, options)
     if args.dry_run:
         print("\n".join(outline.lines(started, options)))
         return 0
     made = recording.record(started, options)
+    cut = _repeat(args, started, options, made)
     if made.leads:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it: the script's status stands
             for line in epilogue.lines(made):
                 print(f"dptune: {line}", file=sys.stderr)
+    if cut is not None and cut.interrupted:
+        raise KeyboardInterrupt
     return made.exit_status
+
+
+def _refuse_to_repeat(started: Launch, options: Options) -> None:
+    if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
+        what = "--repeat starts the script again, which dptune can do only where it starts all of its ranks"
+        raise UsageError(what, "record it several times, and use dptune compare")
+    if not options.schedule.unprofiled:
+        raise UsageError("--repeat times steps without the profiler, and --unprofiled 0 asks for none of them")
+    if not options.end_when_full:
+        raise UsageError("--repeat starts the script again, and --continue lets it run to its end each time")
+
+
+def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: Recording) -> Recording | None:
+    """Run it again, if that was asked for and the recording is whole; the run that came to nothing, if one did."""
+    from dptune.capture import repeats
+
+    if not args.repeat or not made.complete or made.interrupted:
+        return None
+
+    def told(line: str) -> None:
+        if not args.quiet:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it
+                print(f"dptune: {line}", file=sys.stderr, flush=True)
+
+    cut = repeats.repeat(started, options, made.folder, args.repeat, told)
+    if cut is not None:
+        told(f"it did not come to all its steps again ({cut.ending.how}): those of {cut.folder} are not counted")
+    return cut
 
 
 def _doubt(schedule: Schedule) -> None:

@@ -87,7 +87,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
         longest=longest.longest(windowed, told),
-        step=steptime.step_time(facts, views),
+        step=steptime.step_time(facts, views, run.repeats),
         ranks=ranks,
         input=feeding.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),

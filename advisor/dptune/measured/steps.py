@@ -40,7 +40,13 @@ class StepTime(Figures):
     """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
 
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
-    median_ns: Figure[int] = Field(ABSENT, description="the step time a report speaks of, on `basis`")
+    median_ns: Figure[int] = Field(
+        ABSENT, description="the step time a report speaks of, on `basis`: with `repeats_ns`, the median over processes"
+    )
+    repeats_ns: list[int] = Field(
+        default_factory=list,
+        description="a step without the profiler in further processes of the same script: medians as the next",
+    )
     unprofiled_median_ns: Figure[int] = Field(
         ABSENT, description="a step without the profiler: median over ranks of each rank's median"
     )

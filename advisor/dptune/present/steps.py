@@ -29,9 +29,11 @@ def steps(report: Report, width: int) -> Iterator[Line]:
     for window, name, median, count in _WINDOWS:
         speaks = step.basis == ("unprofiled" if window == "unprofiled" else "traced" if window == "lean" else "")
         text = _window(step, median, getattr(step, count))
-        if speaks and not text.startswith("not measured"):
+        if speaks and not step.repeats_ns and not text.startswith("not measured"):
             text += " (the step time of this report)"
         yield from labelled(name, text, width, column=22, indent="  ")
+        if speaks and step.repeats_ns:
+            yield from labelled("in other processes", _again(step), width, column=22, indent="  ")
     for told in _told(report.measured):
         yield from wrapped(told, width, "  ", role="dim")
 
@@ -64,6 +66,11 @@ def _window(step: StepTime, median: str, count: int) -> str:
     if isinstance(time, Hole):
         return str(time)
     return f"{time}, {several(count, 'step')}{_half(step, median)}"
+
+
+def _again(step: StepTime) -> str:
+    times = ", ".join(number(ns / 1e6) for ns in step.repeats_ns)
+    return f"{times} ms; the median of all, {milliseconds(step.median_ns / 1e6)}, is the step time of this report"
 
 
 def _half(step: StepTime, median: str) -> str:

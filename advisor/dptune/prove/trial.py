@@ -16,6 +16,7 @@ import numpy as np
 from dptune.capture import recording
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
+from dptune.capture.repeats import ENVIRONMENT
 from dptune.capture.session import Recording
 from dptune.capture.watch import Limits
 from dptune.errors import CaptureError
@@ -29,8 +30,6 @@ from dptune.runfile.record import Schedule
 from dptune.runfile.redaction import redacted_text
 
 OUTPUT = "output.txt"
-# What the script is told, so that a trial logs nowhere and can be told from training by the script itself.
-ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate"
 )

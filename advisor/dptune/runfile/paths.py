@@ -10,6 +10,7 @@ RUNS = Path("dptune-runs")
 RUN_JSON = "run.json"
 COMPARED = "compared"
 VERIFIED = "verified"
+REPEATS = "repeats"
 LATEST = "latest"
 LIVE = "live"
 _RANK_FILE = re.compile(r"^rank-(\d+)\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")

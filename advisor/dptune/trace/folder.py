@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,13 +17,17 @@ from dptune.trace.run import spans
 
 @dataclass
 class Contents:
-    """A run folder: `traces` are the lean windows and `details` the rich ones, by rank."""
+    """A run folder: `traces` are the lean windows and `details` the rich ones, by rank.
+
+    `repeats` are the facts of further processes in which the same script was timed.
+    """
 
     path: Path
     record: RunRecord | None = None
     facts: dict[int, Facts] = field(default_factory=dict)
     traces: dict[int, Path] = field(default_factory=dict)
     details: dict[int, Path] = field(default_factory=dict)
+    repeats: list[list[Facts]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -35,8 +40,11 @@ def contents(path: Path) -> Contents:
             found.record = form.read(record, RunRecord)
         except (OSError, ValueError) as error:
             _unreadable(found, error)
+    again: list[Path] = []
     for file in sorted(path.iterdir()):
         rank = names.rank_of(file)
+        if file.name == names.REPEATS and file.is_dir():
+            again = [one for one in file.iterdir() if one.name.isdecimal() and one.is_dir()]
         if rank is None:
             continue
         if file.name.endswith(".facts.json"):
@@ -45,6 +53,7 @@ def contents(path: Path) -> Contents:
             found.details[rank] = file
         else:
             found.traces[rank] = file
+    found.repeats = [*_repeats(found, again)]
     for rank in sorted(set(found.details) - set(found.traces)):
         # The lean window was lost: the rich one still shows the structure of a step.
         found.traces[rank] = found.details[rank]
@@ -55,6 +64,19 @@ def contents(path: Path) -> Contents:
         which = f"rank {spans(without)} has a trace" if len(without) == 1 else f"ranks {spans(without)} have traces"
         found.findings.append(Finding(code="facts-missing", level="partial", text=f"{which} but no facts"))
     return found
+
+
+def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
+    """The facts of those repeats that came to all their steps, in the order of running."""
+    for place in sorted(places, key=lambda one: int(one.name)):
+        once = Contents(place)
+        for file in sorted(place.iterdir()):
+            rank = names.rank_of(file)
+            if rank is not None and file.name.endswith(".facts.json"):
+                _take_facts(once, rank, file)
+        found.findings += once.findings
+        if once.facts.keys() == found.facts.keys() and all(one.ended == "complete" for one in once.facts.values()):
+            yield [*once.facts.values()]
 
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:

@@ -128,6 +128,7 @@ class _Gathered:
             ranks=[self.placed[rank] for rank in sorted(self.placed)],
             record=next((part.record for part in self.parts if part.record is not None), None),
             facts=dict(sorted(facts.items())),
+            repeats=self.parts[0].repeats if len(self.parts) == 1 else [],
             findings=self.findings,
             rank_basis="; ".join(self.bases),
             sources=[str(part.path) for part in self.parts]

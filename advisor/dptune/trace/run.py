@@ -47,12 +47,14 @@ class RankTrace:
 class Run:
     """Ranks in ascending order, the launcher's record and the facts where dptune recorded the run, and findings.
 
+    `repeats` are the facts of all ranks of further processes in which the same script was timed, without traces.
     `rank_basis` says where the rank numbers come from; `sources` are the files that were read.
     """
 
     ranks: list[RankTrace]
     record: RunRecord | None = None
     facts: dict[int, Facts] = field(default_factory=dict)
+    repeats: list[list[Facts]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     rank_basis: str = ""
     sources: list[str] = field(default_factory=list)

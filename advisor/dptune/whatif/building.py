@@ -33,6 +33,11 @@ _GLOO_LANES = 2  # threads of a process group of gloo
 # Of an exchange beside compute. Of 18 changes of bucket sizes predicted between recordings of three scripts on three
 # wires, 3 left the least error (4.7 % in the mean; 2 4.8, 4 4.9, 8 5.1).
 _MOST_BESIDE, _HALVINGS = 3.0, 6
+# Where ranks share the cores of one host with the threads that exchange: what `dptune links` tells of latency is of
+# cores that idle and must be woken, which busy ones need not; and what is in flight waits for a core. Of bucket sizes
+# on two ranks of one host of two cores, whose calls took 1.8 ms, two changes came out as by 0.3 to 0.6 and by 1.1 ms.
+_CROWDED_LATENCY, _CROWDED_BESIDE = 0.5, 6.0
+CROWDED_LATENCIES = (0.5, 2.5)  # times that, which it may be as well
 _FLOAT_BYTES = 4
 OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
 ALL = slice(None)
@@ -41,13 +46,17 @@ _OLD = "the run was recorded by a dptune that did not yet record it: record it a
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run tells of its steps: the parts of the traced ones, and the facts, by rank."""
+    """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
+
+    `crowded`: whether all ranks are on one host with no core but their own, and the link was measured without training.
+    """
 
     facts: Mapping[int, Facts]
     timelines: Mapping[int, Timeline]
     ddp: DdpFacts
     link: Link
     samples: float | None
+    crowded: bool = False
 
     def model(self, part: slice = ALL) -> StepModel:
         """The step model, from all steps or from a part of them."""
@@ -90,7 +99,7 @@ class Recorded:
             slowdown=median(one.slowdown for one in own),
         )
         took = median(median(one.durations_ns[part] or one.durations_ns) for one in own)
-        low, high = 1.0, _MOST_BESIDE
+        low, high = 1.0, _CROWDED_BESIDE if self.crowded else _MOST_BESIDE
         if step_ns(model) >= took:
             return model
         for _ in range(_HALVINGS):
@@ -117,8 +126,22 @@ def read(run: Run, measured: Measured) -> Recorded:
         timelines[rank.rank] = timeline(view(rank.rank, rank.lean, window), _computed_ns(window))
         _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
-    link = _link(link_figures(measured), ddp.backend or "gloo")
-    return Recorded(facts=facts, timelines=timelines, ddp=ddp, link=link, samples=samples)
+    figures = link_figures(measured)
+    crowded = (ddp.backend or "gloo") == "gloo" and figures.basis == "sweep" and _crowded(facts)
+    link = as_trained(_link(figures, ddp.backend or "gloo"), crowded)
+    return Recorded(facts=facts, timelines=timelines, ddp=ddp, link=link, samples=samples, crowded=crowded)
+
+
+def as_trained(link: Link, crowded: bool) -> Link:
+    """A link as training finds it, where that is not as `dptune links` did."""
+    return replace(link, alpha_ns=_CROWDED_LATENCY * link.alpha_ns) if crowded else link
+
+
+def _crowded(facts: Mapping[int, Facts]) -> bool:
+    """Whether all ranks are on one host, with no core but their own; False where its cores are not known."""
+    hosts = {own.host for own in facts.values()}
+    cores = min((own.device.usable_cores or 0) if own.device else 0 for own in facts.values())
+    return len(hosts) == 1 and 0 < cores <= len(facts) and len(facts) > 1
 
 
 def built(run: Run, measured: Measured) -> Program:

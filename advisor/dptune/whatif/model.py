@@ -91,7 +91,8 @@ class StepModel:
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
-    recorded. `restart_ns` is what it waits besides for each, because epochs begin without any. `fixed_share` is the
+    recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
+    any. `fixed_share` is the
     part of forward and backward that does not grow with the batch. `low_rank` is None where the shapes of gradients
     are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype` is that of all
     gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as

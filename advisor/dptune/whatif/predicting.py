@@ -1,10 +1,10 @@
 """Predictions with their intervals, and the replay error that they rest on.
 
-A prediction is the measured step plus what the replay says the changes add or save. Its interval spans that difference
-over what the link may be (the low and high of its fit), what part of the compute does not grow with the batch, how
-much exchanges and backward passes slow each other, and either half of the recorded steps, each brought to the level of
-the recorded step, and is widened by what the unchanged replay is off and by how far the steps of another process may be
-from the recorded ones, which have nothing to do with each other: the root of their squares.
+A prediction is the measured step plus what the replay says the changes add or save. How far that may be off has many
+causes, which have nothing to do with each other, so its interval is the root of their squares: what the link may be
+(the low and high of its fit), what part of the compute does not grow with the batch, how much exchanges and backward
+passes slow each other, either half of the recorded steps, each brought to the level of the recorded step; what the
+unchanged replay is off; what any model is off; and how far the steps of other processes lie from each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
 from dptune.runfile.facts import Window
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
-from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
+from dptune.whatif.building import CROWDED_LATENCIES, Recorded, as_trained, built, link_figures, read, unprofiled
 from dptune.whatif.changes import bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
@@ -51,10 +51,17 @@ MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 _HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
 _OTHER_BESIDE = (1 / 1.5, 1.5)  # times what the traced steps tell of exchanges beside compute
+# How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
+# change makes, of the step, and of the step where ranks share their cores with all that exchanges. With these 25 of the
+# 30 changes of the second round that were run (docs/predicting.md), told from 4 processes each, lie within.
+_OF_REPLAY, _OF_DIFFERENCE, _OF_STEP, _OF_CROWDED = 0.5, 0.05, 0.02, 0.06
 # How far medians of processes lie apart, of what those of blocks within one do: a machine is slower for seconds, so
 # blocks are not independent either. Of 18 changes of bucket sizes predicted between recordings (three scripts on three
 # wires, 100 steps each) 17 were inside with half of it, 15 with two fifths, 14 with what independent blocks would give.
 _PROCESSES = 0.5
+_SEEN = 4  # processes with the change whose median is told
+_AS_SURE = 3  # processes that tell as much of how far they lie apart as the blocks of one do
+_ODD = 3.0  # times what blocks tell: a process counts as no further off than that
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
 
 
@@ -62,18 +69,20 @@ _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-side
 class Ground:
     """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
 
-    `step_ns` is the measured step, `replayed_ns` the same as the unchanged model has it. `slack_ns` is how far the
-    measured step may be off, and the replay is.
+    `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
+    the unchanged model has it, at the level of the measured one: `level` is how many times as long as in the traced
+    process a step takes in the middle one of all. `slack_ns` is how far off all predictions may be.
     """
 
     model: Model
-    variants: tuple[Model, ...]
+    variants: tuple[tuple[Model, ...], ...]
     step_ns: int
     replayed_ns: float
     error_share: float
     held_out_share: float
     slack_ns: float
     measured: Measured
+    level: float = 1.0
 
     @classmethod
     def of(cls, run: Run, measured: Measured) -> Ground:
@@ -82,19 +91,22 @@ class Ground:
 
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> Ground:
-        step = measured.step.unprofiled_median_ns
+        own, step = measured.step.unprofiled_median_ns, measured.step.median_ns
         recorded = read(run, measured)
         model = recorded.model()
         replayed = step_ns(model)
+        others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], own, measured.step.repeats_ns)
+        crowded = _OF_CROWDED if recorded.crowded else 0.0
         return cls(
             model=model,
-            variants=tuple(_variants(model, measured)),
+            variants=tuple(_variants(model, measured, recorded.crowded)),
             step_ns=step,
-            replayed_ns=replayed,
-            error_share=abs(replayed - step) / step,
+            replayed_ns=replayed * step / own,
+            error_share=abs(replayed - own) / own,
             held_out_share=mean(_missed(recorded, half) for half in (0, 1)),
-            slack_ns=hypot(replayed - step, unsure_ns([unprofiled(facts) for facts in run.facts.values()])),
+            slack_ns=hypot(_OF_REPLAY * (replayed - own), _OF_STEP * step, crowded * step, others),
             measured=measured,
+            level=step / own,
         )
 
     @classmethod
@@ -109,7 +121,7 @@ class Ground:
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
-            variants=tuple(_relinked(model, measured)),
+            variants=(tuple(_relinked(model, measured)),),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
             error_share=error,
@@ -122,12 +134,15 @@ class Ground:
         """The step with these changes together. A figure that cannot be told says why under `missing`."""
         try:
             other, difference = self._difference(self.model, changes, self._unchanged_ns)
-            variants = [*zip(self.variants, self._variants_ns, strict=True)]
-            variants += [(one, _replayed(one)) for one in _compressing(self.model, changes)]
-            others = [self._at_level(one, own, self._difference(one, changes, own)[1]) for one, own in variants]
+            off = [self._off(group, changes, difference) for group in self._variants_ns]
+            off.append(
+                self._off([(one, _replayed(one)) for one in _compressing(self.model, changes)], changes, difference)
+            )
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        low_ns = round(max(0.0, self.step_ns + min([difference, *others]) - self.slack_ns))
+        own_ns = _OF_DIFFERENCE * difference
+        lower, higher = (hypot(self.slack_ns, own_ns, *one) for one in zip(*off, strict=True))
+        low_ns = round(max(0.0, self.step_ns + difference - lower))
         assumptions = assumed(self.model, changes, self.traced)
         why = self.why_only_a_bound(changes)
         if why:
@@ -143,7 +158,7 @@ class Ground:
             missing={name: why_none for name, value in figures.items() if value is None},
             step_ns=max(0, round(self.step_ns + difference)),
             low_ns=low_ns,
-            high_ns=max(0, round(self.step_ns + max([difference, *others]) + self.slack_ns)),
+            high_ns=max(0, round(self.step_ns + difference + higher)),
             assumptions=assumptions,
         )
 
@@ -170,8 +185,16 @@ class Ground:
         return _replayed(self.model)
 
     @cached_property
-    def _variants_ns(self) -> list[float]:
-        return [_replayed(one) for one in self.variants]
+    def _variants_ns(self) -> list[list[tuple[Model, float]]]:
+        """The variants with their own unchanged steps."""
+        return [[(one, _replayed(one)) for one in group] for group in self.variants]
+
+    def _off(
+        self, group: Sequence[tuple[Model, float]], changes: Mapping[str, Value], difference: float
+    ) -> tuple[float, float]:
+        """How far below and above the difference models of one cause have it, at most."""
+        told = [self._at_level(one, own, self._difference(one, changes, own)[1]) - difference for one, own in group]
+        return -min([0.0, *told]), max([0.0, *told])
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""
@@ -179,7 +202,7 @@ class Ground:
             program = gpu_changed(model, changes)
             return program, (program.step_ns() / before - 1) * self.step_ns
         other = changed(model, changes)
-        return other, step_ns(other) - before
+        return other, self.level * (step_ns(other) - before)
 
     def _at_level(self, variant: Model, own: float, difference: float) -> float:
         """What a variant says the changes add, brought to the level of the recorded step.
@@ -189,7 +212,7 @@ class Ground:
         """
         if isinstance(variant, Program):
             return difference  # which is relative already
-        return difference * self.replayed_ns / own if own else difference
+        return difference * self._unchanged_ns / own if own else difference
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
@@ -324,20 +347,19 @@ def _relinked(program: Program, measured: Measured) -> Iterator[Program]:
         yield replace(program, link=link)
 
 
-def _variants(model: StepModel, measured: Measured) -> Iterator[StepModel]:
-    """The model with other links that the data allow, and with either half of the steps."""
-    for link in _links(measured, model.link.lanes):
-        yield replace(model, link=link)
-    for share in (0.5, 2.0):
-        yield replace(model, fixed_share=min(1.0, share * model.fixed_share))
-    for slowdown in {1.0, 2 * model.slowdown - 1} - {model.slowdown}:
-        yield replace(model, slowdown=slowdown)
-    for beside in _OTHER_BESIDE:
-        yield replace(model, beside=max(1.0, beside * model.beside))
+def _variants(model: StepModel, measured: Measured, crowded: bool) -> Iterator[tuple[StepModel, ...]]:
+    """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
+    yield tuple(replace(model, link=link) for link in _links(measured, model.link.lanes, crowded))
+    yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.5, 2.0))
+    yield tuple(replace(model, slowdown=one) for one in {1.0, 2 * model.slowdown - 1} - {model.slowdown})
+    yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
+    if crowded:
+        latencies = [times * model.link.alpha_ns for times in CROWDED_LATENCIES]
+        yield tuple(replace(model, link=replace(model.link, alpha_ns=one)) for one in latencies)
     count = min(map(len, model.steps.values()))
     if count > 1:
-        for half in (slice(0, count // 2), slice(count // 2, count)):
-            yield replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()})
+        halves = (slice(0, count // 2), slice(count // 2, count))
+        yield tuple(replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()}) for half in halves)
 
 
 def _compressing(model: Model, changes: Mapping[str, Value]) -> Iterator[StepModel]:
@@ -347,20 +369,24 @@ def _compressing(model: Model, changes: Mapping[str, Value]) -> Iterator[StepMod
             yield replace(model, hook_times=times)
 
 
-def _links(measured: Measured, lanes: int = 1) -> list[Link]:
+def _links(measured: Measured, lanes: int = 1, crowded: bool = False) -> list[Link]:
     """The quickest and the slowest link that the fit allows."""
     link = link_figures(measured)
     if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
         return []
     factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
     return [
-        Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
-        Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
+        as_trained(Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes), crowded),
+        as_trained(Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes), crowded),
     ]
 
 
-def unsure_ns(windows: Sequence[Window]) -> float:
-    """How far the median of the measured steps may be from that of another process: 90 %, from blocks of steps."""
+def unsure_ns(windows: Sequence[Window], own_ns: float, repeats_ns: Sequence[float] = ()) -> float:
+    """How far the median step of a few further processes may be from that of the recorded ones: 90 %.
+
+    How far processes lie apart is told by those there are and, as if by three more, by blocks of steps of the recorded
+    one, whose median step is `own_ns`.
+    """
     steps: int = min(window.steps for window in windows)
     count = min(_BLOCKS, max(2, steps // _STEPS_OF_A_BLOCK))
     borders = [steps * at // count for at in range(count + 1)]
@@ -368,5 +394,10 @@ def unsure_ns(windows: Sequence[Window]) -> float:
         float(median(median(window.durations_ns[first:last]) for window in windows))
         for first, last in pairwise(borders)
     ]
-    spread: float = stdev(middles)
-    return float(_STUDENT_90[count - 2] * spread * max(_PROCESSES, count**-0.5))
+    within: float = stdev(middles) * max(_PROCESSES, count**-0.5)
+    processes = [own_ns, *repeats_ns]
+    apart = [min(abs(one - median(processes)), _ODD * within) ** 2 for one in processes]
+    sure = min(count - 1, _AS_SURE) if repeats_ns else count - 1
+    degrees = sure + len(repeats_ns)
+    spread = ((sum(apart) + sure * within**2) / degrees) ** 0.5
+    return float(_STUDENT_90[min(degrees, len(_STUDENT_90)) - 1] * spread * (1 / len(processes) + 1 / _SEEN) ** 0.5)

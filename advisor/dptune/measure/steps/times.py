@@ -15,12 +15,13 @@ _FOREIGN = "only dptune records unprofiled steps: this run was not recorded by `
 _LEAST_WHOLE = 3  # windows: with fewer the last one is needed too
 
 
-def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
+def step_time(facts: Sequence[Facts], views: Sequence[RankView], repeats: Sequence[Sequence[Facts]] = ()) -> StepTime:
     """Step times as the median over ranks of each rank's median, the quartiles likewise.
 
     A window with device durations is taken from those, else from host durations. Where the facts have no lean window,
     its time is that of the trace's steps: on a GPU the device's windows, on a CPU the host's steps. The last window of
     a GPU lacks its tail of idle, and is left out where there are at least three others. Facts keep all their steps.
+    `repeats` are the facts of further processes: the step time is then the median over all of them.
     """
     unprofiled, lean, rich = (_durations(facts, name) for name in ("unprofiled", "lean", "rich"))
     if not lean:
@@ -34,7 +35,10 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
         "lean_q3_ns": _over_ranks(lean, 75),
         "rich_median_ns": _over_ranks(rich, 50),
     }
-    figures["median_ns"] = figures["unprofiled_median_ns"] if unprofiled else figures["lean_median_ns"]
+    again = [_over_ranks(_durations(one, "unprofiled"), 50) for one in repeats]
+    others = [one for one in again if one is not None] if unprofiled else []
+    own = figures["unprofiled_median_ns"] if unprofiled else figures["lean_median_ns"]
+    figures["median_ns"] = own if own is None else median([own, *others])
     no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
     no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step was recorded")
     reasons = {
@@ -50,6 +54,7 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView]) -> StepTime:
     return StepTime(
         basis="unprofiled" if unprofiled else "traced",
         **figures,
+        repeats_ns=others,
         unprofiled_steps=max(map(len, unprofiled), default=0),
         unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
         lean_steps=max(map(len, lean), default=0),
