@@ -135,6 +135,13 @@ def test_unprofiled_steps_are_counted_and_kept(tmp_path):
     assert (times.unprofiled_steps, times.unprofiled_outliers, times.unprofiled_median_ns) == (5, 1, 100)
 
 
+def test_with_further_processes_the_step_time_is_the_median_of_all():
+    facts = [[Facts(0, windows=[Window("unprofiled", 1, [took] * 3)])] for took in (100, 130, 120, 90)]
+    times = step_time(facts[0], [], facts[1:])
+    assert (times.unprofiled_median_ns, times.repeats_ns, times.median_ns) == (100, [130, 120, 90], 110)
+    assert step_time([Facts(0)], [], facts[1:]).repeats_ns == []
+
+
 def test_steps_without_numbers_are_numbered_by_what_other_ranks_do_meanwhile(tmp_path):
     """The ends of the optimizer bound steps: n ends make n - 1 steps. Rank 1 began to record two steps later."""
     lengths = [100, 110, 90, 100, 120, 100, 100]

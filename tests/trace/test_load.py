@@ -151,6 +151,35 @@ def test_a_run_folder(run_folder):
     assert (run.findings, run.world_size) == ([], 2)
 
 
+def repeated(run_folder: Path, number: str, *ranks: int, steps: int = 3, ended: str = "complete") -> None:
+    folder = run_folder / "repeats" / number
+    folder.mkdir(parents=True)
+    for rank in ranks:
+        window = Window("unprofiled", 7, [steps] * 3)
+        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[window], ended=ended))
+
+
+def test_further_processes_are_read_in_the_order_of_running(run_folder):
+    """Those that have all ranks and came to all their steps."""
+    repeated(run_folder, "10", 0, 1, steps=10)
+    repeated(run_folder, "2", 0, 1, steps=2)
+    repeated(run_folder, "3", 0)
+    repeated(run_folder, "4", 0, 1, ended="script-ended")
+    (run_folder / "repeats" / "2.txt").write_text("what it printed")
+    (run_folder / "repeats" / "notes").mkdir()
+    run = load([run_folder])
+    assert [[facts.windows[0].durations_ns[0] for facts in once] for once in run.repeats] == [[2, 2], [10, 10]]
+    assert run.findings == []
+
+
+def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
+    repeated(run_folder, "1", 0, 1)
+    repeated(run_folder, "2", 0, 1)
+    (run_folder / "repeats" / "1" / "rank-00001.facts.json").write_text("{")
+    run = load([run_folder])
+    assert (len(run.repeats), codes(run)) == (1, ["file-unreadable"])
+
+
 def test_the_folder_of_runs_leads_to_the_latest(run_folder):
     (run_folder.parent / "latest").write_text(run_folder.name + "\n")
     assert load([run_folder.parent]).sources == [str(run_folder)]
