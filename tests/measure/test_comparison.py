@@ -229,6 +229,12 @@ def test_medians_over_runs_by_hand() -> None:
     assert [one.side for one in found.runs] == ["A"] * 3 + ["B"] * 4
 
 
+def test_a_run_of_several_processes_counts_once_by_their_median() -> None:
+    step = StepTime.only(WHY, basis="unprofiled", median_ns=120, unprofiled_median_ns=100, repeats_ns=[120, 130])
+    found = compared(run("a", 100), run("b", 100, step=step))
+    assert (found.time_ns.a, found.time_ns.b, len(found.runs)) == (100, 120, 2)
+
+
 def test_four_runs_a_side_that_lie_apart_are_called_what_they_are() -> None:
     quick = [run(f"q{n}", 100 + n) for n in range(4)]
     slow = [run(f"s{n}", 120 + n) for n in range(4)]

@@ -13,8 +13,8 @@ from dptune.advice import Evidence, Report
 from dptune.commands.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.timeline import Timeline, _cells
-from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, dials
+from dptune.present.tui.timeline import Timeline, _cells, _seen
+from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, dials
 from dptune.trace.run import Run
 
 from .test_tui import LARGE, SMALL, flat, screen, see
@@ -187,7 +187,63 @@ def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
     made = {one.knob: one for one in dials(run, report.measured)}
     assert all(AS_IT_IS in one.values for one in made.values())
     assert made["world_size"].values == (AS_IT_IS, 4, 8, 16)
+    sizes = made["ddp.bucket_cap_mb"].values
+    at = sizes.index(AS_IT_IS)
+    (ddp,) = run.facts[0].ddp
+    assert all(size < ddp.bucket_cap_bytes / 2**20 for size in sizes[:at])
+    assert all(size >= ddp.bucket_cap_bytes / 2**20 for size in sizes[at + 1 :])
     assert made["loader.batch_size"].values == (AS_IT_IS, 256, 512, 1024)  # of 128, in four micro-batches a step
+
+
+def test_a_dial_holds_what_is_now_in_order_of_size() -> None:
+    assert _around((1.0, 10.0), 3.0) == (1.0, AS_IT_IS, 10.0)
+    assert _around((1.0, 10.0), 0.2) == (AS_IT_IS, 1.0, 10.0)
+    assert _around((1.0, 10.0), 10.1) == (1.0, AS_IT_IS)
+
+
+async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Report]) -> None:
+    """One replay at a time, however quick the keys come; the last of them is what is shown."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down choose a setting, left and right change it.", "7")
+        pane = pilot.app.query_one(WhatIfPane)
+        sizes = dials(run, report.measured)[0].values
+        at = sizes.index(AS_IT_IS)
+        await pilot.press(*["left"] * at)
+        assert pane.changes == {"ddp.bucket_cap_mb": sizes[0]}
+        assert len([one for one in pane.workers if one.is_running]) <= 1
+        await see(pilot, f"--set ddp.bucket_cap_mb={sizes[0]:g}")
+
+
+def test_lanes_that_there_is_room_for() -> None:
+    assert _seen(5, 3, 10) == (0, 5)
+    assert _seen(20, 0, 6) == (0, 6)
+    assert _seen(20, 10, 6) == (7, 13)
+    assert _seen(20, 19, 6) == (14, 20)
+
+
+async def test_lanes_beyond_the_screen_are_reached(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "around step", "6")
+        timeline = pilot.app.query_one(Timeline)
+        timeline._lanes = [Lane(f"stream {number}", []) for number in range(60)]
+        await pilot.press(*["down"] * 59)
+        assert "stream 59" in picture(pilot)
+        assert "of 60" in picture(pilot)
+        assert "stream 0 " not in picture(pilot)
+
+
+def test_a_piece_is_named_and_timed_whole_where_it_began_before(recorded: tuple[Run, Report]) -> None:
+    """The longest operation of a step, drawn from its middle on."""
+    run, _ = recorded
+    lanes = RankLanes(run, 0)
+    step = lanes.steps[lanes.median or 0]
+    pieces = [one for lane in lanes.between(step.start_ns, step.end_ns) for one in lane.pieces if one.count == 1]
+    whole = max((one for one in pieces if one.longest_ns), key=lambda one: one.length_ns)
+    begin = step.start_ns + whole.start_ns + whole.length_ns // 2
+    cut = [one for lane in lanes.between(begin, begin + whole.length_ns // 4) for one in lane.pieces]
+    assert any((one.name, one.longest_ns) == (whole.name, whole.longest_ns) and not one.start_ns for one in cut)
 
 
 async def test_a_gap_is_shown_in_the_timeline(recorded: tuple[Run, Report]) -> None:

@@ -28,13 +28,17 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Piece:
-    """Something that ran, or several things of a kind: from where drawing begins, ns. `name` is of the longest."""
+    """Something that ran, or several things of a kind: from where drawing begins, ns, as far as it is drawn.
+
+    `name` is of the longest, which takes `longest_ns` in all, drawn or not; 0 where no single thing is known.
+    """
 
     start_ns: int
     length_ns: int
     kind: str
     name: str
     count: int
+    longest_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def _pieces(
 ) -> list[Piece]:
     """What of a set of time lies in the step; what is closer together than the resolution as one.
 
-    `rows` are the events that it is of: a piece has the name of the longest that begins in it.
+    `rows` are the events that it is of: a piece has the name of the longest of those that run in it.
     """
     start, end = np.maximum(busy.start_ns, step.start_ns), np.minimum(busy.end_ns, step.end_ns)
     lasting = end > start
@@ -167,15 +171,20 @@ def _pieces(
     first, last = np.concatenate(([True], apart)), np.concatenate((apart, [True]))
     found = []
     for begin, until in zip(start[first].tolist(), end[last].tolist(), strict=True):
-        name, count = (kind, 1) if columns is None or rows is None else _longest(columns, rows, begin, until)
-        found.append(Piece(begin - step.start_ns, until - begin, kind, name, count))
+        of = (kind, 1, 0) if columns is None or rows is None else _longest(columns, rows, begin, until, step.start_ns)
+        found.append(Piece(begin - step.start_ns, until - begin, kind, *of))
     return found
 
 
-def _longest(columns: Columns, rows: Ints, begin: int, until: int) -> tuple[str, int]:
-    """The name of the longest of the events, in order of time, that begin there, and how many do."""
+def _longest(columns: Columns, rows: Ints, begin: int, until: int, drawn_ns: int) -> tuple[str, int, int]:
+    """The name of the longest of the events, in order of time, that begin there, how many do, and how long it takes.
+
+    Where drawing begins there, those count that began before: `rows` are of what ends after that.
+    """
     times = columns.ts_ns[rows]
-    low, high = np.searchsorted(times, begin), np.searchsorted(times, until)
+    low = 0 if begin == drawn_ns else int(np.searchsorted(times, begin))
+    high = int(np.searchsorted(times, until))
     if low == high:
-        return "", 1
-    return columns.name(int(rows[low + np.argmax(columns.dur_ns[rows[low:high]])])), int(high - low)
+        return "", 1, 0
+    longest = int(rows[low + np.argmax(columns.dur_ns[rows[low:high]])])
+    return columns.name(longest), high - low, int(columns.dur_ns[longest])

@@ -34,9 +34,11 @@ class ReadRun:
         return self.report.measured
 
     def step_ns(self, basis: Basis) -> int:
-        """Its step time without the profiler, or traced; raises Missing where it has none."""
+        """Its step time without the profiler, of all its processes, or traced; raises Missing where it has none."""
         step = self.measured.step
-        return step.unprofiled_median_ns if basis == "unprofiled" else step.lean_median_ns
+        if basis == "traced":
+            return step.lean_median_ns
+        return step.median_ns if step.repeats_ns else step.unprofiled_median_ns
 
     def unjudged(self, basis: Basis) -> str:
         """Why no verdict can rest on it; empty where one can. Times without the profiler need no traced steps."""

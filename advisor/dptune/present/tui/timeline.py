@@ -30,6 +30,7 @@ SIGNS = {
 }
 _WORDS = "# compute ! communication = copy - memset ~ loader b backward o optimizer"
 _LABEL = 16  # columns of a lane's name
+_AROUND = 2  # lines above and below the lanes
 _LEAST_NS, _MOST_NS = 1000, 3_600_000_000_000  # that a screen shows
 _ZOOM = 2.0
 _PAN = 0.25
@@ -221,8 +222,12 @@ class Timeline(Container, can_focus=True):
             return Text("No steps were found in this rank's trace, so there is no step to draw.")
         number = self._own.steps[self._step].number if self._own.steps else 0
         shown = ns_as_ms(self._end - self._begin)
-        text = Text(f"rank {self._own.rank}, around step {number}: {shown} ms from left to right\n", style="bold")
-        for place, lane in enumerate(self._lanes):
+        text = Text(f"rank {self._own.rank}, around step {number}: {shown} ms from left to right", style="bold")
+        first, last = _seen(len(self._lanes), self._lane, self.query_one("#lanes").size.height - _AROUND)
+        if last - first < len(self._lanes):
+            text.append(f"; lanes {first + 1} to {last} of {len(self._lanes)}")
+        text.append("\n")
+        for place, lane in enumerate(self._lanes[first:last], first):
             chosen = place == self._lane
             text.append(f"{'>' if chosen else ' '}{visible(lane.label)[: _LABEL - 2]:<{_LABEL - 1}}")
             for column, kind in enumerate(_cells(lane, self._end - self._begin, self._columns)):
@@ -251,11 +256,23 @@ class Timeline(Container, can_focus=True):
         if piece is None:
             return [line(lane.label, "strong"), *wrapped("Nothing runs here.", width)]
         told = [line(f"{lane.label}: {piece.kind}", "strong")]
-        told += labelled("What", shortened(piece.name) or "its name lies before the picture", width)
-        told += labelled("Takes", f"{ns_as_ms(piece.length_ns)} ms", width)
+        told += labelled("What", shortened(piece.name) or "an operator's own compute", width)
+        one = piece.longest_ns if piece.count == 1 else 0
+        told += labelled("Takes", f"{ns_as_ms(max(one, piece.length_ns))} ms", width)
+        if one > piece.length_ns:
+            told += labelled("Drawn", f"{ns_as_ms(piece.length_ns)} ms of it", width)
         if piece.count > 1:
-            told += labelled("Holds", f"{several(piece.count, 'operation')}; the longest is named", width)
+            longest = f"the longest, of {ns_as_ms(piece.longest_ns)} ms, is named"
+            told += labelled("Holds", f"{several(piece.count, 'operation')}; {longest}", width)
         return told
+
+
+def _seen(count: int, chosen: int, room: int) -> tuple[int, int]:
+    """From which lane to which there is room for, the chosen one in the middle where not all are seen."""
+    if room < 1 or count <= room:
+        return 0, count
+    first = min(max(chosen - room // 2, 0), count - room)
+    return first, first + room
 
 
 def _cells(lane: Lane, length_ns: int, columns: int) -> list[str]:

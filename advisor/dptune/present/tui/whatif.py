@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from math import isclose
 from typing import ClassVar, NamedTuple
 
 from rich.text import Text
@@ -24,6 +25,8 @@ from dptune.present.amounts import ns_as_ms
 from dptune.present.lines import BLANK, Line, labelled, wrapped
 from dptune.present.tui.pane import Pane
 from dptune.trace.run import Run
+from dptune.whatif.buckets import DEFAULT_CAP_BYTES, MIB
+from dptune.whatif.building import link_figures
 from dptune.whatif.predicting import Ground
 
 AS_IT_IS = "as it is"
@@ -44,32 +47,50 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
     world = measured.known("world_size") or 1
     found = list(_of_ddp(run) if measured.known("device_kind") == "cpu" else _OF_GPUS)
     if world > 1:
-        found += [*_OF_LINKS, Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8))))]
+        found += _of_links(measured)
+        found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8)))))
     return found
 
 
 def _of_ddp(run: Run) -> Iterator[Dial]:
-    loader = drawn_from(list(run.facts.values()))
-    yield Dial(
-        "ddp.bucket_cap_mb", "bucket size, MiB", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, AS_IT_IS, 10.0, 25.0, 50.0, 100.0)
-    )
+    every = list(run.facts.values())
+    caps = {one.bucket_cap_bytes for facts in every for one in facts.ddp}
+    cap = caps.pop() if len(caps) == 1 else None
+    sizes = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
+    now = _DEFAULT_MB if cap in (None, DEFAULT_CAP_BYTES) else cap / MIB
+    yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now))
+    loader = drawn_from(every)
     if loader and loader.batch_size:
-        sizes = (loader.batch_size * times for times in (2, 4, 8))
-        yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *sizes))
+        batches = (loader.batch_size * times for times in (2, 4, 8))
+        yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *batches))
     if loader and not loader.num_workers:
         yield Dial("loader.num_workers", "workers of a loader", (AS_IT_IS, 1, 2, 4, 8))
     yield Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True))
 
 
+def _of_links(measured: Measured) -> Iterator[Dial]:
+    yield Dial("ddp.comm_hook", "gradients travel as", (AS_IT_IS, "fp16", "bf16"))
+    try:
+        link = link_figures(measured)
+    except Missing:
+        return
+    yield Dial("link.gb_per_s", "link, GB/s", _around((0.01, 0.1, 1.0, 10.0, 100.0), link.algbw_gb_per_s))
+    yield Dial("link.alpha_us", "latency, us", _around((1.0, 10.0, 100.0, 1000.0, 10_000.0), link.alpha_us))
+
+
+def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
+    """Values in order of size, with what it is now at its place among them, or in place of one that is the same."""
+    below = [one for one in values if one < now and not isclose(one, now, rel_tol=_SAME)]
+    above = [one for one in values if one > now and not isclose(one, now, rel_tol=_SAME)]
+    return (*below, AS_IT_IS, *above)
+
+
+_DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
+_SAME = 0.02
 _OF_GPUS = (
     Dial("host.times", "host takes, times", (0.0, 0.5, AS_IT_IS, 2.0)),
     Dial("compute.times", "kernels take, times", (0.25, 0.5, AS_IT_IS, 2.0)),
     Dial("syncs.removed", "no waiting for GPUs", (AS_IT_IS, True)),
-)
-_OF_LINKS = (
-    Dial("ddp.comm_hook", "gradients travel as", (AS_IT_IS, "fp16", "bf16")),
-    Dial("link.gb_per_s", "link, GB/s", (0.01, 0.1, AS_IT_IS, 1.0, 10.0, 100.0)),
-    Dial("link.alpha_us", "latency, us", (1.0, 10.0, AS_IT_IS, 100.0, 1000.0)),
 )
 
 
@@ -98,7 +119,7 @@ class WhatIfPane(Container, can_focus=True):
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
         self._ground: Ground | None = None
-        self._lack, self._making = "", False
+        self._lack, self._making, self._replaying = "", False, False
         self._last: tuple[dict[str, Value], Prediction] | None = None
 
     def compose(self) -> ComposeResult:
@@ -125,10 +146,11 @@ class WhatIfPane(Container, can_focus=True):
         self.app.call_from_thread(self._ask)
 
     def _ask(self) -> None:
-        """Have what is set predicted, beside the interface: a replay of many ranks takes a while."""
+        """Have what is set predicted, beside the interface, one at a time: a replay of many ranks takes a while."""
         self._draw()
-        if self._ground is not None and self.changes:
-            self.run_worker(partial(self._predict, self._ground, self.changes), thread=True, exclusive=True)
+        if self._ground is not None and self.changes and not self._replaying:
+            self._replaying = True
+            self.run_worker(partial(self._predict, self._ground, self.changes), thread=True)
 
     def _predict(self, ground: Ground, changes: dict[str, Value]) -> None:
         try:
@@ -139,8 +161,12 @@ class WhatIfPane(Container, can_focus=True):
             self.app.call_from_thread(self._keep, changes, told)
 
     def _keep(self, changes: dict[str, Value], told: Prediction) -> None:
-        self._last = (changes, told)
-        self._draw()
+        """Show it; where other keys came meanwhile, what they set is next."""
+        self._last, self._replaying = (changes, told), False
+        if changes == self.changes:
+            self._draw()
+        else:
+            self._ask()
 
     @property
     def changes(self) -> dict[str, Value]:
