@@ -34,7 +34,7 @@ def rule_page(rule: Any, doc: str) -> str:
     """The page of a rule: what it declares, its docstring as it stands, the numbers it decides by."""
     facts = [("Family", rule.family), ("Kind of advice", rule.kind), ("Since", rule.since)]
     if rule.preview:
-        facts.append(("Preview", "runs only when it is selected by name"))
+        facts.append(("Preview", "runs with `preview = true`, or when its whole code is selected"))
     text = inspect.cleandoc(doc).removeprefix(rule.summary).strip()
     parts = [f"# {rule.code} {rule.name}", f"**{rule.summary}**", _table(("", ""), facts), text]
     if rule.thresholds:
@@ -87,6 +87,9 @@ def _record(record: Any) -> str:
         (f"`{name}`", _unit(name), "yes" if not field.is_required() and field.default is None else "", _cell(field))
         for name, field in record.model_fields.items()
         if name != "missing"
+    ]
+    rows += [
+        (f"`{name}`", _unit(name), "", field.description or "") for name, field in record.model_computed_fields.items()
     ]
     return f"## {record.__name__}\n\n{_doc(record)}\n\n" + _table(("figure", "unit", "may be missing", "what"), rows)
 

@@ -34,7 +34,7 @@ class Threshold:
 class Rule:
     """What a rule declares. `code` is the family and a number; `since` the version it appeared in.
 
-    A `preview` rule runs only when it is selected by name.
+    A `preview` rule runs with `preview = true`, or when its whole code is selected.
     """
 
     code: str

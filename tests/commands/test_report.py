@@ -10,6 +10,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.cli import main
+from dptune.commands.reading import recorded
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,21 @@ def test_without_a_path_the_latest_recording_is_read(
     (runs / "latest").write_text("2026-01-01-train\n", encoding="utf-8")
     assert main(["report"]) == 0
     assert "Ranks (2)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["recordings", "recordings/latest"])
+def test_a_folder_of_recordings_stands_for_the_latest(name: str, traces: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "recordings"
+    runs.mkdir()
+    (runs / "latest").write_text("../elsewhere\n", encoding="utf-8")
+    traces.rename(tmp_path / "elsewhere")
+    assert recorded(name) == Path("recordings/../elsewhere")
+    assert recorded("recordings/../elsewhere") == "recordings/../elsewhere"
+
+
+@pytest.mark.parametrize("name", ["nothing", "s3://bucket/latest", "x" * 300, "a\0b"])
+def test_anything_else_is_as_it_is(name: str) -> None:
+    assert recorded(name) == name
 
 
 @pytest.mark.parametrize(

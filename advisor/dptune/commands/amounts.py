@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _COUNTED = ("auto", "cpu", "gpu", "xpu")  # torchrun counts these itself
 
 
@@ -39,8 +40,9 @@ def count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time above 0."""
-    number = _as(float, text)
+    """A time above 0: seconds, or with its unit, as `90s`, `10m` and `1h`."""
+    unit = text[-1:] if text[-1:] in _UNITS else ""
+    number = _as(float, text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return number
@@ -48,7 +50,7 @@ def seconds(text: str) -> float:
 
 def seconds_or_none(text: str) -> float:
     """A time, or 0 for no bound."""
-    return 0.0 if _as(float, text) == 0 else seconds(text)
+    return 0.0 if text == "0" or (text[-1:] not in _UNITS and _as(float, text) == 0) else seconds(text)
 
 
 def _as(kind: type[int] | type[float], text: str) -> int | float:

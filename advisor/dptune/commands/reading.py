@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dptune.commands.ending import ending
 from dptune.commands.sweeps import check_fit, sweep_of
 from dptune.errors import RunError
-from dptune.runfile.paths import LATEST, RUNS
+from dptune.runfile.paths import LATEST, RUNS, is_run_folder
 
 if TYPE_CHECKING:
     from dptune.advice import Report
@@ -70,9 +70,10 @@ def measured_of(
     from dptune.present.progress import progress
     from dptune.trace import load
 
-    sweep = sweep_of(paths, links)
+    chosen = [recorded(path) for path in paths]
+    sweep = sweep_of(chosen, links)
     with ending(), progress() as show:
-        run = load(paths, progress=show, jobs=jobs or usable_cores(), cached=cached)
+        run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
         measured = measure(run, sweep)
     check_fit(sweep, measured)
     return run, measured
@@ -86,7 +87,7 @@ def run_and_report(
     from dptune.advise.engine import build_report
 
     settings = config.load()
-    chosen: Sequence[str | Path] = paths or [latest(RUNS)]
+    chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
     run, measured = measured_of(chosen, jobs, cached=cached, links=links)
     return run, _with_proofs(build_report(run, measured, settings), chosen)
 
@@ -132,6 +133,18 @@ def usable_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
         return os.cpu_count() or 1
+
+
+def recorded(name: str | Path) -> str | Path:
+    """The run folder that a folder of recordings, or its `latest`, stands for; anything else as it is."""
+    path = Path(name)
+    try:
+        if "://" in str(name) or is_run_folder(path):
+            return name
+        runs = path.parent if path.name == LATEST and path.is_file() else path if (path / LATEST).is_file() else None
+    except OSError:  # what cannot be looked into is told where it is read
+        return name
+    return name if runs is None else latest(runs)
 
 
 def latest(runs: Path) -> Path:

@@ -119,12 +119,12 @@ def _patch(args: argparse.Namespace) -> int:
 
 def _root(paths: Sequence[str]) -> Path:
     """The folder that the lines of the facts are relative to: where the script was started, or here."""
-    from dptune.commands.reading import latest
+    from dptune.commands.reading import latest, recorded
     from dptune.runfile import form
     from dptune.runfile.paths import RUN_JSON, RUNS
     from dptune.runfile.record import RunRecord
 
-    folder = Path(paths[0]) if paths else latest(RUNS)
+    folder = Path(recorded(paths[0])) if paths else latest(RUNS)
     try:
         started = Path(form.read(folder / RUN_JSON, RunRecord).working_directory)
     except (OSError, ValueError):

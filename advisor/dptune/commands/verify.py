@@ -95,13 +95,13 @@ def _rewritten(task: Task) -> str:
 
 
 def _folder(words: list[str]) -> Path:
-    from dptune.commands.reading import latest
+    from dptune.commands.reading import latest, recorded
     from dptune.errors import RunError
     from dptune.runfile.paths import RUN_JSON, RUNS
 
     if len(words) > 1:
         raise UsageError(f"it takes one run; {len(words)} given", "dptune verify RUN --set KNOB=VALUE")
-    folder = Path(words[0]) if words else latest(RUNS)
+    folder = Path(recorded(words[0])) if words else latest(RUNS)
     if not (folder / RUN_JSON).is_file():
         raise RunError(f"{folder} is no run folder of dptune", "record one with: dptune profile train.py")
     return folder
