@@ -50,6 +50,7 @@ class WhatIf(Figures):
     schema_version: str = SCHEMA_VERSION
     dptune: str = Field(description="version of dptune that made it")
     measured_ns: Figure[int] = Field(ABSENT, description="a step as it was measured")
+    processes: int = Field(1, description="whose middle step that is")
     traced: bool = Field(False, description="whether that was with the profiler only, which slows the host")
     replayed_ns: Figure[int] = Field(ABSENT, description="the same as the unchanged model has it")
     error_share: Figure[float] = Field(ABSENT, description="|replayed - measured| / measured: what all this rests on")

@@ -106,7 +106,7 @@ class RunView:
 
         Tracing slows operators, not what the link does: the same milliseconds are then more of the shorter, real step.
         """
-        stretch = self.measured.traced_step_ns / self.measured.step.median_ns
+        stretch = self.measured.traced_step_ns / self.measured.recorded_step_ns
         return min(1.0, max(0.0, share) * max(1.0, stretch))
 
     def predict(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:

@@ -55,7 +55,9 @@ def test_the_script_is_timed_in_further_processes(profile):
 def test_one_that_fails_is_said_and_not_counted(profile):
     run = profile(FAILS, *SHORT, "--repeat", "3")
     assert run.status == 0
-    assert "it did not come to all its steps again (failed)" in run.err
+    assert "run once more, the script ended otherwise than before (failed): not counted" in run.err
+    assert "repeats/2.txt has what it printed" in run.err
+    assert run.err.rstrip().endswith(f"next: dptune report {run.folder}")
     assert "no more" in (run.folder / "repeats" / "2.txt").read_text()
     assert not (run.folder / "repeats" / "3").exists()
     assert len(medians(run.folder)) == 3
@@ -65,6 +67,7 @@ def test_one_that_fails_is_said_and_not_counted(profile):
     ("options", "why"),
     [
         (["--unprofiled", "0"], "--repeat times steps without the profiler"),
+        (["--env"], "only where it starts all of its ranks"),
         (["--continue"], "--continue lets it run to its end each time"),
         (["--nnodes", "2", "--nproc-per-node", "2"], "only where it starts all of its ranks"),
     ],

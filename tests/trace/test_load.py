@@ -169,7 +169,11 @@ def test_further_processes_are_read_in_the_order_of_running(run_folder):
     (run_folder / "repeats" / "notes").mkdir()
     run = load([run_folder])
     assert [[facts.windows[0].durations_ns[0] for facts in once] for once in run.repeats] == [[2, 2], [10, 10]]
-    assert run.findings == []
+    assert [one.text.partition(" does not count to the step time: ")[::2] for one in run.findings] == [
+        ("repeats/3", "it is not of the ranks of the run"),
+        ("repeats/4", "it did not come to all its steps"),
+    ]
+    assert {(one.code, one.level) for one in run.findings} == {("repeat-left-out", "info")}
 
 
 def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
@@ -177,7 +181,15 @@ def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
     repeated(run_folder, "2", 0, 1)
     (run_folder / "repeats" / "1" / "rank-00001.facts.json").write_text("{")
     run = load([run_folder])
-    assert (len(run.repeats), codes(run)) == (1, ["file-unreadable"])
+    assert (len(run.repeats), codes(run)) == (1, ["repeat-left-out"])
+    assert run.findings[0].level == "info"
+
+
+def test_further_processes_are_no_runs_of_their_own(run_folder, tmp_path):
+    repeated(run_folder, "1", 0, 1)
+    form.write(run_folder / "repeats" / "1" / "run.json", RunRecord(world_size=2))
+    with pytest.raises(RunError, match="holds 1 runs"):
+        load([tmp_path])
 
 
 def test_the_folder_of_runs_leads_to_the_latest(run_folder):

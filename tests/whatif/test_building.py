@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from dptune.runfile.facts import DdpFacts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, _low_rank
+from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
+from dptune.whatif.building import ALL, Recorded, _crowded, _low_rank
 from dptune.whatif.model import LowRank, Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
@@ -62,3 +62,28 @@ def test_what_powersgd_sends_of_all_gradients():
     ddp = DdpFacts("M", gradient_sizes=[20_000, 400, 64], gradient_rows=[100, 0, 4])
     assert _low_rank(ddp) == LowRank(1, 600 + 400 + 64)
     assert _low_rank(DdpFacts("M", gradient_sizes=[400])) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cores", "usable", "crowded"),
+    [
+        ("aa", 2, 2, True),
+        ("aa", 8, 2, False),  # bound: perhaps to two cores each
+        ("aa", 8, 1, True),
+        ("aa", 8, 8, False),
+        ("ab", 2, 2, False),
+        ("a", 1, 1, False),
+        ("aa", None, None, False),
+    ],
+)
+def test_ranks_without_a_core_but_their_own(hosts, cores, usable, crowded):
+    device = DeviceFacts("cpu", cores=cores, usable_cores=usable)
+    facts = {rank: Facts(rank, host=host, device=device) for rank, host in enumerate(hosts)}
+    assert _crowded(facts) == crowded
+
+
+def test_exchanges_may_be_slower_still_where_cores_are_shared():
+    both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(10_000, 10_000)))
+    recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True, awake=0.5)
+    made = recorded._traced(ALL, (30, 30))
+    assert (made.beside, made.awake) == (pytest.approx(6.0, rel=0.03), 0.5)

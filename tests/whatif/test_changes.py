@@ -273,6 +273,12 @@ def test_another_link():
     assert step_ns(after) == pytest.approx(235)
 
 
+def test_latency_is_given_as_it_is_measured():
+    """Where half of what `dptune links` tells is taken, half of what is set is, too."""
+    before = replace(model(step(one()), step(one())), awake=0.5)
+    assert changed(before, {"link.alpha_us": 4.0}).link.alpha_ns == 2000
+
+
 def test_compute_twice_as_quick():
     """50 + 25 + 60 + 50: the exchange and what comes after stay."""
     assert step_ns(changed(model(step(one()), step(one())), {"compute.times": 0.5})) == pytest.approx(185)

@@ -8,7 +8,7 @@ import pytest
 from dptune.runfile.facts import Window
 from dptune.whatif.buckets import Caps
 from dptune.whatif.model import Pass, RankStep, StepModel
-from dptune.whatif.predicting import Ground, unsure_ns
+from dptune.whatif.predicting import Ground, search, unsure_ns
 from dptune.whatif.wire import Link
 
 from ..rules.conftest import measured_run  # noqa: TID252 - tests are no installed package
@@ -80,6 +80,14 @@ def test_what_no_model_tells_of_has_no_bound_either():
 def test_at_best_is_in_measured_time():
     """Without the exchange 2 * 160 + 50: 100 less, so 400 of the 500."""
     assert ground().told([]).floor_ns == 400
+
+
+def test_the_curve_is_at_the_level_of_all_processes(monkeypatch):
+    """All sizes leave one bucket, so the step as it is: 470 replayed of 500, at 1.1 times that 517 of 550."""
+    made = ground(step_ns=550, replayed_ns=517.0, level=1.1)
+    monkeypatch.setattr(Ground, "of", classmethod(lambda cls, run, measured: made))
+    told = search(None, made.measured)
+    assert {one.step_ns for one in told.curve} == {550}
 
 
 def window(*durations):

@@ -160,7 +160,7 @@ def _times(measured: Measured) -> Iterator[Finding]:
         times = f"({lean / 1e6:.3g} ms, {unprofiled / 1e6:.3g} ms)"
         text = (
             f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler {times}: "
-            "milliseconds are shares of the latter"
+            f"milliseconds are shares of {'the median of all processes' if step.repeats_ns else 'the latter'}"
         )
         if lean < unprofiled:
             text = (

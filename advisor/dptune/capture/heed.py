@@ -68,6 +68,12 @@ class Signals:
             return None
         return Heard(came.si_signo, came.si_code == _FROM_THE_KERNEL)
 
+    def came(self) -> bool:
+        """Whether any came that nobody has heard: while the script was being ended."""
+        if self._heard:
+            return True
+        return bool(self._held and {*self._before} & signal.sigpending())
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._heard.append(Heard(number, _in_front()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,24 @@ from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError
+from dptune.runfile import form, paths
+from dptune.runfile.facts import Facts
 from dptune.runfile.paths import REPEATS
 from dptune.runfile.record import Schedule
 
 # What a script is told that runs once more, so that it logs nowhere and can tell that from training.
 ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
 
+_ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
+_LAST_BYTES = 200_000
+
 Told = Callable[[str], None]
+
+
+def whole(made: Recording) -> bool:
+    """Whether all ranks of the run were recorded here: another launcher may have started further ones."""
+    facts = form.read(paths.facts(made.folder, made.ranks[0]), Facts)
+    return facts.world_size == len(made.ranks)
 
 
 def repeat(started: Launch, options: Options, folder: Path, times: int, told: Told) -> Recording | None:
@@ -41,10 +53,27 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, told: To
             run_dir=place / str(number),
             output=place / f"{number}.txt",
             environment={**options.environment, **ENVIRONMENT},
+            limits=replace(options.limits, end_s=_ENDS_WITHIN_S),
             quiet=True,
             trial=True,
         )
         made = recording.record(started, once)
-        if not made.complete or made.interrupted:
+        shorten(place / f"{number}.txt")
+        if not made.complete or made.interrupted or made.hung:
             return made
     return None
+
+
+def shorten(output: Path) -> None:
+    """Keep the beginning and the end of what it printed."""
+    with contextlib.suppress(OSError):
+        size = output.stat().st_size
+        if size <= 2 * _LAST_BYTES:
+            return
+        with output.open("rb+") as file:
+            first = file.read(_LAST_BYTES)
+            file.seek(size - _LAST_BYTES)
+            last = file.read()
+            file.seek(0)
+            file.write(first + f"\n... {size - 2 * _LAST_BYTES} bytes left out ...\n".encode() + last)
+            file.truncate()

@@ -99,6 +99,7 @@ class Session:
         if self._folder.seat is not None and self._leads:
             self._wait_for_the_others(signals)
             whole, facts = conclude(self._folder, self._run, seen.steps > 0, remembered=not self._options.trial)
+        asked_to_end = signals.came()
         return Recording(
             folder=self._folder.path,
             ending=whole.ending,
@@ -110,7 +111,7 @@ class Session:
             alone=self._folder.seat is None,
             own_status=self._run.ending.exit_status,
             hung=self._hung,
-            interrupted=seen.interrupted or seen.stopped is not None,
+            interrupted=seen.interrupted or seen.stopped is not None or asked_to_end,
             stacks=self._stacks,
             without_effect=effect.without_effect(self._options.settings, facts),
         )

@@ -36,6 +36,9 @@ from dptune.commands.launching import torchrun_arguments, torchrun_of
 from dptune.commands.setting import setting_arguments, settings_of
 from dptune.errors import UsageError
 
+_INTERRUPTED = 130
+_NOT_ALL_RANKS = "--repeat starts the script again, which dptune can do only where it starts all of its ranks"
+
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch
     from dptune.capture.options import Options
@@ -94,28 +97,35 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     _doubt(options.schedule)
     if args.env:
+        if args.repeat:
+            raise UsageError(_NOT_ALL_RANKS, "record it several times, and use dptune compare")
         return _export(args, options)
     started = _launch(args)
     if args.repeat:
         _refuse_to_repeat(started, options)
     if args.dry_run:
-        print("\n".join(outline.lines(started, options)))
+        print("\n".join([*outline.lines(started, options), *_outlined(args.repeat)]))
         return 0
     made = recording.record(started, options)
-    cut = _repeat(args, started, options, made)
-    if made.leads:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it: the script's status stands
-            for line in epilogue.lines(made):
-                print(f"dptune: {line}", file=sys.stderr)
+    try:
+        cut = _repeat(args, started, options, made)
+    finally:
+        if made.leads:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it: the script's status stands
+                for line in epilogue.lines(made):
+                    print(f"dptune: {line}", file=sys.stderr)
     if cut is not None and cut.interrupted:
-        raise KeyboardInterrupt
+        return cut.own_status or _INTERRUPTED
     return made.exit_status
+
+
+def _outlined(repeat: int) -> list[str]:
+    return [f"{'repeats':12}{repeat} times, without the profiler: into repeats/ in the folder"] if repeat else []
 
 
 def _refuse_to_repeat(started: Launch, options: Options) -> None:
     if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
-        what = "--repeat starts the script again, which dptune can do only where it starts all of its ranks"
-        raise UsageError(what, "record it several times, and use dptune compare")
+        raise UsageError(_NOT_ALL_RANKS, "record it several times, and use dptune compare")
     if not options.schedule.unprofiled:
         raise UsageError("--repeat times steps without the profiler, and --unprofiled 0 asks for none of them")
     if not options.end_when_full:
@@ -123,20 +133,30 @@ def _refuse_to_repeat(started: Launch, options: Options) -> None:
 
 
 def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: Recording) -> Recording | None:
-    """Run it again, if that was asked for and the recording is whole; the run that came to nothing, if one did."""
+    """Run it again, if that was asked for and the recording is whole; the run that was cut short, if one was."""
     from dptune.capture import repeats
+    from dptune.errors import CaptureError
 
-    if not args.repeat or not made.complete or made.interrupted:
+    if not args.repeat or not made.complete or made.interrupted or made.hung:
         return None
 
     def told(line: str) -> None:
-        if not args.quiet:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it
-                print(f"dptune: {line}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            print(f"dptune: {line}", file=sys.stderr, flush=True)
 
-    cut = repeats.repeat(started, options, made.folder, args.repeat, told)
+    if options.ranks is None and not repeats.whole(made):
+        told(f"not repeated: {_NOT_ALL_RANKS}")
+        return None
+    try:
+        cut = repeats.repeat(started, options, made.folder, args.repeat, (lambda line: None) if args.quiet else told)
+    except CaptureError as error:
+        told(f"not repeated: {error.message}")
+        return None
     if cut is not None:
-        told(f"it did not come to all its steps again ({cut.ending.how}): those of {cut.folder} are not counted")
+        what = "was interrupted" if cut.interrupted else f"ended otherwise than before ({cut.ending.how})"
+        printed = f"{cut.folder}.txt has what it printed"
+        counts = "that time still counts" if cut.complete else "not counted"
+        told(f"run once more, the script {what}: {counts}; {printed}")
     return cut
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dptune.measured import Measured
     from dptune.trace import Run
 
+_LONGEST_NAME = 4096  # that `latest` is read for
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
 
 
@@ -141,10 +142,12 @@ def recorded(name: str | Path) -> str | Path:
     try:
         if "://" in str(name) or is_run_folder(path):
             return name
-        runs = path.parent if path.name == LATEST and path.is_file() else path if (path / LATEST).is_file() else None
-    except OSError:  # what cannot be looked into is told where it is read
+        runs = path.parent if path.name == LATEST and path.is_file() else path
+        with (runs / LATEST).open(encoding="utf-8", errors="replace") as file:
+            found = runs / file.read(_LONGEST_NAME).strip()
+        return found if found != runs and is_run_folder(found) else name
+    except (OSError, ValueError):  # what cannot be looked into is told where it is read
         return name
-    return name if runs is None else latest(runs)
 
 
 def latest(runs: Path) -> Path:

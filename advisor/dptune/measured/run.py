@@ -81,6 +81,13 @@ class Measured(Figures):
             raise Missing("no steps were found in the trace")
         return self.account.window_ns / steps
 
+    @property
+    def recorded_step_ns(self) -> int:
+        """The step time of the process whose steps were traced, to be set beside those: the median of all processes is
+        another where there are several.
+        """
+        return self.step.median_ns if self.step.basis == "traced" else self.step.unprofiled_median_ns
+
     def where(self, *what: str) -> Place | None:
         """The longest stretch of any of these, by the names in `longest`; None where the steps hold none of them."""
         known = [self.longest[name] for name in what if name in self.longest]

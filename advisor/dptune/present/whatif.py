@@ -41,7 +41,8 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         )
         return
     how = "with the profiler, which slows the host" if told.traced else "without the profiler"
-    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}.", width, role="strong")
+    many = f", the middle one of {told.processes} processes" if told.processes > 1 else ""
+    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
     words = (
         f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off; steps that it was "
         f"not made from {percent(told.held_out_share)}."

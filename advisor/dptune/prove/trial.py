@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import re
 import time
@@ -16,7 +15,7 @@ import numpy as np
 from dptune.capture import recording
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
-from dptune.capture.repeats import ENVIRONMENT
+from dptune.capture.repeats import ENVIRONMENT, shorten
 from dptune.capture.session import Recording
 from dptune.capture.watch import Limits
 from dptune.errors import CaptureError
@@ -94,7 +93,7 @@ def run(
         )
     facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
-    _shorten(folder / OUTPUT)
+    shorten(folder / OUTPUT)
     timed = [steps for own in facts if (steps := durations(own.window("unprofiled")))]
     if status == "ran" and not timed:
         status, note = "no steps", "no step was timed"
@@ -166,18 +165,3 @@ def _last_line(said: str) -> str:
     """The last line that it printed, after a colon."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return f": {redacted_text(lines[-1][:300])}" if lines else ""
-
-
-def _shorten(output: Path) -> None:
-    """Keep the beginning and the end of what it printed."""
-    with contextlib.suppress(OSError):
-        size = output.stat().st_size
-        if size <= 2 * _LAST_BYTES:
-            return
-        with output.open("rb+") as file:
-            first = file.read(_LAST_BYTES)
-            file.seek(size - _LAST_BYTES)
-            last = file.read()
-            file.seek(0)
-            file.write(first + f"\n... {size - 2 * _LAST_BYTES} bytes left out ...\n".encode() + last)
-            file.truncate()

@@ -122,7 +122,7 @@ def _folder(folder: Path, found: Files) -> None:
     files = {path for path in folder.rglob("*") if path.is_file()}
     inside = sorted(_traces(folder, files), key=lambda path: _natural(str(path)))
     runs = {path.parent for path in files if path.name == names.RUN_JSON}
-    nested = sorted((run for run in runs if not _is_of_a_proof(run, runs)), key=str)
+    nested = sorted((run for run in runs if not _is_kept_inside(run, runs)), key=str)
     if nested and not inside:
         raise RunError(f"{folder} holds {len(nested)} runs", f"name one of them, such as {nested[-1]}")
     if not inside:
@@ -167,7 +167,7 @@ def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
     """
     if path.name == LINKS_JSON:
         return any(path.parent in (folder, folder.parent) for folder in run_folders)
-    if _is_of_a_proof(path, run_folders):
+    if _is_kept_inside(path, run_folders):
         return True
     if names.rank_of(path) is None:
         return False
@@ -175,9 +175,10 @@ def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
     return path.parent in run_folders or path.name.endswith(".facts.json") or (lean != path and lean in files)
 
 
-def _is_of_a_proof(path: Path, run_folders: set[Path]) -> bool:
-    """Whether it lies in what `dptune verify` keeps in one of these run folders."""
-    return any(above.name == names.VERIFIED and above.parent in run_folders for above in path.parents)
+def _is_kept_inside(path: Path, run_folders: set[Path]) -> bool:
+    """Whether it lies in what `dptune verify`, or `dptune profile --repeat`, keeps in one of these run folders."""
+    kept = (names.VERIFIED, names.REPEATS)
+    return any(above.name in kept and above.parent in run_folders for above in path.parents)
 
 
 def _last_iteration(traces: list[Path], found: Files) -> list[Path]:

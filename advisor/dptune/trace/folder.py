@@ -44,7 +44,7 @@ def contents(path: Path) -> Contents:
     for file in sorted(path.iterdir()):
         rank = names.rank_of(file)
         if file.name == names.REPEATS and file.is_dir():
-            again = [one for one in file.iterdir() if one.name.isdecimal() and one.is_dir()]
+            again = _numbered(file)
         if rank is None:
             continue
         if file.name.endswith(".facts.json"):
@@ -66,17 +66,43 @@ def contents(path: Path) -> Contents:
     return found
 
 
+def _numbered(folder: Path) -> list[Path]:
+    """The folders with a number for a name; none where it cannot be looked into."""
+    try:
+        return [one for one in folder.iterdir() if one.name.isdecimal() and one.is_dir()]
+    except OSError:
+        return []
+
+
 def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
-    """The facts of those repeats that came to all their steps, in the order of running."""
+    """The facts of those repeats that are of the same ranks and came to all their steps, in the order of running."""
     for place in sorted(places, key=lambda one: int(one.name)):
         once = Contents(place)
-        for file in sorted(place.iterdir()):
-            rank = names.rank_of(file)
-            if rank is not None and file.name.endswith(".facts.json"):
-                _take_facts(once, rank, file)
-        found.findings += once.findings
-        if once.facts.keys() == found.facts.keys() and all(one.ended == "complete" for one in once.facts.values()):
+        try:
+            for file in sorted(place.iterdir()):
+                rank = names.rank_of(file)
+                if rank is not None and file.name.endswith(".facts.json"):
+                    _take_facts(once, rank, file)
+            why = _not_counted(once, found)
+        except OSError as error:
+            why = f"it cannot be read: {error.strerror}"
+        if why:
+            text = f"{names.REPEATS}/{place.name} does not count to the step time: {why}"
+            found.findings.append(Finding(code="repeat-left-out", level="info", text=text))
+        else:
             yield [*once.facts.values()]
+
+
+def _not_counted(once: Contents, found: Contents) -> str:
+    """Why a repeat tells nothing of the recorded run; empty where it does."""
+    if once.findings:
+        return once.findings[0].text
+    worlds = {own.world_size for each in (once, found) for own in each.facts.values()}
+    if once.facts.keys() != found.facts.keys() or len(worlds) > 1:
+        return "it is not of the ranks of the run"
+    if not all(own.ended == "complete" and own.window("unprofiled") for own in once.facts.values()):
+        return "it did not come to all its steps"
+    return ""
 
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
 from dptune.whatif.building import OPERATOR_NS
-from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, MATRIX_NS, WORKER_STARTS_NS
+from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, MATRIX_NS, TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.topology import TOPOLOGY
@@ -32,8 +32,9 @@ _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
-    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; without "
-    f"persistent_workers starting one takes {WORKER_STARTS_NS / 1e6:g} ms in each epoch",
+    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; taking one from "
+    f"them takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
+    "each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
     "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes; all else of a pass "
     "grows with it",
@@ -67,5 +68,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if "ddp.comm_hook" in changes:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
+    if model.awake != 1:
+        yield f"latency takes {model.awake:g} of what `dptune links` tells: it wakes cores, which ranks keep awake"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"

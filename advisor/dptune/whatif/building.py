@@ -48,7 +48,8 @@ _OLD = "the run was recorded by a dptune that did not yet record it: record it a
 class Recorded:
     """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
 
-    `crowded`: whether all ranks are on one host with no core but their own, and the link was measured without training.
+    `crowded`: whether all ranks are on one host with no core but their own. `awake`: how many times the latency that
+    was measured it takes while ranks train.
     """
 
     facts: Mapping[int, Facts]
@@ -57,6 +58,7 @@ class Recorded:
     link: Link
     samples: float | None
     crowded: bool = False
+    awake: float = 1.0
 
     def model(self, part: slice = ALL) -> StepModel:
         """The step model, from all steps or from a part of them."""
@@ -97,6 +99,7 @@ class Recorded:
             start_ns=median(one.start_ns for one in own),
             copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
             slowdown=median(one.slowdown for one in own),
+            awake=self.awake,
         )
         took = median(median(one.durations_ns[part] or one.durations_ns) for one in own)
         low, high = 1.0, _CROWDED_BESIDE if self.crowded else _MOST_BESIDE
@@ -127,21 +130,25 @@ def read(run: Run, measured: Measured) -> Recorded:
         _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     figures = link_figures(measured)
-    crowded = (ddp.backend or "gloo") == "gloo" and figures.basis == "sweep" and _crowded(facts)
-    link = as_trained(_link(figures, ddp.backend or "gloo"), crowded)
-    return Recorded(facts=facts, timelines=timelines, ddp=ddp, link=link, samples=samples, crowded=crowded)
-
-
-def as_trained(link: Link, crowded: bool) -> Link:
-    """A link as training finds it, where that is not as `dptune links` did."""
-    return replace(link, alpha_ns=_CROWDED_LATENCY * link.alpha_ns) if crowded else link
+    crowded = (ddp.backend or "gloo") == "gloo" and _crowded(facts)
+    awake = _CROWDED_LATENCY if crowded and figures.basis == "sweep" else 1.0
+    link = _link(figures, ddp.backend or "gloo")
+    link = replace(link, alpha_ns=awake * link.alpha_ns)
+    return Recorded(facts, timelines, ddp, link, samples, crowded, awake)
 
 
 def _crowded(facts: Mapping[int, Facts]) -> bool:
-    """Whether all ranks are on one host, with no core but their own; False where its cores are not known."""
+    """Whether all ranks are on one host, with no core but their own; False where its cores are not known.
+
+    Ranks that may use some of a host's cores only may have been bound to cores of their own each.
+    """
     hosts = {own.host for own in facts.values()}
-    cores = min((own.device.usable_cores or 0) if own.device else 0 for own in facts.values())
-    return len(hosts) == 1 and 0 < cores <= len(facts) and len(facts) > 1
+    devices = [own.device for own in facts.values() if own.device is not None and own.device.usable_cores]
+    if len(hosts) != 1 or len(facts) < 2 or len(devices) < len(facts):
+        return False
+    bound = any(one.usable_cores != one.cores for one in devices)
+    cores = min(one.usable_cores or 0 for one in devices)
+    return cores <= (1 if bound else len(facts))
 
 
 def built(run: Run, measured: Measured) -> Program:

@@ -23,7 +23,7 @@ from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
 from dptune.runfile.facts import Window
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
-from dptune.whatif.building import CROWDED_LATENCIES, Recorded, as_trained, built, link_figures, read, unprofiled
+from dptune.whatif.building import CROWDED_LATENCIES, Recorded, built, link_figures, read, unprofiled
 from dptune.whatif.changes import bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
@@ -99,7 +99,7 @@ class Ground:
         crowded = _OF_CROWDED if recorded.crowded else 0.0
         return cls(
             model=model,
-            variants=tuple(_variants(model, measured, recorded.crowded)),
+            variants=tuple(_variants(model, measured)),
             step_ns=step,
             replayed_ns=replayed * step / own,
             error_share=abs(replayed - own) / own,
@@ -113,7 +113,7 @@ class Ground:
     def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
         program = built(run, measured)
         step, traced = measured.step.median_ns, program.recorded_step_ns()
-        stretch = 1.0 if measured.step.basis == "traced" else measured.step.lean_median_ns / step
+        stretch = 1.0 if measured.step.basis == "traced" else measured.step.lean_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program tells
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
@@ -239,6 +239,7 @@ class Ground:
         return WhatIf(
             dptune=__version__,
             measured_ns=self.step_ns,
+            processes=1 + len(self.measured.step.repeats_ns),
             traced=self.traced,
             replayed_ns=round(self.replayed_ns),
             error_share=self.error_share,
@@ -306,6 +307,8 @@ def compare(run: Run, measured: Measured) -> WhatIf:
         if floor_ns is None:
             raise Missing("how long a step takes without its exchange is not known")
         link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
+        if isinstance(ground.model, StepModel):
+            link = replace(ground.model.link, lanes=1)
         told = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
     except Missing as lack:
         return WhatIf.only(lack.reason, dptune=__version__)
@@ -326,7 +329,9 @@ def search(run: Run, measured: Measured) -> WhatIf:
     if ground.why_only_a_bound({}):
         return ground.told([])
     off_ns = round(ground.step_ns - ground.replayed_ns)
-    shown = [one.model_copy(update={"step_ns": one.step_ns + off_ns}) for one in curve(ground.model)]
+    shown = [
+        one.model_copy(update={"step_ns": round(ground.level * one.step_ns) + off_ns}) for one in curve(ground.model)
+    ]
     return ground.told([ground.predict(changes) for changes in best_sets(ground.model)], shown)
 
 
@@ -347,13 +352,13 @@ def _relinked(program: Program, measured: Measured) -> Iterator[Program]:
         yield replace(program, link=link)
 
 
-def _variants(model: StepModel, measured: Measured, crowded: bool) -> Iterator[tuple[StepModel, ...]]:
+def _variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
     """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
-    yield tuple(replace(model, link=link) for link in _links(measured, model.link.lanes, crowded))
+    yield tuple(replace(model, link=link) for link in _links(measured, model.link.lanes, model.awake))
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.5, 2.0))
     yield tuple(replace(model, slowdown=one) for one in {1.0, 2 * model.slowdown - 1} - {model.slowdown})
     yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
-    if crowded:
+    if model.awake != 1:
         latencies = [times * model.link.alpha_ns for times in CROWDED_LATENCIES]
         yield tuple(replace(model, link=replace(model.link, alpha_ns=one)) for one in latencies)
     count = min(map(len, model.steps.values()))
@@ -369,15 +374,15 @@ def _compressing(model: Model, changes: Mapping[str, Value]) -> Iterator[StepMod
             yield replace(model, hook_times=times)
 
 
-def _links(measured: Measured, lanes: int = 1, crowded: bool = False) -> list[Link]:
-    """The quickest and the slowest link that the fit allows."""
+def _links(measured: Measured, lanes: int = 1, awake: float = 1.0) -> list[Link]:
+    """The quickest and the slowest link that the fit allows, as training finds them."""
     link = link_figures(measured)
     if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
         return []
     factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
     return [
-        as_trained(Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes), crowded),
-        as_trained(Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes), crowded),
+        Link(awake * link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
+        Link(awake * link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
     ]
 
 

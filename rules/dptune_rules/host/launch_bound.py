@@ -104,7 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _idle(run: RunView) -> float:
     """The share of a step in which the device can be idle: the profiler slows launches, and not what is computed."""
     computed_ns = run.measured.share("compute_ns") * run.measured.traced_step_ns
-    return max(0.0, 1 - computed_ns / run.measured.step.median_ns)
+    return max(0.0, 1 - computed_ns / run.measured.recorded_step_ns)
 
 
 def _short(run: RunView) -> Iterator[Evidence]:

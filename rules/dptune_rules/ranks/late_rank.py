@@ -110,7 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
     severity = severity_of(share)
     if min(share, late.waiting_share) < run.limit(WARNING_SHARE) / 2 or severity is None:
         return
-    stretch = run.measured.traced_step_ns / run.measured.step.median_ns
+    stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
     cause, covered = _cause(run, arrivals[late.rank])

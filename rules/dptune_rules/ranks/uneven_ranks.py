@@ -87,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
             by_step[step.number] = max(by_step[step.number], step.lag_ns)
     if not any(by_step.values()):
         return  # who comes last is below what the clocks tell
-    stretch = run.measured.traced_step_ns / run.measured.step.median_ns
+    stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
     most = max(share, statistics.mean(by_step.values()) / run.measured.traced_step_ns)

@@ -65,7 +65,7 @@ def _rank_step_ns(run: ReadRun, rank: int, basis: Basis) -> float:
     """Its own median step; where that was not timed without the profiler, the median window of its busiest device."""
     own = run.rank(rank)
     if basis == "unprofiled":
-        return own.unprofiled_median_ns
+        return own.unprofiled_median_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns
     steps = max((device.steps for device in own.devices), key=len, default=[])
     if not steps:
         raise Missing("no steps were found in the trace")

@@ -257,7 +257,8 @@ class Timeline(Container, can_focus=True):
             return [line(lane.label, "strong"), *wrapped("Nothing runs here.", width)]
         told = [line(f"{lane.label}: {piece.kind}", "strong")]
         told += labelled("What", shortened(piece.name) or "an operator's own compute", width)
-        one = piece.longest_ns if piece.count == 1 else 0
+        at_edge = piece.start_ns <= 0 or piece.start_ns + piece.length_ns >= self._end - self._begin
+        one = piece.longest_ns if piece.count == 1 and at_edge else 0
         told += labelled("Takes", f"{ns_as_ms(max(one, piece.length_ns))} ms", width)
         if one > piece.length_ns:
             told += labelled("Drawn", f"{ns_as_ms(piece.length_ns)} ms of it", width)

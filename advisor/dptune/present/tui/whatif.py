@@ -54,10 +54,10 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
 
 def _of_ddp(run: Run) -> Iterator[Dial]:
     every = list(run.facts.values())
-    caps = {one.bucket_cap_bytes for facts in every for one in facts.ddp}
-    cap = caps.pop() if len(caps) == 1 else None
+    caps = {(one.first_bucket_bytes, one.bucket_cap_bytes) for facts in every for one in facts.ddp}
+    first, cap = caps.pop() if len(caps) == 1 else (None, None)
     sizes = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
-    now = _DEFAULT_MB if cap in (None, DEFAULT_CAP_BYTES) else cap / MIB
+    now = _DEFAULT_MB if cap is None or (cap == DEFAULT_CAP_BYTES and first != cap) else cap / MIB
     yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now))
     loader = drawn_from(every)
     if loader and loader.batch_size:
