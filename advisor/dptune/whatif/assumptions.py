@@ -32,8 +32,8 @@ _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
-    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; taking one from "
-    f"them takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
+    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; taking it "
+    f"takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
     "each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
     "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes; all else of a pass "
