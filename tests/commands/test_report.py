@@ -11,6 +11,8 @@ import pytest
 from dptune.advice import Report
 from dptune.cli import main
 from dptune.commands.reading import recorded
+from dptune.runfile import form
+from dptune.runfile.record import RunRecord
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +80,8 @@ def test_a_folder_of_recordings_stands_for_the_latest(name: str, traces: Path, t
     runs.mkdir()
     (runs / "latest").write_text("../elsewhere\n", encoding="utf-8")
     traces.rename(tmp_path / "elsewhere")
+    assert recorded(name) == name  # no recording of dptune: whoever reads it says what it is
+    form.write(tmp_path / "elsewhere" / "run.json", RunRecord())
     assert recorded(name) == Path("recordings/../elsewhere")
     assert recorded("recordings/../elsewhere") == "recordings/../elsewhere"
 

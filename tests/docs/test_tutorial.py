@@ -19,7 +19,9 @@ DPTUNE = (sys.executable, "-m", "dptune")
 
 def test_the_diff_of_the_tutorial_is_of_its_script() -> None:
     (diff,) = re.findall(r"^```diff\n(.*?)^```", PAGE, re.M | re.S)
-    before, after = ([row[1:] for row in diff.splitlines() if row[0] == sign] for sign in "-+")
+    imports, _, body = diff.partition(" ...\n")
+    assert imports == "+import contextlib\n import os\n"
+    before, after = ([row[1:] for row in body.splitlines() if row[0] == sign] for sign in "-+")
     assert "\n".join(before[:2]) in SCRIPT
     assert before[2] in SCRIPT
     mended = SCRIPT.replace("\n".join(before), "\n".join(after)).replace(

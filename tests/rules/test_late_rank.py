@@ -90,7 +90,7 @@ def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_me
 
 def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_measured):
     """Traced steps of 10 ms, and 6 ms without the profiler."""
-    step = make_measured().step.model_copy(update={"median_ns": 6_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 6_000_000, "unprofiled_median_ns": 6_000_000})
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)}, step=step)
     with pytest.raises(Missing, match=r"1\.7 times as long"):
         ask("DP701", run)

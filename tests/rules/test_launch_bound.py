@@ -36,7 +36,8 @@ def test_kernels_take_no_longer_when_traced(ask, hand_made, make_facts):
     whole = 2 * hand_made.STEPS * hand_made.STEP_NS
     traced = hand_made.Account(window_ns=whole, compute_ns=int(0.6 * whole), launch_idle_ns=whole - int(0.6 * whole))
     for step_ms, shares in ((8.0, [pytest.approx(0.25)]), (6.5, [])):
-        step = run(hand_made, 0.4).step.model_copy(update={"median_ns": int(step_ms * 1e6)})
+        times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), int(step_ms * 1e6))
+        step = run(hand_made, 0.4).step.model_copy(update=times)
         told = hand_made.measured_run(account=traced, kernels=kernels(hand_made), step=step)
         found = ask("DP601", told, [make_facts()])
         assert [one.saves.high_share for one in found] == shares

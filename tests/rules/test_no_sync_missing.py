@@ -91,7 +91,7 @@ def test_a_saving_leaves_the_one_reduction_that_stays(hand_made, exposed, passes
 
 def test_the_ceiling_is_not_shrunk_by_a_profiler_that_slowed_the_rest(ask, make_measured, make_facts):
     """Traced steps of 10 ms hold 2 ms of communication; of the real step of 5 ms that is 40 %."""
-    step = make_measured().step.model_copy(update={"median_ns": 5_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 5_000_000, "unprofiled_median_ns": 5_000_000})
     measured = make_measured(exposed_share=0.2, hidden_share=0, synchronised=4, step=step)
     (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])])
     assert advice.saves.high_share == pytest.approx(0.4)

@@ -49,7 +49,7 @@ def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_me
 
 
 def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_measured, hand_made):
-    step = make_measured().step.model_copy(update={"median_ns": 6_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 6_000_000, "unprofiled_median_ns": 6_000_000})
     lags = [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]]
     with pytest.raises(Missing, match=r"1\.7 times as long"):
         ask("DP702", make_measured(account=waiting(hand_made, 0.2), lags_ms=lags, step=step))
