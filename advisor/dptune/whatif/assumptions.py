@@ -32,7 +32,7 @@ _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
-    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; taking it "
+    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; to take it "
     f"takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
     "each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
@@ -69,6 +69,6 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
     if model.awake != 1:
-        yield f"latency takes {model.awake:g} of what `dptune links` tells: it wakes cores, which ranks keep awake"
+        yield f"latency is {model.awake:g} times what `dptune links` tells: that wakes cores, which ranks keep awake"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"
