@@ -8,7 +8,8 @@ import pytest
 from dptune.runfile.facts import Window
 from dptune.whatif.buckets import Caps
 from dptune.whatif.model import Pass, RankStep, StepModel
-from dptune.whatif.predicting import Ground, search, unsure_ns
+from dptune.whatif.predicting import Ground, search
+from dptune.whatif.processes import unsure_ns
 from dptune.whatif.wire import Link
 
 from ..rules.conftest import measured_run  # noqa: TID252 - tests are no installed package

@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from math import hypot
-from statistics import mean, median, stdev
+from statistics import mean, median
 
 from dptune import __version__
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
-from dptune.runfile.facts import Window
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.building import CROWDED_LATENCIES, Recorded, built, link_figures, read, unprofiled
@@ -31,6 +29,7 @@ from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
+from dptune.whatif.processes import unsure_ns
 from dptune.whatif.replay import step_ns
 from dptune.whatif.searching import best_sets, curve
 from dptune.whatif.strategies import strategies, too_large
@@ -48,21 +47,12 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
 )
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
 MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
-_BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 _HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
 _OTHER_BESIDE = (1 / 1.5, 1.5)  # times what the traced steps tell of exchanges beside compute
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
 # change makes, of the step, and of the step where ranks share their cores with all that exchanges. With these 25 of the
 # 30 changes of the second round that were run (docs/predicting.md), told from 4 processes each, lie within.
 _OF_REPLAY, _OF_DIFFERENCE, _OF_STEP, _OF_CROWDED = 0.5, 0.05, 0.02, 0.06
-# How far medians of processes lie apart, of what those of blocks within one do: a machine is slower for seconds, so
-# blocks are not independent either. Of 18 changes of bucket sizes predicted between recordings (three scripts on three
-# wires, 100 steps each) 17 were inside with half of it, 15 with two fifths, 14 with what independent blocks would give.
-_PROCESSES = 0.5
-_SEEN = 4  # processes with the change whose median is told
-_AS_SURE = 3  # processes that tell as much of how far they lie apart as the blocks of one do
-_ODD = 3.0  # times what blocks tell: a process counts as no further off than that
-_STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -384,25 +374,3 @@ def _links(measured: Measured, lanes: int = 1, awake: float = 1.0) -> list[Link]
         Link(awake * link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
         Link(awake * link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
     ]
-
-
-def unsure_ns(windows: Sequence[Window], own_ns: float, repeats_ns: Sequence[float] = ()) -> float:
-    """How far the median step of a few further processes may be from that of the recorded ones: 90 %.
-
-    How far processes lie apart is told by those there are and, as if by three more, by blocks of steps of the recorded
-    one, whose median step is `own_ns`.
-    """
-    steps: int = min(window.steps for window in windows)
-    count = min(_BLOCKS, max(2, steps // _STEPS_OF_A_BLOCK))
-    borders = [steps * at // count for at in range(count + 1)]
-    middles = [
-        float(median(median(window.durations_ns[first:last]) for window in windows))
-        for first, last in pairwise(borders)
-    ]
-    within: float = stdev(middles) * max(_PROCESSES, count**-0.5)
-    processes = [own_ns, *repeats_ns]
-    apart = [min(abs(one - median(processes)), _ODD * within) ** 2 for one in processes]
-    sure = min(count - 1, _AS_SURE) if repeats_ns else count - 1
-    degrees = sure + len(repeats_ns)
-    spread = ((sum(apart) + sure * within**2) / degrees) ** 0.5
-    return float(_STUDENT_90[min(degrees, len(_STUDENT_90)) - 1] * spread * (1 / len(processes) + 1 / _SEEN) ** 0.5)
