@@ -20,8 +20,8 @@ from dptune.runfile.record import Schedule
 # What a script is told that runs once more, so that it logs nowhere and can tell that from training.
 ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
 
-_ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
-_LAST_BYTES = 200_000
+ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
+LAST_BYTES = 200_000  # of what a script printed, and as many first ones
 
 Told = Callable[[str], None]
 
@@ -53,7 +53,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, told: To
             run_dir=place / str(number),
             output=place / f"{number}.txt",
             environment={**options.environment, **ENVIRONMENT},
-            limits=replace(options.limits, end_s=_ENDS_WITHIN_S),
+            limits=replace(options.limits, end_s=ENDS_WITHIN_S),
             quiet=True,
             trial=True,
         )
@@ -68,12 +68,12 @@ def shorten(output: Path) -> None:
     """Keep the beginning and the end of what it printed."""
     with contextlib.suppress(OSError):
         size = output.stat().st_size
-        if size <= 2 * _LAST_BYTES:
+        if size <= 2 * LAST_BYTES:
             return
         with output.open("rb+") as file:
-            first = file.read(_LAST_BYTES)
-            file.seek(size - _LAST_BYTES)
+            first = file.read(LAST_BYTES)
+            file.seek(size - LAST_BYTES)
             last = file.read()
             file.seek(0)
-            file.write(first + f"\n... {size - 2 * _LAST_BYTES} bytes left out ...\n".encode() + last)
+            file.write(first + f"\n... {size - 2 * LAST_BYTES} bytes left out ...\n".encode() + last)
             file.truncate()

@@ -15,7 +15,7 @@ import numpy as np
 from dptune.capture import recording
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
-from dptune.capture.repeats import ENVIRONMENT, shorten
+from dptune.capture.repeats import ENDS_WITHIN_S, ENVIRONMENT, LAST_BYTES, shorten
 from dptune.capture.session import Recording
 from dptune.capture.watch import Limits
 from dptune.errors import CaptureError
@@ -33,8 +33,6 @@ _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate"
 )
 _ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
-_LAST_BYTES = 200_000
-_ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
 _FAST = 10  # percentile of the steps of a trial
 
 
@@ -70,7 +68,7 @@ def run(
     options = Options(
         schedule=Schedule(bounds.warmup, bounds.steps, 0, 0, bounds.window_s, bounds.least_s),
         run_dir=folder / "run",
-        limits=Limits(bounds.first_step_s, bounds.stall_s, _ENDS_WITHIN_S),
+        limits=Limits(bounds.first_step_s, bounds.stall_s, ENDS_WITHIN_S),
         quiet=True,
         settings=dict(settings),
         environment={**ENVIRONMENT, **environment},
@@ -147,7 +145,7 @@ def _ending(made: Recording, output: Path) -> tuple[Status, str]:
 def _last_said(output: Path) -> str:
     try:
         with output.open("rb") as file:
-            file.seek(max(0, output.stat().st_size - _LAST_BYTES))
+            file.seek(max(0, output.stat().st_size - LAST_BYTES))
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""

@@ -50,8 +50,8 @@ MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH
 _HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
 _OTHER_BESIDE = (1 / 1.5, 1.5)  # times what the traced steps tell of exchanges beside compute
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
-# change makes, of the step, and of the step where ranks share their cores with all that exchanges. With these 25 of the
-# 30 changes of the second round that were run (docs/predicting.md), told from 4 processes each, lie within.
+# change makes, of the step, and of the step where ranks share their cores with all that exchanges. With 1.5 % of the
+# step 24 of the 30 changes of a second round of predictions, told from 4 processes each, lay within.
 _OF_REPLAY, _OF_DIFFERENCE, _OF_STEP, _OF_CROWDED = 0.5, 0.05, 0.02, 0.06
 
 
