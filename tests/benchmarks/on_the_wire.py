@@ -85,6 +85,21 @@ MODELS = {
         nn.Linear(112, 32),
         nn.Flatten(1),
     ),
+    "stack": lambda: nn.Sequential(  # 181 small layers, 6.4 MB
+        nn.Linear(256, 320),
+        *[one for _ in range(60) for one in (nn.Linear(320, 40), nn.GELU(), nn.Linear(40, 320), nn.LayerNorm(320))],
+        nn.Linear(320, 256),
+    ),
+    "bulk": lambda: nn.Sequential(  # 6.2 MB in three
+        nn.Linear(256, 1536), nn.ReLU(), nn.Linear(1536, 640), nn.ReLU(), nn.Linear(640, 256)
+    ),
+    "attending": lambda: nn.Sequential(  # tokens of 32, 4.2 MB
+        nn.Unflatten(1, (8, 32)),
+        nn.Linear(32, 192),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(192, 6, 512, dropout=0.0, batch_first=True), 3),
+        nn.Linear(192, 32),
+        nn.Flatten(1),
+    ),
 }
 model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))

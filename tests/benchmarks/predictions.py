@@ -6,16 +6,16 @@
 
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
-bad settings; and some of four ranks, who share the two cores, apart from the others. A case is recorded, timed in three
-further processes, and predicted by itself, a few at a time, which are written down before the first of them is run.
+bad settings; and some of four ranks, who share the two cores, apart from the others. A script is recorded and timed in
+three further processes; a few changes at a time are predicted, and written down before the first of them is run.
 
 `before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
 predicted step is from the measured one, `effect` the same of after / before; `replay` how far the unchanged replay is
 off the recording, `others` off the trials without the change, which are processes of their own, and later.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 
-Two rounds before (results/predictions_first.json, predictions_second.json) are what the model was mended by: other
-models, other changes.
+Three rounds before (results/predictions_first.json, predictions_second.json, predictions_third.json) are what the model
+was mended by: other models, other changes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from wired import DPTUNE, FAST, SLOW, Node, ranks_a_node, recorded, settle, shap
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
 SHAPED = ("200 Mbit/s", "1 Gbit/s")
-WINDOWS = ("--warmup", "5", "--unprofiled", "60", "--lean", "20", "--rich", "0", "--repeat", "3")
-TOGETHER = 3  # changes that are predicted before the first of them is run
+WINDOWS = ("--warmup", "5", "--lean", "20", "--rich", "0", "--repeat", "3", "--unprofiled")
+UNPROFILED = {"200 Mbit/s": "60"}  # steps; of quicker ones twice as many
+TOGETHER = 4  # changes that are predicted before the first of them is run
 LIMIT = ("--time-limit", "100")
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
@@ -54,35 +55,30 @@ class Case(NamedTuple):
     wires: tuple[str, ...] = tuple(WIRES)
 
 
-CASES = {
-    "tower, bucket 0.2": Case("--model tower --batch 48", "", "ddp.bucket_cap_mb=0.2"),
-    "slab, bf16": Case("--model slab --batch 128", "", "ddp.comm_hook=bf16"),
-    "former, no_sync of 4": Case("--model former --batch 40 --accumulate 4", "", "ddp.no_sync=true"),
-    "former, fp16": Case("--model former --batch 40", "", "ddp.comm_hook=fp16"),
-    "slab, 2 workers": Case("--model slab --batch 96 --load-ms 50", "", "loader.num_workers=2"),
-    "tower, no straggler": Case(
-        "--model tower --batch 48", "env.STRAGGLE_MS=25", "env.STRAGGLE_MS=0", "straggler.removed=true"
+STACK, BULK, SMALL_BULK = "--model stack --batch 48", "--model bulk --batch 192", "--model bulk --batch 96"
+ATTENDING = "--model attending --batch 24"
+CASES = {  # of one recording, those that are told from the same
+    "stack, bucket 0.3": Case(STACK, "", "ddp.bucket_cap_mb=0.3"),
+    "stack, batch x2": Case(STACK, "", "loader.batch_size=96"),
+    "stack, no straggler": Case(STACK, "env.STRAGGLE_MS=30", "env.STRAGGLE_MS=0", "straggler.removed=true"),
+    "stack, from 0.05 to default": Case(STACK, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
+    "bulk, bf16": Case(BULK, "", "ddp.comm_hook=bf16"),
+    "bulk, bucket 2": Case(BULK, "", "ddp.bucket_cap_mb=2"),
+    "bulk, 3 workers": Case(f"{SMALL_BULK} --load-ms 70", "", "loader.num_workers=3"),
+    "bulk, PowerSGD": Case(BULK, "", "ddp.comm_hook=powersgd", wires=SHAPED[:1]),
+    "attending, no_sync of 4": Case(f"{ATTENDING} --accumulate 4", "", "ddp.no_sync=true"),
+    "attending, bucket 0.25": Case(ATTENDING, "", "ddp.bucket_cap_mb=0.25"),
+    "attending, fp16": Case(ATTENDING, "", "ddp.comm_hook=fp16", wires=SHAPED),
+    "attending, from batch 4 to 16": Case("--model attending --batch 4", "", "loader.batch_size=16", wires=SHAPED),
+    "bulk, from 100 to 1": Case(BULK, "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED),
+    "bulk, no_sync of 2": Case(f"{SMALL_BULK} --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
+    "attending, 0.05 to 0.5 and fp16": Case(
+        ATTENDING, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5 ddp.comm_hook=fp16", wires=SHAPED
     ),
-    "former, bucket 0.15": Case("--model former --batch 40", "", "ddp.bucket_cap_mb=0.15"),
-    "slab, batch x2": Case("--model slab --batch 96", "", "loader.batch_size=192"),
-    "tower, from 0.04 to default": Case(
-        "--model tower --batch 48", "ddp.bucket_cap_mb=0.04", "ddp.bucket_cap_mb=default"
-    ),
-    "slab, from 100 to 1": Case(
-        "--model slab --batch 192", "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED
-    ),
-    "tower, PowerSGD": Case("--model tower --batch 48", "", "ddp.comm_hook=powersgd", wires=SHAPED),
-    "former, from batch 4 to 16": Case("--model former --batch 4", "", "loader.batch_size=16", wires=SHAPED),
-    "slab, no_sync of 2": Case("--model slab --batch 96 --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
-    "former, from 0.05 to 0.5": Case(
-        "--model former --batch 64", "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5", wires=SHAPED
-    ),
-    "4 ranks, tower, bucket 0.1": Case(
-        "--model tower --batch 48", "", "ddp.bucket_cap_mb=0.1", ranks=4, wires=SHAPED[:1]
-    ),
-    "4 ranks, slab, fp16": Case("--model slab --batch 96", "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
-    "4 ranks, former, no_sync of 2": Case(
-        "--model former --batch 40 --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
+    "4 ranks, stack, bucket 0.2": Case(STACK, "", "ddp.bucket_cap_mb=0.2", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, bulk, fp16": Case(SMALL_BULK, "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, attending, no_sync of 2": Case(
+        f"{ATTENDING} --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
     ),
 }
 
@@ -90,13 +86,19 @@ CASES = {
 def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
     """What whatif says from the recording."""
     words = [*DPTUNE, "whatif", str(folder), "--links", str(links), "--format", "json", "--no-cache"]
-    done = subprocess.run([*words, "--set", case.predicted or case.b], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*words, "--set", *(case.predicted or case.b).split()], capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
     told = json.loads(done.stdout)
     kept = {name: told[name] for name in ("measured_ns", "replayed_ns", "error_share", "held_out_share")}
     (one,) = told["predictions"]
     return {**kept, **{name: one[name] for name in ("step_ns", "low_ns", "high_ns", "missing")}}
+
+
+def _settings(words: str) -> list[str]:
+    return [word for setting in words.split() for word in ("--set", setting)]
 
 
 def collect(work: Path, commit: bool) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], 
         for title in new:
             case, place = CASES[title], _place(work, wire)
             links = swept(nodes, place / f"{case.ranks}-ranks", case.ranks // 2)
-            told = predicted(_recorded(place, title), links, case)
+            told = predicted(_recorded(place, case, wire), links, case)
             cases[f"{wire}: {title}"] = {"commit": commit_of_code(), "predicted": told}
             RESULTS.write_text(json.dumps(results) + "\n")
         if commit and new:
@@ -133,7 +135,8 @@ def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], 
             subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(RESULTS)], check=True)
         for title in todo:
             one = cases[f"{wire}: {title}"]
-            one["found"] = verified(_recorded(_place(work, wire), title), "--set", CASES[title].b, *LIMIT)
+            case = CASES[title]
+            one["found"] = verified(_recorded(_place(work, wire), case, wire), *_settings(case.b), *LIMIT)
             RESULTS.write_text(json.dumps(results) + "\n")
             print(f"{wire}: {title}: {_row(one)}", file=sys.stderr, flush=True)
 
@@ -155,11 +158,11 @@ def _nodes(wire: str, todo: list[str]) -> Iterator[Sequence[Node]]:
         yield nodes
 
 
-def _recorded(place: Path, title: str) -> Path:
-    """A case's recording, made now or before."""
-    case = CASES[title]
+def _recorded(place: Path, case: Case, wire: str) -> Path:
+    """A case's recording, made now or before: it may be another's, too."""
     ranks_a_node(case.ranks // 2)
-    return recorded(place / str(list(CASES).index(title)), case.options, case.both, WINDOWS)
+    name = "_".join(f"{case.ranks} {case.options} {case.both}".replace("-", "").split())
+    return recorded(place / name, case.options, case.both, (*WINDOWS, UNPROFILED.get(wire, "120")))
 
 
 class Error(NamedTuple):

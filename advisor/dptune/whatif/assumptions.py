@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
-from dptune.whatif.building import OPERATOR_NS
+from dptune.whatif.building import OPERATOR_NS, PARAMETER_NS
 from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, MATRIX_NS, TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
@@ -36,8 +36,8 @@ _ON_CPUS = {
     f"takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
     "each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
-    "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes; all else of a pass "
-    "grows with it",
+    "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes, and each byte of "
+    f"the parameters {PARAMETER_NS:g} ns; all else of a pass grows with it",
     "straggler.": "the rank that computes longest takes what the one in the middle of the others takes",
 }
 _ON_GPUS = {

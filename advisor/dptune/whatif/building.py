@@ -37,9 +37,12 @@ _MOST_BESIDE, _HALVINGS = 3.0, 6
 # cores that idle and must be woken, which busy ones need not; and what is in flight waits for a core. Of bucket sizes
 # on two ranks of one host of two cores, whose calls took 1.8 ms, two changes came out as by 0.3 to 0.6 and by 1.1 ms.
 _CROWDED_LATENCY, _CROWDED_BESIDE = 0.5, 6.0
-CROWDED_LATENCIES = (0.5, 2.5)  # times that, which it may be as well
+CROWDED_LATENCIES = (0.75, 1.75)  # times that, which it may be as well
 _FLOAT_BYTES = 4
-OPERATOR_NS = 1500.0  # that calling an operator takes, however much it computes: assumed, not measured
+# What a pass takes whatever the batch: calling an operator (assumed), and each byte of the parameters, which is read
+# twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and 4.0 MB, batches of 16 to
+# 256 doubled: 1.3 to 2.7 ms more than operators' calls for 4.0 MB in three layers).
+OPERATOR_NS, PARAMETER_NS = 1500.0, 0.45
 ALL = slice(None)
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
 
@@ -75,7 +78,7 @@ class Recorded:
             steps={rank: _unprofiled(own, part, stretch[rank], facts[rank]) for rank, own in self.timelines.items()},
             start_ns=median(own.start_ns / stretch[rank].backward for rank, own in self.timelines.items()),
             copy_ns_per_byte=copy_ns / max(1, sum(sizes)),
-            fixed_share=_fixed_share(self.timelines, stretch),
+            fixed_share=_fixed_share(self.timelines, stretch, sum(sizes)),
             loading=_loading(facts),
             samples=self.samples,
             low_rank=_low_rank(self.ddp),
@@ -179,12 +182,14 @@ def _cut(window: Window, part: slice) -> Window:
     return replace(window, durations_ns=window.durations_ns[part], **cut)
 
 
-def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretch]) -> float:
-    """The part of forward and backward that calls of operators take: the median over ranks."""
+def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretch], total: int) -> float:
+    """The part of forward and backward that grows with no batch: the median over ranks. `total`: gradients' bytes."""
     shares = []
     for rank, own in timelines.items():
         computed = median(sum(one.forward_ns + one.backward_ns for one in step.passes) for step in own.steps)
-        shares.append(min(1.0, own.operators * OPERATOR_NS * stretch[rank].rest / max(1.0, computed)))
+        passes = median(len(step.passes) for step in own.steps)
+        fixed = (own.operators * OPERATOR_NS + passes * total * PARAMETER_NS) * stretch[rank].rest
+        shares.append(min(1.0, fixed / max(1.0, computed)))
     return median(shares)
 
 
