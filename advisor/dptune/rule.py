@@ -109,6 +109,11 @@ class RunView:
         stretch = self.measured.traced_step_ns / self.measured.recorded_step_ns
         return min(1.0, max(0.0, share) * max(1.0, stretch))
 
+    def idle_share(self) -> float:
+        """The share of a step in which the device can be idle: the profiler slows the host, not what is computed."""
+        computed_ns = self.measured.share("compute_ns") * self.measured.traced_step_ns
+        return max(0.0, 1 - computed_ns / self.measured.recorded_step_ns)
+
     def predict(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """What the changes together would save, by replaying the recorded steps with them.
 

@@ -33,6 +33,8 @@ from wired import DPTUNE, FAST, HERE, SLOW, ranks_a_node, settle, shaped, swept,
 RESULTS = HERE / "results" / "advice.json"
 WIRES = {"": None, "slow": SLOW, "fast": FAST}  # one host; 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms
 WINDOWS = ("--warmup", "3", "--unprofiled", "30", "--lean", "20", "--rich", "0")
+FURTHER = ("--repeat", "3")  # of each faulty script, so that what is promised rests on several processes
+LIMIT = ("--time-limit", "3m")
 REPEATS = 5  # of each healthy script, with other sizes each time
 
 
@@ -91,8 +93,8 @@ HEALTHY = {
 }
 
 
-def recorded(place: Path, case: Case, seed: int, links: Path | None) -> Path:
-    """Record a case's script in a folder of its own."""
+def recorded(place: Path, case: Case, seed: int, links: Path | None, further: Sequence[str] = ()) -> Path:
+    """Record a case's script in a folder of its own, and time it in further processes."""
     folder = place / "run"
     if (folder / "run.json").exists():
         return folder
@@ -107,7 +109,7 @@ def recorded(place: Path, case: Case, seed: int, links: Path | None) -> Path:
         script = ["sh", "run.sh", "train.py"]
     else:
         script = [*(("--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()), "train.py"]
-    words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *words, *script]
+    words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *further, *words, *script]
     status = subprocess.run(words, cwd=place, check=False).returncode
     if status:
         shutil.rmtree(folder, ignore_errors=True)
@@ -131,10 +133,10 @@ def proven(folder: Path, case: Case, advice: Sequence[dict[str, Any]]) -> dict[s
     """What the advice on the first fault gives, or mending that where it cannot be set from outside."""
     own = next((one for one in advice if one["rule"] in case.rules[0]), None)
     if own is not None and own["changes"]:
-        return {"by": own["rule"], **verified(folder, "--advice", own["rule"])}
+        return {"by": own["rule"], **verified(folder, "--advice", own["rule"], *LIMIT)}
     if own is not None and own["kind"] != "time":
         return None  # no promise was made
-    return {"by": "mended", **verified(folder, "--set", f"env.MENDED={case.faults.split('+')[0]}")}
+    return {"by": "mended", **verified(folder, "--set", f"env.MENDED={case.faults.split('+')[0]}", *LIMIT)}
 
 
 def seed_of(name: str, number: int) -> int:
@@ -188,7 +190,8 @@ def _advised(results: dict[str, Any], wire: str) -> Iterator[bool]:
 
 def _recorded(work: Path, name: str, case: Case, links: Path | None) -> Path:
     ranks_a_node(case.ranks // 2)
-    return recorded(work / name.replace(" ", "-"), case, seed_of(name, 0), links if case.ranks == 2 else None)
+    links = links if case.ranks == 2 else None
+    return recorded(work / name.replace(" ", "-"), case, seed_of(name, 0), links, FURTHER)
 
 
 def _faulty(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:

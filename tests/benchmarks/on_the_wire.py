@@ -100,6 +100,9 @@ MODELS = {
         nn.Linear(192, 32),
         nn.Flatten(1),
     ),
+    "chain": lambda: nn.Sequential(  # 135 small layers, 5.0 MB
+        *[one for _ in range(45) for one in (nn.Linear(256, 54), nn.Tanh(), nn.Linear(54, 256), nn.LayerNorm(256))]
+    ),
 }
 model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))

@@ -261,6 +261,12 @@ def test_names_of_files_alone_are_not_left_either(report: Report) -> None:
     assert re.fullmatch(shown, hidden.headline.why), hidden.headline.why
 
 
+def test_a_file_with_spaces_in_its_path_is_a_file(report: Report) -> None:
+    why = "/data/secret project/of ours/own code.py(12): forward"
+    told = report.model_copy(update={"headline": report.headline.model_copy(update={"why": why})})
+    assert re.fullmatch(r"file\d+\.py\(12\): forward", anonymous(told).headline.why)
+
+
 def test_a_folder_named_like_a_word_of_a_report_does_not_garble_it(report: Report) -> None:
     """Fields that hold one of a few words stay what they are, and prose stays prose."""
     for folder in ("run", "trace", "sweep", "recording", "lean", "node-a", "n1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -205,6 +206,44 @@ def test_two_ranks_by_hand(tmp_path: Path, change: dict[str, object], step_us: f
     assert off(made) == 0
     assert us(made) == pytest.approx(200)
     assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+@pytest.mark.parametrize(
+    ("batch", "growing", "step_us"),
+    [
+        (16, 1.0, 140 + 20),  # twice the 70 us, and the exchange as before
+        (32, 1.0, 4 * 70 + 20),
+        (16, 0.5, 105 + 20),
+        (4, 1.0, 35 + 20),
+    ],
+)
+def test_a_larger_batch_by_hand(tmp_path: Path, batch: int, growing: float, step_us: float) -> None:
+    """Of a host that takes no time: kernels grow with the batch, the exchange does not."""
+    made = replace(program(load_events(tmp_path, *two_ranks(20))), batch=8, samples=16.0, growing=growing)
+    then = changed(made, {"host.times": 0.0, "loader.batch_size": batch})
+    assert us(then) == pytest.approx(step_us)
+    assert (then.batch, then.samples) == (batch, 2 * batch)
+
+
+def test_a_batch_that_is_hidden_by_the_host_costs_nothing(tmp_path: Path) -> None:
+    """Of the 200 us the device is idle for 110: half as much again of the 50 or 70 fits."""
+    made = replace(program(load_events(tmp_path, *two_ranks(20))), batch=8)
+    assert us(changed(made, {"loader.batch_size": 12})) == pytest.approx(200)
+
+
+def test_a_batch_is_waited_for_as_many_times_as_long(tmp_path: Path) -> None:
+    """The loader takes the last 8 us of each step, and with twice the batch 16; kernels are done long before."""
+    waits = [annotation(LOADER, at + 92, at + 100) for at in (0, 100, 200)]
+    made = replace(program(load_events(tmp_path, three_steps(*waits))), batch=8, growing=0.0)
+    assert us(changed(made, {"loader.batch_size": 16})) == pytest.approx(108)
+
+
+def test_a_batch_that_is_not_known(tmp_path: Path) -> None:
+    made = program(load_events(tmp_path, three_steps()))
+    with pytest.raises(Missing, match="DataLoader"):
+        changed(made, {"loader.batch_size": 16})
+    with pytest.raises(Missing, match="a sample at least"):
+        changed(replace(made, batch=8), {"loader.batch_size": 0})
 
 
 def test_precision_is_bounded(tmp_path: Path) -> None:

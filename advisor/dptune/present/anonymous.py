@@ -19,6 +19,7 @@ _LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py|(?:[\w.~-]*[/\\]
 _PATH = re.compile(r"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^\s'\"`,;)]+")
 _RELATIVE = re.compile(r"(?<![\w/.])[\w.~-]+(?:[/\\][\w.~-]+)+\.\w{1,5}(?!\w)")
 _FILE = re.compile(r"(?<![\w/.-])(?!file\d+\.py)[\w.~+@=-]+\.(?:json|py|gz|zst|log|txt|csv|bin)(?:\.gz)?(?![\w(])")
+_FRAME = re.compile(r"^((?:/|[A-Za-z]:\\)[^;]+\.\w{1,5})\(\d+\): ")  # a function of a trace: its path may have spaces
 # Where a word alone is a name; elsewhere it is one of those that a report is written in.
 _NAMED = {"host", "source", "sources", "file", "verify"}
 
@@ -48,7 +49,9 @@ def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield folder, f"run {number}"
     for number, host in enumerate(dict.fromkeys(str(rank.known("host") or "") for rank in report.measured.ranks), 1):
         yield host, f"host {number}"
-    files = dict.fromkeys(found for words in _strings(told) for found in _LINE.findall(words))
+    files = dict.fromkeys(
+        found for words in _strings(told) for found in [*_FRAME.findall(words), *_LINE.findall(words)]
+    )
     at = {change.at.file: None for one in report.advice for change in one.changes if change.at}
     for number, file in enumerate({**at, **files}, 1):
         yield file, f"file{number}.py"

@@ -42,6 +42,8 @@ _ON_CPUS = {
 }
 _ON_GPUS = {
     "ddp.comm_hook": "casts are free on a GPU",
+    "loader.batch_size": "kernels, copies and waits for batches grow as the batch does, which is the most that they "
+    "can; calls of the host and exchanges do not",
     "host.": "calls keep their order, and the devices wait for the same of them",
     "syncs.": "nothing that the script does depends on what it waited for",
 }
@@ -69,6 +71,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
     if model.awake != 1:
-        yield f"latency is {model.awake:g} times what `dptune links` tells: that wakes cores, which ranks keep awake"
+        why = "measuring wakes cores, which ranks keep awake" if model.assumed else "so it was after backward passes"
+        yield f"latency is {model.awake:.2g} times what the link's fit tells: {why}"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"

@@ -8,7 +8,7 @@ and slower beside compute by what the traced steps tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.facts import DdpFacts, Facts, Window
 from dptune.trace.plausible import PER_STEP
 from dptune.trace.run import Run
-from dptune.whatif.buckets import Caps
+from dptune.whatif.buckets import Caps, assign
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import Loading, LowRank, RankStep, StepModel
@@ -33,11 +33,16 @@ _GLOO_LANES = 2  # threads of a process group of gloo
 # Of an exchange beside compute. Of 18 changes of bucket sizes predicted between recordings of three scripts on three
 # wires, 3 left the least error (4.7 % in the mean; 2 4.8, 4 4.9, 8 5.1).
 _MOST_BESIDE, _HALVINGS = 3.0, 6
+# Exchanges after the backward pass tell what latency is while ranks train, where so many follow each other and it is so
+# much of what they take: less of it is told by errors of the link's rate.
+_QUEUED, _QUEUED_SHARE = 8, 0.2
 # Where ranks share the cores of one host with the threads that exchange: what `dptune links` tells of latency is of
 # cores that idle and must be woken, which busy ones need not; and what is in flight waits for a core. Of bucket sizes
 # on two ranks of one host of two cores, whose calls took 1.8 ms, two changes came out as by 0.3 to 0.6 and by 1.1 ms.
 _CROWDED_LATENCY, _CROWDED_BESIDE = 0.5, 6.0
-CROWDED_LATENCIES = (0.75, 1.75)  # times that, which it may be as well
+# How many times that it may be as well; and elsewhere, where it is not seen: six runs of many small buckets had 0.87,
+# 0.88 (200 Mbit/s), 1.2, 2.0 (1 Gbit/s), 0.5 and 0.7 (on one host) times what `dptune links` tells of calls alone.
+CROWDED_LATENCIES, OTHER_LATENCIES = (0.75, 1.75), (0.8, 1.4)
 _FLOAT_BYTES = 4
 # What a pass takes whatever the batch: calling an operator (assumed), and each byte of the parameters, which is read
 # twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and 4.0 MB, batches of 16 to
@@ -52,7 +57,7 @@ class Recorded:
     """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
 
     `crowded`: whether all ranks are on one host with no core but their own. `awake`: how many times the latency that
-    was measured it takes while ranks train.
+    was measured it takes while ranks train; `assumed`: whether that was not seen.
     """
 
     facts: Mapping[int, Facts]
@@ -62,6 +67,7 @@ class Recorded:
     samples: float | None
     crowded: bool = False
     awake: float = 1.0
+    assumed: bool = False
 
     def model(self, part: slice = ALL) -> StepModel:
         """The step model, from all steps or from a part of them."""
@@ -103,6 +109,7 @@ class Recorded:
             copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
             slowdown=median(one.slowdown for one in own),
             awake=self.awake,
+            assumed=self.assumed,
         )
         took = median(median(one.durations_ns[part] or one.durations_ns) for one in own)
         low, high = 1.0, _CROWDED_BESIDE if self.crowded else _MOST_BESIDE
@@ -134,10 +141,36 @@ def read(run: Run, measured: Measured) -> Recorded:
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     figures = link_figures(measured)
     crowded = (ddp.backend or "gloo") == "gloo" and _crowded(facts)
-    awake = _CROWDED_LATENCY if crowded and figures.basis == "sweep" else 1.0
     link = _link(figures, ddp.backend or "gloo")
+    seen_ns = _queued_ns(timelines, _bucket_sizes(ddp), link)
+    if seen_ns is not None and link.alpha_ns:
+        awake = seen_ns / link.alpha_ns
+    else:
+        awake = _CROWDED_LATENCY if crowded and figures.basis == "sweep" else 1.0
     link = replace(link, alpha_ns=awake * link.alpha_ns)
-    return Recorded(facts, timelines, ddp, link, samples, crowded, awake)
+    return Recorded(facts, timelines, ddp, link, samples, crowded, awake, seen_ns is None)
+
+
+def _bucket_sizes(ddp: DdpFacts) -> list[int]:
+    sizes = [ddp.gradient_sizes[index] for index in ddp.grad_ready_order]
+    return [sum(sizes[place] for place in bucket) for bucket in assign(sizes, _caps(ddp))]
+
+
+def _queued_ns(timelines: Mapping[int, Timeline], sizes: Sequence[int], link: Link) -> float | None:
+    """The latency of an exchange that follows others while no rank computes; None where too few do.
+
+    Of the rank that sees the least of it: the others wait for one that still computes.
+    """
+    seen = []
+    for own in timelines.values():
+        each = []
+        for count, took_ns in own.tails:
+            moving_ns = sum(sizes[-count:]) / link.bytes_per_ns
+            if _QUEUED <= count <= len(sizes) and took_ns - moving_ns >= _QUEUED_SHARE * took_ns:
+                each.append(link.lanes * (took_ns - moving_ns) / count)
+        if len(each) > len(own.tails) / 2:
+            seen.append(median(each))
+    return min(seen) if len(seen) == len(timelines) else None
 
 
 def _crowded(facts: Mapping[int, Facts]) -> bool:
@@ -167,7 +200,16 @@ def built(run: Run, measured: Measured) -> Program:
         figures = None
     link = None if figures is None else _link(figures, "nccl")
     ranks = measured.known("world_size") or len(run.ranks)
-    return build(views, across(run, views), link, ranks, measured.known("samples_per_step"))
+    return build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
+
+
+def _batch(facts: Mapping[int, Facts]) -> int | None:
+    """The samples that the loader of each rank gives at once; None where they differ, or come from several."""
+    sizes = {tuple(one.batch_size for one in own.loaders if one.batches_drawn) for own in facts.values()}
+    if len(sizes) != 1:
+        return None
+    (own,) = sizes
+    return own[0] if len(own) == 1 else None
 
 
 def _part(facts: Facts, part: slice) -> Facts:

@@ -90,7 +90,7 @@ class StepModel:
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `awake`: how many times the latency that
-    `dptune links` tells it takes while ranks train, which the link's has in it.
+    `dptune links` tells it takes while ranks train, which the link's has in it; `assumed`: whether that was not seen.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
     any. `fixed_share` is the
@@ -111,6 +111,7 @@ class StepModel:
     slowdown: float = 1.0
     beside: float = 1.0
     awake: float = 1.0
+    assumed: bool = False
     supply_ns: Mapping[int, float] = field(default_factory=dict)
     restart_ns: float = 0.0
     fixed_share: float = 0.0

@@ -42,7 +42,8 @@ class Timeline:
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
     `operators` is how many a step runs in its passes, the median. `slowdown`: how many times as long backward passes
     compute while an exchange is in flight; the steps are without it. `others` are the exchanges of a step outside of
-    backward passes, `others_ns` what they take; medians. `durations_ns` is how long each step took.
+    backward passes, `others_ns` what they take; medians. `durations_ns` is how long each step took. `tails` are, for
+    each pass, the exchanges that began once it had computed: how many, and how long all of them took.
     """
 
     steps: tuple[RankStep, ...]
@@ -53,6 +54,7 @@ class Timeline:
     others: float = 0.0
     others_ns: float = 0.0
     durations_ns: tuple[int, ...] = ()
+    tails: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,13 @@ class _Rank:
         lost = max(0.0, float(np.median(lasted)) - computed_ns)
         return flew / max(flew - lost, flew / _MOST_SLOWDOWN) if flew else 1.0
 
+    def tail(self, one: _Backward) -> tuple[int, int]:
+        """The exchanges that begin once a pass has computed: how many, and how long all of them take."""
+        flown = self._within(self.flights, one.ended_ns, one.resumed_ns)
+        if not one.exchanges or not len(flown):
+            return 0, 0
+        return len(flown), int(self.columns.end_ns[flown].max() - self.columns.ts_ns[flown[0]])
+
     def others(self, steps: Sequence[Step], found: Mapping[int, Sequence[_Backward]]) -> dict[str, float]:
         """What is in flight in the steps outside of their backward passes: how many, and how long."""
         counts, lengths = [], []
@@ -238,6 +247,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         slowdown=slowdown,
         **rank.others(steps, found),
         durations_ns=tuple(step.end_ns - step.start_ns for step in steps),
+        tails=tuple(tail for step in steps for one in found[step.number] if (tail := rank.tail(one))[0]),
     )
 
 

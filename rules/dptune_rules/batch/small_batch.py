@@ -4,7 +4,8 @@
 
 What the recorded steps, replayed with twice, four and eight times the samples per rank, save of the time that a sample
 takes. Communication, the optimizer, the launching of kernels and the calling of operators take as long for a large
-batch as for a small one.
+batch as for a small one. Of GPUs each kernel is taken to grow as the batch does, though small ones grow less: a sample
+takes no longer than is told.
 
 ## Why it costs time
 

@@ -64,7 +64,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
         return  # each launch waits for its kernel: another rule says so
     traced = run.measured.share("launch_idle_ns")
-    share = min(traced, _idle(run))
+    share = min(traced, run.idle_share())
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -99,12 +99,6 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
-
-
-def _idle(run: RunView) -> float:
-    """The share of a step in which the device can be idle: the profiler slows launches, and not what is computed."""
-    computed_ns = run.measured.share("compute_ns") * run.measured.traced_step_ns
-    return max(0.0, 1 - computed_ns / run.measured.recorded_step_ns)
 
 
 def _short(run: RunView) -> Iterator[Evidence]:

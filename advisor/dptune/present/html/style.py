@@ -21,7 +21,7 @@ COLOURS = {
     "optimizer": "#56b4e9",
 }
 
-DARK = ("#0072b2", "#6f6f6f", "#d55e00")  # on which white is read better than black
+DARK = ("#0072b2", "#6f6f6f")  # on which white is read better than black
 
 CSS = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1b1b; --faint: #5d5d5d; --line: #d6d6d6;

@@ -41,7 +41,12 @@ class _Item:
 
 
 def build(
-    views: Sequence[RankView], across: Across, link: Link | None, world_size: int, samples: float | None
+    views: Sequence[RankView],
+    across: Across,
+    link: Link | None,
+    world_size: int,
+    samples: float | None = None,
+    batch: int | None = None,
 ) -> Program:
     """The program of all steps of all ranks. Raises Missing where the traces do not tell enough."""
     devices = {own.rank: max(own.devices, key=lambda one: len(one.windows)) for own in views if own.devices}
@@ -70,7 +75,7 @@ def build(
         _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
         for place, one in enumerate(items)
     ]
-    return Program(recorded, edges, messages, steps, link, world_size, samples)
+    return Program(recorded, edges, messages, steps, link, world_size, samples, batch)
 
 
 @dataclass(frozen=True)

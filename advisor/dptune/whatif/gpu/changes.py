@@ -161,6 +161,18 @@ def _compute(program: Program, value: Value) -> Program:
     return _times(program, _KERNELS, float(value or 0))
 
 
+def _batch(program: Program, value: Value) -> Program:
+    """Kernels, copies and waits for batches grow with it; calls of the host and exchanges do not."""
+    if not program.batch:
+        raise Missing("the script draws from no DataLoader that was recorded, or from several")
+    times = int(value or 0) / program.batch
+    if not times:
+        raise Missing("a batch holds a sample at least")
+    grown = _times(program, (*_KERNELS, Kind.COPY), 1 + program.growing * (times - 1))
+    samples = None if program.samples is None else program.samples * times
+    return replace(_times(grown, (Kind.INPUT,), times), batch=int(value or 0), samples=samples)
+
+
 def _no_sync_calls(program: Program, value: Value) -> Program:
     """Calls that wait for the device return at once."""
     return _edges(program, lambda edge: None if edge.kind == Kind.SYNC else edge) if value else program
@@ -219,6 +231,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.comm_hook": _comm_hook,
     "host.times": _host,
     "compute.times": _compute,
+    "loader.batch_size": _batch,
     "syncs.removed": _no_sync_calls,
     "optimizer.lr": _same_time,
 }

@@ -65,6 +65,8 @@ class Program:
     """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
 
     An item without edges comes to pass when it did, as do all before a rank's first step. `link` is None if not known.
+    `batch` are the samples that a rank's loader gives at once, None if not known; `growing` is the part of what kernels
+    and copies take that grows with it.
     """
 
     recorded_ns: Sequence[int]
@@ -74,6 +76,8 @@ class Program:
     link: Link | None
     world_size: int
     samples: float | None = None
+    batch: int | None = None
+    growing: float = 1.0
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
