@@ -35,16 +35,19 @@ def main(
     name: str,
     switches: Mapping[str, str] = {},
 ) -> None:
-    """Collect what is missing, and print the table; with --table only that. Switches (and their help) are passed on."""
+    """Collect what is missing, and print the table; with --table only that, of other results where they are given.
+
+    Switches (and their help) are passed on.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     kept = Path(tempfile.gettempdir()) / f"dptune-benchmark-{name}"
     parser.add_argument("--work", type=Path, default=kept, help="where recordings and begun comparisons lie")
-    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--table", nargs="?", type=Path, const=results, metavar="FILE", help="run nothing")
     for switch, told in switches.items():
         parser.add_argument(f"--{switch}", action="store_true", help=told)
     args = parser.parse_args()
     if args.table:
-        print(table(json.loads(results.read_text())))
+        print(table(json.loads(args.table.read_text())))
     else:
         args.work.mkdir(parents=True, exist_ok=True)
         print(table(collect(args.work, **{switch: getattr(args, switch) for switch in switches})))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, _crowded, _low_rank
+from dptune.whatif.building import ALL, Recorded, _crowded, _low_rank, _queued_ns
 from dptune.whatif.model import LowRank, Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
@@ -19,14 +19,35 @@ DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_o
     [
         (220, 1.0),  # it moves from 110 to 140, and from 150 to 180: 230 without compute beside it
         (230, 1.0),
-        (245, 2.0),
-        (10_000, 3.0),  # more than an exchange beside compute could be slowed
+        (236, 50 / 34),  # both at 160 + 60 - 50 / 1.47, and 50 after it
+        (10_000, 1.5),  # more than an exchange beside compute could be slowed
     ],
 )
 def test_as_much_as_traced_steps_took_longer(took_ns, beside):
     both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(took_ns, took_ns)))
     recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None)
     assert recorded._traced(ALL, (30, 30)).beside == pytest.approx(beside, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("tails", "seen_ns"),
+    [
+        # 10 of 100 bytes at 1 a ns, on two lanes: what 1600 and 1800 ns are beyond 1000, twice a tenth of it.
+        ([[(10, 1600)] * 3, [(10, 1800)] * 3], 120),
+        ([[(10, 1600), (10, 1700), (10, 9000)], [(10, 1800)] * 3], 140),  # the median of its passes
+        ([[(12, 1920)], [(12, 1920)]], 120),  # as many as there are
+        ([[(10, 1600)], []], None),  # of each rank
+        ([[(7, 1600)], [(7, 1800)]], None),  # too few to tell
+        ([[(13, 1920)], [(13, 1920)]], None),  # more than there are buckets: of something else
+        ([[(10, 1240)], [(10, 1240)]], None),  # as far off as the rate may be
+        ([[(10, 1250)], [(10, 1250)]], 50),
+        ([[(10, 1600), (3, 400), (3, 400)], [(10, 1800)] * 3], None),  # in most passes
+    ],
+)
+def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails, seen_ns):
+    own = [Timeline((STEP,), 0.0, 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
+    found = _queued_ns(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
+    assert found == (None if seen_ns is None else pytest.approx(seen_ns))
 
 
 @pytest.mark.parametrize(

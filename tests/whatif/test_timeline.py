@@ -68,6 +68,21 @@ def test_gradients_that_are_views_of_the_buckets(tmp_path):
     assert found.copy_ns == 0
 
 
+def test_exchanges_that_begin_after_the_pass_has_computed(tmp_path):
+    """Two of four begin then: from 160 to 205 on two threads. One of the script after the pass is none of them."""
+    flights = [
+        operator("gloo:all_reduce", 88, 160, thread=5),
+        operator("gloo:all_reduce", 148, 180, thread=6),
+        operator("gloo:all_reduce", 160, 200, thread=5),
+        operator("gloo:all_reduce", 180, 205, thread=6),
+        operator("gloo:all_reduce", 250, 290, thread=5),
+    ]
+    starts = [*STARTS, operator("c10d::allreduce_", 141, 142), operator("c10d::allreduce_", 142, 143)]
+    found = parts(tmp_path, [*REST, *BACKWARD, *starts, *flights, *COPIES], 110)
+    assert found.tails == ((2, 45 * US),)
+    assert parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110).tails == ()
+
+
 def test_an_exchange_of_the_script_after_the_pass_is_none_of_its(tmp_path):
     """Under no_sync: the loss is averaged at 160."""
     averaged = [operator("c10d::allreduce_", 160, 165), operator("gloo:all_reduce", 165, 190, thread=5)]

@@ -1,0 +1,111 @@
+"""The script waits for the GPU inside each step, which then runs dry until the script launches anew.
+
+## What it measures
+
+Time in which the GPU is idle while the script is held by a call that waits for it, or launches the next operation after
+one, as a share of the step.
+
+## Why it costs time
+
+The host launches kernels ahead of the GPU, so that one follows the other. Where the script asks for a value that the
+GPU computes, it waits until all that was launched is over; then nothing is queued, and the GPU idles for as long as the
+host takes to launch again. `loss.item()`, `print(loss)`, `tensor.cpu()`, `if tensor:`, `tensor.nonzero()`, indexing
+with a mask, `torch.cuda.synchronize()` and the clipping of gradients with `error_if_nonfinite` do so.
+
+## What to change
+
+Keep losses and metrics on the GPU, add them up there, and read them every so many steps; copy what has to be read with
+`non_blocking=True`, and look at it a step later. Shapes that depend on values (`nonzero`, masks) become `torch.where`.
+`dptune report` names the functions that copies to the host are asked for in, where steps were recorded in detail.
+
+The step saves at most that idle time. Traced steps have more of it than others, for the profiler slows the host: no
+more of it is counted than a step without the profiler has beside what was computed.
+
+## When to leave it alone
+
+- The value decides what the step does next: a search, or reinforcement learning.
+- A GradScaler looks for overflows once a step, which is such a call: bf16 needs none.
+- `cudaFree` waits, too: where calls for memory are half of it, their own rule speaks.
+
+## References
+
+- PyTorch, "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization":
+  https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- A preview: quiet on all public traces that could be judged (21 runs), of which none shows it beside calls for memory,
+  and no run of a script that waits so was recorded yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence, severity_of
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is often one loss that is read in each step")
+
+RULE = Rule(
+    code="DP606",
+    name="device-waited-for",
+    family="host",
+    kind="time",
+    summary="the script waits for the GPU inside each step, which then runs dry until the script launches anew",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    preview=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose to read results back less often where the GPU idles for it."""
+    if run.measured.device_kind == "cpu":
+        return
+    if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
+        return  # each launch waits for its kernel: another rule says so
+    traced = run.measured.share("sync_idle_ns")
+    share = min(traced, run.idle_share())
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
+        return
+    memory = run.measured.known("memory") or []
+    allocating = max((one.malloc_share for one in memory if one.known("malloc_share") is not None), default=0.0)
+    if allocating >= share / 2:
+        return
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity=severity,
+        title=f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less "
+        "often",
+        why="While the script waits it launches nothing, so the GPU has nothing to do when it is through.",
+        changes=[],
+        saves=run.bound(0.0, share, "no more than the idle time of calls that wait for the GPU"),
+        confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
+        evidence=[
+            Evidence(label="idle while the script waits for the GPU", value=traced, unit="of a traced step").at(
+                run.measured.where("sync_idle_ns")
+            ),
+            *_copies(run),
+        ],
+        numerics="same",
+        fingerprint=RULE.code,
+    )
+
+
+def _copies(run: RunView) -> Iterator[Evidence]:
+    """Copies to the host that hold the script, and where the most of them are asked for."""
+    back = [one for one in run.measured.known("copies") or [] if one.direction == "d2h" and one.known("blocking_calls")]
+    for one in back:
+        share = one.blocking_calls / max(1, one.calls)
+        yield Evidence(
+            label="copies to the host that hold the script",
+            value=round(share * one.calls_per_step, 1),
+            unit="per rank and step",
+        )
+    sites = [site for one in back for site in one.known("sites") or [] if site.known("blocking_calls")]
+    most = max(sites, key=lambda site: site.calls_per_step, default=None)
+    if most is not None:
+        named = most.known("function") or most.known("module") or most.known("operator")
+        if named:
+            yield Evidence(label="most of them are asked for in", value=named)
