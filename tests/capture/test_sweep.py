@@ -54,6 +54,8 @@ def test_every_kind_and_size(tmp_path: Path) -> None:
             assert size.calls >= 2 * size.samples
             assert size.calls % size.samples == 0
             assert 0 < size.q1_s <= size.median_s <= size.q3_s < 1
+    assert [[size.message_bytes for size in kind.queued] for kind in record.kinds] == [[4096, 10_000], [], [], []]
+    assert all(0 < size.median_s < 1 and size.calls == 5 * 32 for size in record.kinds[0].queued)
     assert "dptune: all_reduce, 4.00 KiB: " in done.err
 
 

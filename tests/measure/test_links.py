@@ -181,6 +181,22 @@ def test_a_sweep():
     assert p2p.missing["alpha_us"].startswith("1 message size: a fit needs")
 
 
+def test_calls_that_are_asked_for_at_once():
+    """1,300 and 1,500 ns of which 500 are bytes, and 6,000 of 10,000 bytes, of which 5,000 are."""
+    times = ((KB, 1300), (KB, 1500), (10 * KB, 6000))
+    queued = [SizeTimes(size, ns / 1e9, ns / 1e9, ns / 1e9, 5, 160) for size, ns in times]
+    gather = replace(SWEEP.kinds[0], kind="all_reduce", queued=queued)
+    (one,) = from_sweep(Sweep(replace(SWEEP, kinds=[gather]), "links.json"))
+    assert one.queued_us == pytest.approx(1.0)
+    (quick,) = from_sweep(Sweep(replace(SWEEP, kinds=[replace(gather, queued=queued[:1])]), "links.json"))
+    assert quick.queued_us == pytest.approx(0.8)
+    none = replace(gather, queued=[replace(queued[0], median_s=1e-9)])  # less than their bytes take
+    assert from_sweep(Sweep(replace(SWEEP, kinds=[none]), "links.json"))[0].queued_us == 0
+    gather, p2p = from_sweep(Sweep(SWEEP, "links.json"))
+    assert "measured by `dptune links`" in gather.missing["queued_us"]
+    assert p2p.missing["queued_us"].startswith("1 message size: a fit needs")
+
+
 def test_a_message_of_no_bytes_takes_the_latency():
     sizes = [SizeTimes(size, ns / 1e9, ns / 1e9, ns / 1e9, 7, 70) for size, ns in ((0, 1000), *TIMES)]
     (one,) = from_sweep(Sweep(replace(SWEEP, kinds=[KindTimes("all_gather", [0, 1], sizes)]), "links.json"))

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from dptune.measured import LinkFigures
 from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, _crowded, _low_rank, _queued_ns
+from dptune.whatif.building import ALL, Recorded, _crowded, _latency, _low_rank, _queued_ns
 from dptune.whatif.model import LowRank, Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
@@ -48,6 +49,25 @@ def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails,
     own = [Timeline((STEP,), 0.0, 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
     found = _queued_ns(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
     assert found == (None if seen_ns is None else pytest.approx(seen_ns))
+
+
+@pytest.mark.parametrize(
+    ("seen_ns", "queued_us", "crowded", "times", "others"),
+    [
+        (900.0, 0.3, True, 0.9, ()),  # what the run shows comes first
+        (None, 0.6, True, 1.2, (0.85, 1.3)),  # two lanes, each with half of them
+        (None, None, True, 0.65, (0.75, 1.75)),
+        (None, None, False, 1.0, (0.8, 1.4)),
+        (None, 0.0, False, 1.0, (0.8, 1.4)),  # no more than their bytes: the fit of these is off
+    ],
+)
+def test_latency_is_what_is_known_best(seen_ns, queued_us, crowded, times, others):
+    figures = LinkFigures.only(
+        "no", kind="all_reduce", ranks=[0, 1], scope="unknown", basis="sweep", sizes=[], calls=0, queued_us=queued_us
+    )
+    found = _latency(seen_ns, figures, Link(1000.0, 1.0, lanes=2), crowded)
+    assert (found.times, found.others) == (pytest.approx(times), others)
+    assert bool(found.why) == (times != 1)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +125,6 @@ def test_ranks_without_a_core_but_their_own(hosts, cores, usable, crowded):
 
 def test_exchanges_may_be_slower_still_where_cores_are_shared():
     both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(10_000, 10_000)))
-    recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True, awake=0.5)
+    recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True)
     made = recorded._traced(ALL, (30, 30))
-    assert (made.beside, made.awake) == (pytest.approx(6.0, rel=0.03), 0.5)
+    assert made.beside == pytest.approx(6.0, rel=0.03)

@@ -11,7 +11,7 @@ from dptune.whatif import changes
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import BOUNDS, CHANGES, MATRIX_NS, bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
-from dptune.whatif.model import Loading, LowRank, Pass, RankStep, StepModel
+from dptune.whatif.model import Latency, Loading, LowRank, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.scenarios import SCENARIOS, named
 from dptune.whatif.topology import TOPOLOGY
@@ -275,7 +275,7 @@ def test_another_link():
 
 def test_latency_is_given_as_it_is_measured():
     """Where half of what `dptune links` tells is taken, half of what is set is, too."""
-    before = replace(model(step(one()), step(one())), awake=0.5)
+    before = replace(model(step(one()), step(one())), latency=Latency(0.5))
     assert changed(before, {"link.alpha_us": 4.0}).link.alpha_ns == 2000
 
 

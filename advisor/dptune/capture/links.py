@@ -143,12 +143,18 @@ def _add(said: dict[str, Any], record: LinkRecord, show: Show) -> None:
     if "left_out" in said:
         kind.left_out = said["left_out"]
         return
-    seconds = said["seconds"]
-    q1, _, q3 = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-    size = SizeTimes(said["message_bytes"], median(seconds), q1, q3, len(seconds), said["calls"])
+    if "queued_seconds" in said:
+        kind.queued.append(_size(said, said["queued_seconds"]))
+        return
+    size = _size(said, said["seconds"])
     kind.ranks = said["ranks"]
     kind.sizes.append(size)
     show(kind.kind, size)
+
+
+def _size(said: dict[str, Any], seconds: list[float]) -> SizeTimes:
+    q1, _, q3 = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
+    return SizeTimes(said["message_bytes"], median(seconds), q1, q3, len(seconds), said["calls"])
 
 
 def _nothing(record: LinkRecord) -> CaptureError:

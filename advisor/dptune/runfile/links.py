@@ -51,12 +51,14 @@ class SweepFit:
 class KindTimes:
     """One kind (all_reduce, all_gather, reduce_scatter, p2p) among `ranks`, and the fit, or why there is none.
 
-    `left_out` says why sizes that were asked for are not there.
+    `queued` are times of one of many calls that are asked for at once, of small sizes. `left_out` says why sizes that
+    were asked for are not there.
     """
 
     kind: str
     ranks: list[int] = field(default_factory=list)
     sizes: list[SizeTimes] = field(default_factory=list)
+    queued: list[SizeTimes] = field(default_factory=list)
     fit: SweepFit | None = None
     no_fit: str = ""
     left_out: str = ""
@@ -90,7 +92,7 @@ def read(path: Path) -> LinkRecord:
             raise ValueError(f"{path.name}: {kind.kind!r} names ranks that a run of {record.world_size} does not have")
         if len({size.message_bytes for size in kind.sizes}) < len(kind.sizes):
             raise ValueError(f"{path.name}: {kind.kind!r} holds one message size twice")
-        for size in kind.sizes:
+        for size in [*kind.sizes, *kind.queued]:
             if not _measurable(size):
                 raise ValueError(
                     f"{path.name}: no measurement of {kind.kind!r} has the sizes, times or counts it holds"

@@ -70,8 +70,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if "ddp.comm_hook" in changes:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
-    if model.awake != 1:
-        why = "measuring wakes cores, which ranks keep awake" if model.assumed else "so it was after backward passes"
-        yield f"latency is {model.awake:.2g} times what the link's fit tells: {why}"
+    if model.latency.times != 1:
+        yield f"latency is {model.latency.times:.2g} times what the link's fit tells: {model.latency.why}"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"

@@ -9,7 +9,7 @@ and slower beside compute by what the traced steps tell.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps, assign
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.model import Loading, LowRank, RankStep, StepModel
+from dptune.whatif.model import Latency, Loading, LowRank, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.timeline import Timeline, timeline
 from dptune.whatif.wire import Link
@@ -40,10 +40,12 @@ _QUEUED, _QUEUED_SHARE = 8, 0.2
 # Where ranks share the cores of one host with the threads that exchange: what `dptune links` tells of latency is of
 # cores that idle and must be woken, which busy ones need not; and what is in flight waits for a core. Of bucket sizes
 # on two ranks of one host of two cores, whose calls took 1.7 to 2.1 ms, five changes came out as by 0.8 to 1.4 ms.
-_CROWDED_LATENCY, _CROWDED_BESIDE = 0.65, 6.0
-# How many times that it may be as well; and elsewhere, where it is not seen: six runs of many small buckets had 0.87,
-# 0.88 (200 Mbit/s), 1.2, 2.0 (1 Gbit/s), 0.5 and 0.7 (on one host) times what `dptune links` tells of calls alone.
-CROWDED_LATENCIES, OTHER_LATENCIES = (0.75, 1.75), (0.8, 1.4)
+_CROWDED_BESIDE = 6.0
+_OF_CROWDED = Latency(0.65, (0.75, 1.75), "measuring wakes cores, which ranks keep awake")
+# Where it is not measured of calls that follow each other: six runs of many small buckets had 0.87, 0.88 (200 Mbit/s),
+# 1.2, 2.0 (1 Gbit/s), 0.5 and 0.7 (on one host) times that of calls alone. Where it is: `dptune links` said 4.6 and
+# 2.1 ms of them, and two runs each 4.6 and 4.6 (200 Mbit/s), 1.9 and 3.0 (1 Gbit/s).
+_OF_OTHERS, _QUEUED_OTHERS = Latency(others=(0.8, 1.4)), (0.85, 1.3)
 _FLOAT_BYTES = 4
 # What a pass takes whatever the batch: calling an operator (assumed), and each byte of the parameters, which is read
 # twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and 4.0 MB, batches of 16 to
@@ -57,8 +59,7 @@ _OLD = "the run was recorded by a dptune that did not yet record it: record it a
 class Recorded:
     """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
 
-    `crowded`: whether all ranks are on one host with no core but their own. `awake`: how many times the latency that
-    was measured it takes while ranks train; `assumed`: whether that was not seen.
+    `crowded`: whether all ranks are on one host with no core but their own. `latency` is in the link's already.
     """
 
     facts: Mapping[int, Facts]
@@ -67,8 +68,7 @@ class Recorded:
     link: Link
     samples: float | None
     crowded: bool = False
-    awake: float = 1.0
-    assumed: bool = False
+    latency: Latency = field(default_factory=Latency)
 
     def model(self, part: slice = ALL) -> StepModel:
         """The step model, from all steps or from a part of them."""
@@ -109,8 +109,7 @@ class Recorded:
             start_ns=median(one.start_ns for one in own),
             copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
             slowdown=median(one.slowdown for one in own),
-            awake=self.awake,
-            assumed=self.assumed,
+            latency=self.latency,
         )
         took = median(median(one.durations_ns[part] or one.durations_ns) for one in own)
         low, high = 1.0, _CROWDED_BESIDE if self.crowded else _MOST_BESIDE
@@ -143,13 +142,20 @@ def read(run: Run, measured: Measured) -> Recorded:
     figures = link_figures(measured)
     crowded = (ddp.backend or "gloo") == "gloo" and _crowded(facts)
     link = _link(figures, ddp.backend or "gloo")
-    seen_ns = _queued_ns(timelines, _bucket_sizes(ddp), link)
-    if seen_ns is not None and link.alpha_ns:
-        awake = seen_ns / link.alpha_ns
-    else:
-        awake = _CROWDED_LATENCY if crowded and figures.basis == "sweep" else 1.0
-    link = replace(link, alpha_ns=awake * link.alpha_ns)
-    return Recorded(facts, timelines, ddp, link, samples, crowded, awake, seen_ns is None)
+    latency = _latency(_queued_ns(timelines, _bucket_sizes(ddp), link), figures, link, crowded)
+    link = replace(link, alpha_ns=latency.times * link.alpha_ns)
+    return Recorded(facts, timelines, ddp, link, samples, crowded, latency)
+
+
+def _latency(seen_ns: float | None, figures: LinkFigures, link: Link, crowded: bool) -> Latency:
+    """As the run's own exchanges show it, else as `dptune links` does of calls that follow each other, else assumed."""
+    queued_us = figures.known("queued_us")
+    if link.alpha_ns and seen_ns is not None:
+        return Latency(seen_ns / link.alpha_ns, why="so it was after backward passes")
+    if link.alpha_ns and queued_us:
+        times = link.lanes * queued_us * 1e3 / link.alpha_ns
+        return Latency(times, _QUEUED_OTHERS, "so it was measured where many are asked for at once")
+    return _OF_CROWDED if crowded and figures.basis == "sweep" else _OF_OTHERS
 
 
 def _bucket_sizes(ddp: DdpFacts) -> list[int]:

@@ -82,6 +82,18 @@ class LowRank:
 
 
 @dataclass(frozen=True)
+class Latency:
+    """That of an exchange while ranks train: how many `times` what the link's fit tells, and `why`.
+
+    `others` are how many times that it may be as well.
+    """
+
+    times: float = 1.0
+    others: tuple[float, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class StepModel:
     """Everything a replay needs.
 
@@ -89,8 +101,7 @@ class StepModel:
     takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
-    as long an exchange takes while every rank computes; less so where some do. `awake`: how many times the latency that
-    `dptune links` tells it takes while ranks train, which the link's has in it; `assumed`: whether that was not seen.
+    as long an exchange takes while every rank computes; less so where some do. `latency` is in the link's already.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
     any. `fixed_share` is the
@@ -110,8 +121,7 @@ class StepModel:
     wire_share: float = 1.0
     slowdown: float = 1.0
     beside: float = 1.0
-    awake: float = 1.0
-    assumed: bool = False
+    latency: Latency = Latency()
     supply_ns: Mapping[int, float] = field(default_factory=dict)
     restart_ns: float = 0.0
     fixed_share: float = 0.0

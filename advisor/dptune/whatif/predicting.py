@@ -22,7 +22,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
-from dptune.whatif.building import CROWDED_LATENCIES, OTHER_LATENCIES, Recorded, built, link_figures, read, unprofiled
+from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
 from dptune.whatif.changes import bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
@@ -350,17 +350,15 @@ def _relinked(program: Program, measured: Measured) -> Iterator[Program]:
 
 def _variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
     """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
-    yield tuple(replace(model, link=link) for link in _links(measured, model.link.lanes, model.awake))
+    yield tuple(replace(model, link=link) for link in _links(measured, model.link.lanes, model.latency.times))
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
     yield tuple(
         replace(model, slowdown=one)
         for one in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
     )
     yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
-    if model.assumed:
-        latencies = CROWDED_LATENCIES if model.awake != 1 else OTHER_LATENCIES
-        links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in latencies]
-        yield tuple(replace(model, link=one) for one in links)
+    links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in model.latency.others]
+    yield tuple(replace(model, link=one) for one in links)
     count = min(map(len, model.steps.values()))
     if count > 1:
         halves = (slice(0, count // 2), slice(count // 2, count))
@@ -377,13 +375,13 @@ def _others(model: Model, changes: Mapping[str, Value]) -> Iterator[Model]:
             yield replace(model, hook_times=times)
 
 
-def _links(measured: Measured, lanes: int = 1, awake: float = 1.0) -> list[Link]:
+def _links(measured: Measured, lanes: int = 1, times: float = 1.0) -> list[Link]:
     """The quickest and the slowest link that the fit allows, as training finds them."""
     link = link_figures(measured)
     if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
         return []
     factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
     return [
-        Link(awake * link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
-        Link(awake * link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
+        Link(times * link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
+        Link(times * link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
     ]

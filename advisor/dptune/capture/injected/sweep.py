@@ -9,6 +9,9 @@ a train is timed by events of the device, on a CPU by the clock.
 
 p2p is a ping-pong between the first rank and the last: half the round trip.
 
+Of small all-reduces it is also timed how long each of many takes that are asked for at once, as the buckets of a
+backward pass are: backends have several under way, and who is awake need not be woken.
+
 Rank 0 writes a line of JSON for each kind and size as soon as it is measured. torch and the standard library only.
 """
 
@@ -33,6 +36,8 @@ _TRAIN_S = 0.05  # a train is to last so long
 _MOST_CALLS = 20
 _LEAST_TRAINS = 3
 _PROBE_CALLS = 2
+_QUEUE, _QUEUED_BYTES = 32, 64 * 1024  # so many asked for at once, of so many bytes at most
+_QUEUED_TRAINS, _QUEUED_SHARE = 5, 0.1  # of the time that is left, at most for one size
 _LEAST_OF_A_SIZE = (1 + _PROBE_CALLS) * (1 + _LEAST_TRAINS)  # calls of the probe and of the least trains
 
 Call = Callable[[], None]
@@ -119,6 +124,18 @@ def prepared(kind: str, message_bytes: int, ranks: Ranks) -> tuple[Call, int]:
     return calls[kind], whole.numel() * _ITEM_BYTES
 
 
+def queued(message_bytes: int, ranks: Ranks) -> Call:
+    """Many all-reduces of so many bytes, asked for at once."""
+    items = max(1, message_bytes // _ITEM_BYTES)
+    tensors = [torch.zeros(items, dtype=torch.float32, device=ranks.device) for _ in range(_QUEUE)]
+
+    def together() -> None:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
+
+    return together
+
+
 def refused(kind: str, ranks: Ranks) -> str:
     """Why this backend has no such exchange; "" where it has."""
     why = ""
@@ -172,6 +189,15 @@ def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]
                 "seconds": trains,
                 "calls": calls * messages * len(trains),
             }
+            longest_s = 2 * _QUEUED_TRAINS * _QUEUE * once_s  # of each train the first call is not timed
+            if kind == "all_reduce" and message_bytes <= _QUEUED_BYTES and longest_s < _QUEUED_SHARE * left_s:
+                together = queued(message_bytes, ranks)
+                yield {
+                    "kind": kind,
+                    "message_bytes": message_bytes,
+                    "queued_seconds": [ranks.train(together, 1) / _QUEUE for _ in range(_QUEUED_TRAINS)],
+                    "calls": _QUEUE * _QUEUED_TRAINS,
+                }
 
 
 def _data(size: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from dptune.measure.exchange.matching import Exchange, RankCalls
 from dptune.measure.exchange.peaks import intra_node
 from dptune.measure.intervals import Ints
 from dptune.measured import LinkFigures, LinkSize, RankFigures
-from dptune.runfile.links import KindTimes, LinkRecord, SweepFit
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, SweepFit
 
 NO_EXCHANGE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
 _NO_GROUP = "the trace does not say which process group"
@@ -29,6 +30,7 @@ _NO_FACTOR = "how much of this kind crosses each link is not known"
 _NO_PEAK = "the links of this device are not known for certain from its name"
 _NETWORK = "nothing says what network joins the hosts"
 _NO_HOSTS = "the hosts of its ranks are not known"
+_NOT_QUEUED = "how long calls take that are asked for at once is measured by `dptune links`, of small all-reduces"
 _SHARED = "every call shared its time with another collective"
 _OUTER = 0.05  # of a collective's transfer, at each end; 4 % was seen on a busy machine
 _NS_PER_S = 1e9
@@ -109,6 +111,7 @@ def from_sweep(sweep: Sweep) -> list[LinkFigures]:
                 *fit(sizes),
                 shared_calls=0,
                 basis="sweep",
+                queued=one.queued,
                 source=sweep.source,
                 measured=record.measured,
             )
@@ -179,6 +182,7 @@ def _figures(
     *,
     shared_calls: int,
     basis: Literal["trace", "sweep"],
+    queued: Sequence[SizeTimes] = (),
     source: str = "",
     measured: str = "",
 ) -> LinkFigures:
@@ -190,6 +194,7 @@ def _figures(
         "alpha_us": (fitted and fitted.alpha_ns / 1e3, no_fit),
         "alpha_low_us": (fitted and fitted.alpha_low_ns / 1e3, no_fit),
         "alpha_high_us": (fitted and fitted.alpha_high_ns / 1e3, no_fit),
+        "queued_us": (_queued_us(queued, fitted) if fitted else None, no_fit or _NOT_QUEUED),
         "algbw_gb_per_s": (fitted and fitted.beta_gb_per_s, no_fit),
         "busbw_gb_per_s": (fitted and factor and factor * fitted.beta_gb_per_s, no_fit or _NO_FACTOR),
         "busbw_low_gb_per_s": (fitted and factor and factor * fitted.beta_low_gb_per_s, no_fit or _NO_FACTOR),
@@ -220,6 +225,12 @@ def _figures(
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
     )
+
+
+def _queued_us(queued: Sequence[SizeTimes], fitted: Fit) -> float | None:
+    """What such calls take beyond their bytes, the median over sizes."""
+    each = [one.median_s * _NS_PER_S - one.message_bytes / fitted.beta_gb_per_s for one in queued]
+    return max(0.0, median(each)) / 1e3 if each else None
 
 
 def _peak(where: Scope, names: Sequence[str | None]) -> tuple[float | None, str]:
