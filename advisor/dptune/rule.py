@@ -114,6 +114,11 @@ class RunView:
         computed_ns = self.measured.share("compute_ns") * self.measured.traced_step_ns
         return max(0.0, 1 - computed_ns / self.measured.recorded_step_ns)
 
+    def allocating_share(self) -> float:
+        """The share of a step in calls for memory of the device, on the rank with most of them; 0 if not known."""
+        told = [one.known("malloc_share") for one in self.measured.known("memory") or []]
+        return max((share for share in told if share is not None), default=0.0)
+
     def predict(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """What the changes together would save, by replaying the recorded steps with them.
 

@@ -5,10 +5,11 @@ from math import hypot, sqrt
 
 import pytest
 
+from dptune.measured import LinkFigures
 from dptune.runfile.facts import Window
 from dptune.whatif.buckets import Caps
-from dptune.whatif.model import Pass, RankStep, StepModel
-from dptune.whatif.predicting import Ground, search
+from dptune.whatif.model import Latency, Pass, RankStep, StepModel
+from dptune.whatif.predicting import Ground, _variants, search
 from dptune.whatif.processes import unsure_ns
 from dptune.whatif.wire import Link
 
@@ -35,13 +36,34 @@ def ground(**more):
 def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():
     """no_sync saves 50 with this link, of 470, and 110 with the other, of 590, so of 470 37.6 more.
 
-    Both ways 10 more, and a twentieth of what it saves.
+    Both ways 10 more, and three hundredths of what it saves.
     """
     told = ground().predict({"ddp.no_sync": True})
     quicker = 110 * 470 / 590 - 50
-    assert (told.step_ns, told.low_ns) == (450, round(450 - hypot(quicker, 10, 2.5)))
-    assert told.high_ns == round(450 + hypot(10, 2.5))
+    assert (told.step_ns, told.low_ns) == (450, round(450 - hypot(quicker, 10, 1.5)))
+    assert told.high_ns == round(450 + hypot(10, 1.5))
     assert told.ns_per_sample == pytest.approx(450 / 64)
+
+
+def test_what_no_model_knows_is_of_the_step_after_and_of_what_is_saved():
+    """It saves 50,000 of 500,000: three hundredths of that, and a tenth of the 450,000 that are left."""
+    known = {"step_ns": 500_000, "replayed_ns": 470_000.0, "level": 1000.0, "slack_ns": 0.0, "variants": ()}
+    told = ground(**known).predict({"ddp.no_sync": True})
+    assert (told.low_ns, told.high_ns) == (448_500, 451_500)
+    told = ground(**known, slack_share=0.1).predict({"ddp.no_sync": True})
+    assert (told.low_ns, told.high_ns) == (round(450_000 - hypot(1500, 45_000)), round(450_000 + hypot(1500, 45_000)))
+
+
+def test_latency_that_was_not_seen_may_be_others():
+    link = LinkFigures.only(
+        "no", kind="all_reduce", ranks=[0, 1], scope="unknown", basis="sweep", sizes=[], calls=0, algbw_gb_per_s=1.0,
+        alpha_us=0.01,
+    )  # fmt: skip
+    measured = measured_run(samples=64).model_copy(update={"links": [link]})
+    for others, alphas in (((0.5, 2.0), [(5.0, 20.0)]), ((), [])):
+        model = replace(MODEL, link=Link(10.0, 1.0), latency=Latency(others=others))
+        groups = [tuple(one.link.alpha_ns for one in group) for group in _variants(model, measured)]
+        assert [own for own in groups if set(own) != {10.0} and own] == alphas
 
 
 def test_causes_add_up_as_squares():
@@ -49,8 +71,8 @@ def test_causes_add_up_as_squares():
     quicker = 110 * 470 / 590 - 50
     once = ground(variants=((SLOWER, SLOWER),)).predict({"ddp.no_sync": True})
     twice = ground(variants=((SLOWER,), (SLOWER,))).predict({"ddp.no_sync": True})
-    assert once.low_ns == round(450 - hypot(quicker, 10, 2.5))
-    assert twice.low_ns == round(450 - hypot(quicker, quicker, 10, 2.5))
+    assert once.low_ns == round(450 - hypot(quicker, 10, 1.5))
+    assert twice.low_ns == round(450 - hypot(quicker, quicker, 10, 1.5))
 
 
 def test_differences_are_at_the_level_of_all_processes():
@@ -65,7 +87,7 @@ def test_no_change_is_the_measured_step():
 @pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])
 def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     told = ground(**far_off).predict({"ddp.no_sync": True})
-    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, 10, 2.5))
+    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, 10, 1.5))
     missed = "the unchanged replay misses the measured step by 11 %: only a bound can be told"
     more = "a recording of more traced steps tells more often (--lean 20)"
     assert told.missing["step_ns"] == f"{missed}; {more}"

@@ -44,7 +44,7 @@ _CROWDED_BESIDE = 6.0
 _OF_CROWDED = Latency(0.65, (0.75, 1.75), "measuring wakes cores, which ranks keep awake")
 # Where it is not measured of calls that follow each other: six runs of many small buckets had 0.87, 0.88 (200 Mbit/s),
 # 1.2, 2.0 (1 Gbit/s), 0.5 and 0.7 (on one host) times that of calls alone. Where it is: `dptune links` said 4.6 and
-# 2.1 ms of them, and two runs each 4.6 and 4.6 (200 Mbit/s), 1.9 and 3.0 (1 Gbit/s).
+# 2.4 ms of them, and two runs each 4.6 and 4.6 (200 Mbit/s), 1.9 and 3.0 (1 Gbit/s).
 _OF_OTHERS, _QUEUED_OTHERS = Latency(others=(0.8, 1.4)), (0.85, 1.3)
 _FLOAT_BYTES = 4
 # What a pass takes whatever the batch: calling an operator (assumed), and each byte of the parameters, which is read

@@ -67,9 +67,7 @@ def check(run: RunView) -> Iterator[Advice]:
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
-    memory = run.measured.known("memory") or []
-    allocating = max((one.malloc_share for one in memory if one.known("malloc_share") is not None), default=0.0)
-    if allocating >= share / 2:
+    if run.allocating_share() >= share / 2:
         return
     yield Advice(
         rule=RULE.code,
