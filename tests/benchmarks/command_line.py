@@ -47,6 +47,8 @@ def main(
         parser.add_argument(f"--{switch}", action="store_true", help=told)
     args = parser.parse_args()
     if args.table:
+        if not args.table.exists():
+            parser.error(f"there are no results yet: {args.table}")
         print(table(json.loads(args.table.read_text())))
     else:
         args.work.mkdir(parents=True, exist_ok=True)
