@@ -103,6 +103,9 @@ MODELS = {
     "chain": lambda: nn.Sequential(  # 135 small layers, 5.0 MB
         *[one for _ in range(45) for one in (nn.Linear(256, 54), nn.Tanh(), nn.Linear(54, 256), nn.LayerNorm(256))]
     ),
+    "ladder": lambda: nn.Sequential(  # 120 small layers, 3.8 MB
+        *[one for _ in range(40) for one in (nn.Linear(256, 45), nn.SiLU(), nn.Linear(45, 256), nn.LayerNorm(256))]
+    ),
 }
 model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))

@@ -15,8 +15,8 @@ predicted step is from the measured one, `effect` the same of after / before; `r
 off the recording, `others` off the trials without the change, which are processes of their own, and later.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 
-Rounds before (results/predictions_first.json to predictions_fourth.json) are what the model was mended by: other
-models, other changes. The fourth was broken off, when it was seen to go wrong with many small buckets.
+Rounds before (results/predictions_first.json to predictions_fifth.json) are what the model was mended by: other
+models, other changes. The fourth and fifth were broken off, when they were seen to go wrong with many small buckets.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class Case(NamedTuple):
     wires: tuple[str, ...] = tuple(WIRES)
 
 
-CHAIN, BULK, SMALL_BULK = "--model chain --batch 48", "--model bulk --batch 192", "--model bulk --batch 96"
+LADDER, BULK, SMALL_BULK = "--model ladder --batch 56", "--model bulk --batch 192", "--model bulk --batch 96"
 ATTENDING = "--model attending --batch 24"
 CASES = {  # IN_A_ROW of them, by wire, share recordings
-    "chain, bucket 0.25": Case(CHAIN, "", "ddp.bucket_cap_mb=0.25"),
-    "chain, batch x2": Case(CHAIN, "", "loader.batch_size=96"),
-    "chain, no straggler": Case(CHAIN, "env.STRAGGLE_MS=28", "env.STRAGGLE_MS=0", "straggler.removed=true"),
+    "ladder, bucket 0.22": Case(LADDER, "", "ddp.bucket_cap_mb=0.22"),
+    "ladder, batch x2": Case(LADDER, "", "loader.batch_size=112"),
+    "ladder, no straggler": Case(LADDER, "env.STRAGGLE_MS=24", "env.STRAGGLE_MS=0", "straggler.removed=true"),
     "bulk, bf16": Case(BULK, "", "ddp.comm_hook=bf16"),
     "bulk, bucket 2": Case(BULK, "", "ddp.bucket_cap_mb=2"),
     "bulk, 3 workers": Case(f"{SMALL_BULK} --load-ms 70", "", "loader.num_workers=3"),
     "attending, bucket 0.25": Case(ATTENDING, "", "ddp.bucket_cap_mb=0.25"),
     "attending, fp16": Case(ATTENDING, "", "ddp.comm_hook=fp16", wires=SHAPED),
     "attending, no_sync of 4": Case(f"{ATTENDING} --accumulate 4", "", "ddp.no_sync=true"),
-    "chain, from 0.05 to default": Case(CHAIN, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
+    "ladder, from 0.05 to default": Case(LADDER, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
     "attending, from batch 4 to 16": Case("--model attending --batch 4", "", "loader.batch_size=16", wires=SHAPED),
     "bulk, from 100 to 1": Case(BULK, "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED),
     "bulk, no_sync of 2": Case(f"{SMALL_BULK} --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
@@ -76,7 +76,7 @@ CASES = {  # IN_A_ROW of them, by wire, share recordings
         ATTENDING, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5 ddp.comm_hook=fp16", wires=SHAPED
     ),
     "bulk, PowerSGD": Case(BULK, "", "ddp.comm_hook=powersgd", wires=SHAPED[:1]),
-    "4 ranks, chain, bucket 0.2": Case(CHAIN, "", "ddp.bucket_cap_mb=0.2", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, ladder, bucket 0.2": Case(LADDER, "", "ddp.bucket_cap_mb=0.2", ranks=4, wires=SHAPED[:1]),
     "4 ranks, bulk, fp16": Case(SMALL_BULK, "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
     "4 ranks, attending, no_sync of 2": Case(
         f"{ATTENDING} --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]

@@ -1,13 +1,14 @@
 """How an exchange is slowed beside compute, from traced steps by hand (as in test_replay.py)."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from dptune.measured import LinkFigures
+from dptune.measured import LinkFigures, LinkSize
 from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, _crowded, _latency, _low_rank, _queued_ns
-from dptune.whatif.model import LowRank, Pass, RankStep
+from dptune.whatif.building import ALL, Recorded, _crowded, _latency, _low_rank, _seen
+from dptune.whatif.model import Latency, LowRank, Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
 
@@ -21,13 +22,15 @@ DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_o
         (220, 1.0),  # it moves from 110 to 140, and from 150 to 180: 230 without compute beside it
         (230, 1.0),
         (236, 50 / 34),  # both at 160 + 60 - 50 / 1.47, and 50 after it
-        (10_000, 1.5),  # more than an exchange beside compute could be slowed
+        (10_000, 6.0),  # more than an exchange beside compute could be slowed
     ],
 )
 def test_as_much_as_traced_steps_took_longer(took_ns, beside):
     both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(took_ns, took_ns)))
-    recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None)
+    recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True)
     assert recorded._traced(ALL, (30, 30)).beside == pytest.approx(beside, rel=0.03)
+    alone = replace(recorded, crowded=False)  # ranks of which each has cores: the step does not tell
+    assert alone._traced(ALL, (30, 30)).beside == 1.2
 
 
 @pytest.mark.parametrize(
@@ -47,27 +50,42 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
 )
 def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails, seen_ns):
     own = [Timeline((STEP,), 0.0, 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
-    found = _queued_ns(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
-    assert found == (None if seen_ns is None else pytest.approx(seen_ns))
+    found = _seen(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
+    assert found == (None if seen_ns is None else pytest.approx((100, seen_ns)))
+
+
+QUEUED = {1000: 1600, 4000: 4300, 16_000: 16_000}  # on two lanes 1200, 600 and 0 beyond their bytes
 
 
 @pytest.mark.parametrize(
-    ("seen_ns", "queued_us", "crowded", "times", "others"),
+    ("seen", "sizes", "crowded", "alone", "queued", "others"),
     [
-        (900.0, 0.3, True, 0.9, ()),  # what the run shows comes first
-        (None, 0.6, True, 1.2, (0.85, 1.3)),  # two lanes, each with half of them
-        (None, None, True, 0.65, (0.75, 1.75)),
-        (None, None, False, 1.0, (0.8, 1.4)),
-        (None, 0.0, False, 1.0, (0.8, 1.4)),  # no more than their bytes: the fit of these is off
+        ((2000.0, 900.0), {}, False, 1.0, {2000: 0.9}, ()),
+        ((2000.0, 900.0), {}, True, 0.65, {2000: 0.9}, ()),
+        ((2000.0, 1000.0), QUEUED, False, 1.0, {1000: 1.3, 4000: 0.7, 16_000: 0.1}, ()),  # 100 more than measured
+        ((1000.0, 500.0), QUEUED, False, 1.0, {1000: 0.5, 4000: 0.0, 16_000: 0.0}, ()),  # 700 less, and none below 0
+        (None, QUEUED, False, 1.0, {1000: 1.2, 4000: 0.6, 16_000: 0.0}, (0.85, 1.3)),
+        (None, QUEUED, True, 0.65, {}, (0.75, 1.75)),  # on one host it is another each time
+        (None, {}, False, 1.0, {}, (0.8, 1.4)),
     ],
 )
-def test_latency_is_what_is_known_best(seen_ns, queued_us, crowded, times, others):
+def test_latency_is_what_is_known_best(seen, sizes, crowded, alone, queued, others):
+    asked = [LinkSize(message_bytes=size, calls=9, median_ns=ns, q1_ns=ns, q3_ns=ns) for size, ns in sizes.items()]
     figures = LinkFigures.only(
-        "no", kind="all_reduce", ranks=[0, 1], scope="unknown", basis="sweep", sizes=[], calls=0, queued_us=queued_us
+        "no", kind="all_reduce", ranks=[0, 1], scope="unknown", basis="sweep", sizes=[], calls=0, queued=asked
     )
-    found = _latency(seen_ns, figures, Link(1000.0, 1.0, lanes=2), crowded)
-    assert (found.times, found.others) == (pytest.approx(times), others)
-    assert bool(found.why) == (times != 1)
+    link = Link(1000.0, 1.0, lanes=2)
+    found = _latency(seen, figures, link, crowded)
+    assert (found.alone, dict(found.queued), found.others) == (alone, pytest.approx(queued), others)
+    assert bool(found.why) == bool(queued or alone != 1)
+    assert _latency(seen, figures, replace(link, alpha_ns=0.0), crowded) == Latency()  # of none there is no share
+
+
+def test_a_link_as_training_finds_it():
+    """Alone it takes 500 in place of 1000, beside others 1500: 3 times those."""
+    link = Latency(0.5, ((10.0, 1.5),)).on(Link(1000.0, 2.0, lanes=2))
+    assert link == Link(500.0, 2.0, 2, ((10.0, 3.0),))
+    assert (link.crowded(1.0), link.alone_ns(10)) == (3.0, 505.0)
 
 
 @pytest.mark.parametrize(

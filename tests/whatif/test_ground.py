@@ -46,12 +46,12 @@ def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():
 
 
 def test_what_no_model_knows_is_of_the_step_after_and_of_what_is_saved():
-    """It saves 50,000 of 500,000: three hundredths of that, and a tenth of the 450,000 that are left."""
+    """It saves 50,000 of 500,000: two hundredths of that, and a tenth of the 450,000 that are left."""
     known = {"step_ns": 500_000, "replayed_ns": 470_000.0, "level": 1000.0, "slack_ns": 0.0, "variants": ()}
     told = ground(**known).predict({"ddp.no_sync": True})
-    assert (told.low_ns, told.high_ns) == (448_500, 451_500)
+    assert (told.low_ns, told.high_ns) == (449_000, 451_000)
     told = ground(**known, slack_share=0.1).predict({"ddp.no_sync": True})
-    assert (told.low_ns, told.high_ns) == (round(450_000 - hypot(1500, 45_000)), round(450_000 + hypot(1500, 45_000)))
+    assert (told.low_ns, told.high_ns) == (round(450_000 - hypot(1000, 45_000)), round(450_000 + hypot(1000, 45_000)))
 
 
 def test_latency_that_was_not_seen_may_be_others():

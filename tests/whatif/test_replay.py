@@ -68,6 +68,22 @@ def test_a_third_waits_for_a_lane():
     assert ends([0, 0, 0], [10, 10, 10], Link(10, 1.0, lanes=2)) == pytest.approx([30, 30, 50])
 
 
+def test_latency_of_two_in_flight():
+    """The first has waited 4 of 10 when the second comes: then both wait 3 times as long, the first till 4 + 18.
+
+    Till 82 it moves 30 of its bytes, at half the rate. The second waits till 34, and has moved 24 of its 40 by then,
+    when it is alone: till 98.
+    """
+    crowded = Link(10, 1.0, lanes=2, crowding=((8.0, 3.0), (1000.0, 3.0)))
+    assert ends([0, 4], [30, 40], crowded) == pytest.approx([82, 98])
+    assert ends([0, 500], [30, 40], crowded) == pytest.approx([40, 550])
+
+
+def test_latency_of_sizes_between():
+    link = Link(10, 1.0, lanes=2, crowding=((10.0, 4.0), (1000.0, 2.0)))
+    assert [link.crowded(size) for size in (1, 10, 100, 1000, 5000)] == pytest.approx([4, 4, 3, 2, 2])
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e6)), min_size=1, max_size=12),
     st.floats(0, 1e4),

@@ -66,14 +66,14 @@ class LinkFigures(Figures):
     source: str = Field("", description="the file of the sweep")
     measured: str = Field("", description="when the sweep was made")
     sizes: list[LinkSize] = Field(description="what was fitted, ascending by size")
+    queued: list[LinkSize] = Field(
+        default_factory=list, description="one of many that are asked for at once, as buckets are, ascending by size"
+    )
     calls: int = Field(description="calls that were fitted")
     shared_calls: int = Field(0, description="calls left out: another collective of these ranks ran meanwhile")
     alpha_us: Figure[float] = Field(ABSENT, description="time of a call of no bytes: latency")
     alpha_low_us: Figure[float] = Field(ABSENT, description="the least that the data allow")
     alpha_high_us: Figure[float] = Field(ABSENT, description="the most that the data allow")
-    queued_us: Figure[float] = Field(
-        ABSENT, description="what a call of no bytes adds where many are asked for at once, as buckets are"
-    )
     algbw_gb_per_s: Figure[float] = Field(ABSENT, description="beta: message bytes per time that each byte adds")
     busbw_gb_per_s: Figure[float] = Field(ABSENT, description="beta times what each link carries, as nccl-tests does")
     busbw_low_gb_per_s: Figure[float] = Field(ABSENT, description="the least that the data allow")

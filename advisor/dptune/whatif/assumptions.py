@@ -70,7 +70,10 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if "ddp.comm_hook" in changes:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
-    if model.latency.times != 1:
-        yield f"latency is {model.latency.times:.2g} times what the link's fit tells: {model.latency.why}"
+    if model.latency.why:
+        times = [f"{one:.2g}" for _, one in model.latency.queued] or [f"{model.latency.alone:.2g}"]
+        least, most = min(times, key=float), max(times, key=float)
+        spread = least if least == most else f"{least} to {most}"
+        yield f"latency is {spread} times what the link's fit tells: {model.latency.why}"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"

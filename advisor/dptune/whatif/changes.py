@@ -214,7 +214,7 @@ def _compute(model: StepModel, value: Value) -> StepModel:
 
 
 def _alpha(model: StepModel, value: Value) -> StepModel:
-    return replace(model, link=replace(model.link, alpha_ns=float(value or 0) * 1e3 * model.latency.times))
+    return replace(model, link=replace(model.link, alpha_ns=float(value or 0) * 1e3 * model.latency.alone))
 
 
 def _rate(model: StepModel, value: Value) -> StepModel:

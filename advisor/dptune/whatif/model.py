@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dptune.whatif.buckets import Caps
 from dptune.whatif.wire import Link
@@ -83,14 +83,21 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Latency:
-    """That of an exchange while ranks train: how many `times` what the link's fit tells, and `why`.
+    """That of exchanges while ranks train: how many times what the link's fit tells of one alone, and `why`.
 
-    `others` are how many times that it may be as well.
+    `alone`: of one that nothing else is in flight with. `queued`: of as many as there are lanes, by message size in
+    bytes, ascending; as if alone where there is none. `others` are how many times all that it may be as well.
     """
 
-    times: float = 1.0
+    alone: float = 1.0
+    queued: tuple[tuple[float, float], ...] = ()
     others: tuple[float, ...] = ()
     why: str = ""
+
+    def on(self, link: Link) -> Link:
+        """The link as training finds it."""
+        crowding = tuple((size, times / self.alone) for size, times in self.queued)
+        return replace(link, alpha_ns=self.alone * link.alpha_ns, crowding=crowding)
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,12 @@ ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15
 MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
 _HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
-_OTHER_BESIDE = (0.8, 1.25)  # times what the traced steps tell of exchanges beside compute
+_OTHER_BESIDE = (0.8, 1.25)  # times what is told of exchanges beside compute
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
-# change makes, of the step that it makes, and of that where ranks share their cores with all that exchanges; and how
-# much of how far processes lie apart, for the step before and after a change are both measured, one beside the other.
-# Of the third to the fifth round of predictions (44 changes, told from 4 processes each) 36 effects lay within, as wide
-# as 11 % of the step in the median.
-_OF_REPLAY, _OF_DIFFERENCE, _OF_STEP, _OF_CROWDED, _OF_PROCESSES = 0.5, 0.03, 0.0275, 0.03, 0.6
+# change makes, and of the step that it makes; and how much of how far processes lie apart, for the steps before and
+# after a change are both measured, one beside the other. Of the third to the fifth round of predictions (44 changes,
+# told from 4 processes each) 38 effects lay within, as wide as 9.6 % of the step in the median.
+_OF_REPLAY, _OF_DIFFERENCE, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.0375, 0.4
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ class Ground:
         model = recorded.model()
         replayed = step_ns(model)
         others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], own, measured.step.repeats_ns)
-        crowded = _OF_CROWDED if recorded.crowded else 0.0
         return cls(
             model=model,
             variants=tuple(_variants(model, measured)),
@@ -102,7 +100,7 @@ class Ground:
             held_out_share=mean(_missed(recorded, half) for half in (0, 1)),
             slack_ns=hypot(_OF_REPLAY * (replayed - own), _OF_PROCESSES * others),
             measured=measured,
-            slack_share=hypot(_OF_STEP, crowded),
+            slack_share=_OF_STEP,
             level=step / own,
         )
 
@@ -350,7 +348,11 @@ def _relinked(program: Program, measured: Measured) -> Iterator[Program]:
 
 def _variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
     """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
-    yield tuple(replace(model, link=link) for link in _links(measured, model.link.lanes, model.latency.times))
+    alone = model.latency.alone
+    yield tuple(
+        replace(model, link=replace(model.link, alpha_ns=alone * one.alpha_ns, bytes_per_ns=one.bytes_per_ns))
+        for one in _links(measured)
+    )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
     yield tuple(
         replace(model, slowdown=one)
@@ -375,13 +377,13 @@ def _others(model: Model, changes: Mapping[str, Value]) -> Iterator[Model]:
             yield replace(model, hook_times=times)
 
 
-def _links(measured: Measured, lanes: int = 1, times: float = 1.0) -> list[Link]:
-    """The quickest and the slowest link that the fit allows, as training finds them."""
+def _links(measured: Measured) -> list[Link]:
+    """The quickest and the slowest link that the fit allows."""
     link = link_figures(measured)
     if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
         return []
     factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
     return [
-        Link(times * link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor, lanes),
-        Link(times * link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor, lanes),
+        Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor),
+        Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor),
     ]

@@ -10,28 +10,50 @@ which they were asked for.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 
 @dataclass(frozen=True)
 class Link:
-    """`alpha_ns` of a call of no bytes, `bytes_per_ns` of what each call adds (1 byte per ns is 1 GB/s)."""
+    """`alpha_ns` of a call of no bytes, `bytes_per_ns` of what each call adds (1 byte per ns is 1 GB/s).
+
+    `crowding`: of messages of so many bytes, ascending, how many times as long latency is while all lanes are taken:
+    their threads share cores, and some of it passes while another's bytes move. Sizes between them are in between.
+    """
 
     alpha_ns: float
     bytes_per_ns: float
     lanes: int = 1
+    crowding: tuple[tuple[float, float], ...] = ()
 
     def alone_ns(self, size: float) -> float:
         """What a collective of so many bytes takes with the link to itself."""
         return self.alpha_ns + size / self.bytes_per_ns
 
+    def crowded(self, size: float) -> float:
+        """How many times as long the latency of so many bytes is while all lanes are taken."""
+        return between(self.crowding, size) if self.crowding else 1.0
+
+
+def between(points: Sequence[tuple[float, float]], at: float) -> float:
+    """The value at a place between ascending ones, by its logarithm; outside of them that of the nearest."""
+    places, values = zip(*points, strict=True)
+    return float(np.interp(np.log(max(at, 1.0)), np.log(places), values))
+
 
 @dataclass
 class _Flight:
-    """A collective under way: what is left of its latency, and of its bytes."""
+    """A collective under way: what is left of its latency, and of its bytes.
+
+    `crowding`: how many times as long that latency is while all lanes are taken.
+    """
 
     waits: float
     left: float
+    crowding: float
 
 
 class Wire:
@@ -61,12 +83,13 @@ class Wire:
 
     def move(self, to: float, speed: float = 1.0) -> list[int]:
         """Go on to a moment, at most the upcoming one. Returns the collectives that end there."""
-        went, moved = (to - self._now) * speed, (to - self._now) * speed * self._rate()
+        went = (to - self._now) * speed
+        moved, full = went * self._rate(), self._full
         ended = []
         for number, one in self._flying.items():
             there = self._over_at(one, speed) <= to
             if one.waits:
-                one.waits = 0.0 if there else one.waits - went
+                one.waits = 0.0 if there else one.waits - went / (one.crowding if full else 1.0)
             elif there:
                 ended.append(number)
             else:
@@ -80,11 +103,16 @@ class Wire:
     def _begin(self) -> None:
         while self._asked and len(self._flying) < self._link.lanes:
             number, size = self._asked.popleft()
-            self._flying[number] = _Flight(self._link.alpha_ns, size)
+            self._flying[number] = _Flight(self._link.alpha_ns, size, self._link.crowded(size))
+
+    @property
+    def _full(self) -> bool:
+        return 1 < self._link.lanes == len(self._flying)
 
     def _rate(self) -> float:
         return self._link.bytes_per_ns / max(1, len(self._flying))
 
     def _over_at(self, one: _Flight, speed: float) -> float:
         """When its latency is over, or else its bytes."""
-        return self._now + (one.waits or one.left / self._rate()) / speed
+        waits = one.waits * (one.crowding if self._full else 1.0)
+        return self._now + (waits or one.left / self._rate()) / speed

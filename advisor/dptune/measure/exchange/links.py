@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -30,7 +29,6 @@ _NO_FACTOR = "how much of this kind crosses each link is not known"
 _NO_PEAK = "the links of this device are not known for certain from its name"
 _NETWORK = "nothing says what network joins the hosts"
 _NO_HOSTS = "the hosts of its ranks are not known"
-_NOT_QUEUED = "how long calls take that are asked for at once is measured by `dptune links`, of small all-reduces"
 _SHARED = "every call shared its time with another collective"
 _OUTER = 0.05  # of a collective's transfer, at each end; 4 % was seen on a busy machine
 _NS_PER_S = 1e9
@@ -111,7 +109,7 @@ def from_sweep(sweep: Sweep) -> list[LinkFigures]:
                 *fit(sizes),
                 shared_calls=0,
                 basis="sweep",
-                queued=one.queued,
+                queued=_times(one.queued),
                 source=sweep.source,
                 measured=record.measured,
             )
@@ -121,7 +119,11 @@ def from_sweep(sweep: Sweep) -> list[LinkFigures]:
 
 def swept(one: KindTimes) -> list[Times]:
     """The times of a kind of a sweep, ascending by size."""
-    rows = sorted(one.sizes, key=lambda size: size.message_bytes)
+    return _times(one.sizes)
+
+
+def _times(sizes: Sequence[SizeTimes]) -> list[Times]:
+    rows = sorted(sizes, key=lambda size: size.message_bytes)
     return [
         Times(row.message_bytes, row.median_s * _NS_PER_S, row.q1_s * _NS_PER_S, row.q3_s * _NS_PER_S, row.calls)
         for row in rows
@@ -182,7 +184,7 @@ def _figures(
     *,
     shared_calls: int,
     basis: Literal["trace", "sweep"],
-    queued: Sequence[SizeTimes] = (),
+    queued: Sequence[Times] = (),
     source: str = "",
     measured: str = "",
 ) -> LinkFigures:
@@ -194,7 +196,6 @@ def _figures(
         "alpha_us": (fitted and fitted.alpha_ns / 1e3, no_fit),
         "alpha_low_us": (fitted and fitted.alpha_low_ns / 1e3, no_fit),
         "alpha_high_us": (fitted and fitted.alpha_high_ns / 1e3, no_fit),
-        "queued_us": (_queued_us(queued, fitted) if fitted else None, no_fit or _NOT_QUEUED),
         "algbw_gb_per_s": (fitted and fitted.beta_gb_per_s, no_fit),
         "busbw_gb_per_s": (fitted and factor and factor * fitted.beta_gb_per_s, no_fit or _NO_FACTOR),
         "busbw_low_gb_per_s": (fitted and factor and factor * fitted.beta_low_gb_per_s, no_fit or _NO_FACTOR),
@@ -210,16 +211,8 @@ def _figures(
         basis=basis,
         source=source,
         measured=measured,
-        sizes=[
-            LinkSize(
-                message_bytes=one.message_bytes,
-                calls=one.calls,
-                median_ns=round(one.median_ns),
-                q1_ns=round(one.q1_ns),
-                q3_ns=round(one.q3_ns),
-            )
-            for one in sizes
-        ],
+        sizes=_sizes(sizes),
+        queued=_sizes(queued),
         calls=sum(one.calls for one in sizes),
         shared_calls=shared_calls,
         **{name: value for name, (value, _) in figures.items()},
@@ -227,10 +220,17 @@ def _figures(
     )
 
 
-def _queued_us(queued: Sequence[SizeTimes], fitted: Fit) -> float | None:
-    """What such calls take beyond their bytes, the median over sizes."""
-    each = [one.median_s * _NS_PER_S - one.message_bytes / fitted.beta_gb_per_s for one in queued]
-    return max(0.0, median(each)) / 1e3 if each else None
+def _sizes(times: Sequence[Times]) -> list[LinkSize]:
+    return [
+        LinkSize(
+            message_bytes=one.message_bytes,
+            calls=one.calls,
+            median_ns=round(one.median_ns),
+            q1_ns=round(one.q1_ns),
+            q3_ns=round(one.q3_ns),
+        )
+        for one in times
+    ]
 
 
 def _peak(where: Scope, names: Sequence[str | None]) -> tuple[float | None, str]:
