@@ -67,6 +67,9 @@ class Gate(Model):
     trust: Trust = Field(description="of the run that can be judged least")
     skipped: list[Skipped] = Field(default_factory=list, description="rules that could not run")
     quiet: list[str] = Field(default_factory=list, description="rules that had nothing to say")
+    below: list[str] = Field(
+        default_factory=list, description="rules whose advice is less severe than that, or of a minority of the runs"
+    )
     reservations: list[str] = Field(default_factory=list, description="what an outcome leaves open, a clause each")
 
     @property

@@ -20,6 +20,7 @@ SCHEMA_VERSION = "0.2"
 SideName = Literal["A", "B"]
 Ended = Literal[
     "decided",
+    "excluded",
     "hopeless",
     "all trials made",
     "out of time",

@@ -203,7 +203,7 @@ def test_a_baseline_of_recordings(found, outcome, text):
 
 def proof(outcome: str, decided_by: str, **figures: float) -> Proof:
     look = {"runs": 6, "level": 0.01, "p_value": 0.5, "fast_p_value": 0.5, "ratio": 1.0, "fast_ratio": 1.0}
-    look |= {"low_ratio": 0.95, "high_ratio": 1.2, "fast_low_ratio": 0.99, "fast_high_ratio": 1.01}
+    look |= {"low_ratio": 0.95, "high_ratio": 1.2, "fast_low_ratio": 0.99, "fast_high_ratio": 1.01, **figures}
     kept = {"outcome": outcome, "decided_by": decided_by, "objective": "time per step", "reason": "as it is"}
     trials = [Trial.model_construct(side=side, status="ran") for _ in range(6) for side in "AB"]
     kept |= {"ended": "decided", "trials": trials, "looks": [Look.model_validate(look)], "missing": {}}
@@ -213,28 +213,29 @@ def proof(outcome: str, decided_by: str, **figures: float) -> Proof:
 def test_trials_are_judged_by_the_steps_that_decided():
     fast = of_proof(proof("worse", "fast", ratio=1.0, fast_ratio=1.07), 0.05)
     assert (fast.outcome, fast.ratio, fast.low_ratio, fast.high_ratio) == ("failed", 1.07, 0.99, 1.01)
-    undecided = of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.05)
+    undecided = of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.05, 1.06)
     assert (undecided.outcome, undecided.high_ratio) == ("inconclusive", 1.2)
-    assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "passed"
+    assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.06, 1.06).outcome == "passed"
+    assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "inconclusive"
     assert fast.text == "Time per step of the fastest steps is 7.0 % more; 5 % more is allowed"
     assert (fast.fast_steps, undecided.fast_steps) == (True, False)
 
 
 def test_less_than_is_allowed_passes_only_where_more_is_excluded_of_all_steps():
     """All steps take 5 % less to 20 % more."""
-    slower = of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.05)
+    slower = of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.05, 1.2)
     assert slower.outcome == "inconclusive"
     assert slower.text.endswith("3.0 % more, and 20.0 % more is not excluded; 5 % more is allowed")
-    assert of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.2).outcome == "passed"
+    assert of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.2, 1.2).outcome == "passed"
     assert of_proof(proof("better", "fast", ratio=1.08, fast_ratio=0.9), 0.05).outcome == "inconclusive"
     assert of_proof(proof("better", "mean", ratio=0.9, fast_ratio=0.9), 0.05).outcome == "passed"
 
 
-def test_an_interval_of_fewer_trials_excludes_nothing():
+def test_trials_since_the_last_look_do_not_count():
     found = proof("inconclusive", "", ratio=1.0, fast_ratio=1.0)
-    assert of_proof(found, 0.2).outcome == "passed"
-    more = found.model_copy(update={"trials": [*found.trials, *found.trials[:2]]})
-    assert of_proof(more, 0.2).outcome == "inconclusive"
+    more = found.model_copy(update={"trials": [*found.trials, *found.trials[:2]], "ratio": 1.3, "fast_ratio": 1.3})
+    assert of_proof(more, 0.2, 1.2) == of_proof(found, 0.2, 1.2)
+    assert (of_proof(more, 0.2, 1.2).ratio, of_proof(more, 0.2, 1.2).outcome) == (1.0, "passed")
 
 
 @pytest.mark.parametrize("ended", ["cannot run", "not comparable"])

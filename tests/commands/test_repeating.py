@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import signal
@@ -12,6 +13,8 @@ import venv
 from pathlib import Path
 
 import pytest
+
+from dptune.commands.repeating import _most
 
 pytestmark = pytest.mark.records
 
@@ -119,12 +122,26 @@ def test_two_commands(tmp_path: Path) -> None:
         ),
         (("--script", "train.py", ".", ".", "--repeat", "5"), "--repeat 5: it is decided after 6, 9, 13 and 18"),
         (("--script", "train.py", "a" * 5000, "."), "aaaa"),
+        (("a", "b", "--repeat", "9"), "--repeat is of trials, and nothing is to be run"),
+        (("a", "b", "--set", "env.A=1"), "--set is of trials, and nothing is to be run"),
+        (("a", "b", "--nproc-per-node", "2"), "--nproc-per-node is of trials, and nothing is to be run"),
     ],
 )
 def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"dptune: error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "said"), [(6, 6, ""), (8, 6, "6 are made at most"), (17, 13, "13 are made at most"), (18, 18, "")]
+)
+def test_trials_after_the_last_look_are_not_made(
+    asked: int, most: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _most(argparse.Namespace(repeat=asked, quiet=False)) == most
+    assert bool(said) == bool(told := capsys.readouterr().err)
+    assert said in told
 
 
 def test_a_commit_without_the_folder_is_named_with_it(tmp_path: Path) -> None:
@@ -201,12 +218,24 @@ def test_a_package_that_both_sides_take_from_one_place_is_told(tmp_path: Path, e
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warning == (
         f"dptune: warning: HEAD~1 and HEAD would import other from {place}/src/other, own from {place}/src/own, not "
-        "from what is compared: it is installed there to be edited (pip install -e), or stands on PYTHONPATH"
+        "from what is compared: it is installed there (pip install), or stands on PYTHONPATH"
     )
 
     git("worktree", "add", "-q", "../changed", "HEAD~1", cwd=place)
     done = run("--script", "train.py", ".", "../changed", *python, cwd=place)
     assert f"dptune: warning: ../changed would import other from {place}/src/other, own from" in done.stderr
+
+
+def test_a_package_that_is_installed_as_a_copy_is_told(tmp_path: Path, environment: Path) -> None:
+    first = {"train.py": FAILS, "src/own/__init__.py": "", "json5/__init__.py": ""}
+    place = repository(tmp_path / "repository", first, {"src/own/__init__.py": "VALUE = 2\n"})
+    for name in ("own", "json5"):  # one of them is another's, of the same name
+        (environment / name).mkdir()
+        (environment / name / "__init__.py").write_text("")
+    python = ("--python", str(tmp_path / "environment" / "bin" / "python"))
+    done = run("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert warning.startswith(f"dptune: warning: HEAD~1 and HEAD would import own from {environment}/own, not from")
 
 
 def test_a_package_beside_the_script_is_its_own(tmp_path: Path, environment: Path) -> None:

@@ -12,7 +12,7 @@ from dptune.advice import Advice, Change, Location, Saving, Severity, Skipped, T
 from dptune.finding import Finding
 from dptune.judged import Budget, Gate, PassedOver, Regression
 from dptune.present import github, junit, markdown
-from dptune.present.gate import budget_value, opening
+from dptune.present.gate import budget_value, opening, page
 
 HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
 
@@ -100,6 +100,27 @@ def test_budgets_and_a_baseline_are_annotations_too():
         "::error title=budget peak_memory_gb::not judged: peak_memory_gb, memory in GB: not measured: no device",
         "::error title=slower than the baseline?::It is",
     ]
+
+
+def test_why_it_cannot_be_judged_is_an_annotation_and_comes_before_what_may_be_dropped():
+    findings = [Finding(level="unjudgeable", code="steps", text="two steps"), Finding(level="info", code="x", text="y")]
+    told = gate(outcome="unjudgeable", trust=Trust(level="unjudgeable", findings=findings), budgets=BUDGETS[1:2])
+    lines = github.text(told.model_copy(update={"tripped": [advice(number=n) for n in range(20)]})).splitlines()
+    assert lines[1] == "::error title=why it cannot be judged::two steps"
+    assert lines[2].startswith("::error title=budget idle_share")
+    assert len(lines) == github.MOST
+
+
+def test_what_is_left_open_is_said_whatever_the_outcome():
+    told = gate(outcome="failed", regression=SLOWER, reservations=["budgets were not judged"])
+    assert "::notice title=dptune check::but: budgets were not judged" in github.text(told)
+    assert "\n- but: budgets were not judged\n" in markdown.text(told)
+    assert "  but: budgets were not judged" in ["".join(span.text for span in line) for line in page(told, 80)]
+
+
+def test_a_rule_whose_advice_is_below_the_gate_has_a_case_that_passes():
+    (suite,) = ElementTree.fromstring(junit.text(gate(below=["DP603"], quiet=["DP101"])))
+    assert [(case.get("name"), len(case)) for case in suite] == [("DP603", 0), ("DP101", 0)]
 
 
 def test_no_text_of_a_trace_is_a_command_of_its_own():

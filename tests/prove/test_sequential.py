@@ -1,15 +1,20 @@
 """How often the looks are wrong together, how often they find what is there, and what an interval is."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from dptune.measure.comparing.verdict import critical_wins
+from dptune.proof import Side
 from dptune.prove import sequential
-from dptune.prove.sequential import LEVEL, LEVEL_OF_A_TEST, LOOKS, Times
+from dptune.prove.engine import _clear
+from dptune.prove.sequential import LEVEL, LEVEL_OF_A_TEST, LEVEL_OF_EXCLUDING, LOOKS, Times
+from dptune.prove.task import Task
 
 SIDES = 20_000
+TASK = Task(Side(name="a"), Side(name="b"), launches={}, settings={}, sources={})
 
 
 def decided(difference, alike):
@@ -57,6 +62,60 @@ def test_differences_are_found_as_often_as_is_said(spreads, alike, found):
     told, wrong_way = decided(spreads, alike)
     assert told == pytest.approx(found, abs=0.02)
     assert wrong_way < 0.001
+
+
+def excluded(longer):
+    """Of many pairs of sides with normal noise the share of which any look excludes as much as `longer` is above 0."""
+    random = np.random.default_rng(2)
+    a, b = random.normal(0, 1, (SIDES, LOOKS[-1])), random.normal(-longer, 1, (SIDES, LOOKS[-1]))
+    any_look = np.zeros(SIDES, bool)
+    for runs in LOOKS:
+        needed = critical_wins(runs, runs, 2 * LEVEL_OF_EXCLUDING)
+        apart = np.sort((b[:, :runs, None] - a[:, None, :runs]).reshape(SIDES, runs * runs), axis=1)
+        any_look |= apart[:, needed - 1] < 0
+    return any_look.mean()
+
+
+@pytest.mark.parametrize(("longer", "share"), [(0.0, 0.049), (1.0, 0.82), (1.5, 0.989)])
+def test_what_is_allowed_is_excluded_as_rarely_as_is_said(longer, share):
+    """Of sides that are apart by just what is allowed, and of those closer by so many times the noise."""
+    assert excluded(longer) == pytest.approx(share, abs=0.004 if share < 0.5 else 0.01)
+
+
+def test_what_is_excluded_by_hand():
+    """Of 36 ratios the interval at 4.2 % leaves out as many at either end as the test takes to decide."""
+    a, b = alike([10.0, 11.0, 12.0, 13.0, 14.0, 15.0]), alike([11.0, 12.0, 13.0, 14.0, 15.0, 16.0])
+    ratios = sorted(one.mean / other.mean for one in b for other in a)
+    needed = critical_wins(6, 6, 0.042)
+    assert 18 < needed < critical_wins(6, 6, LEVEL_OF_A_TEST)
+    assert sequential.at_most(a, b) == ratios[needed - 1] < sequential.look(a, b).high_ratio
+
+
+@pytest.mark.parametrize(
+    ("factor", "limit", "most", "ended"),
+    [
+        (1.2, None, 18, "decided"),
+        (1.0, None, 18, "hopeless"),
+        (1.2, 0.05, 18, "decided"),  # more than is allowed
+        (0.8, 0.05, 18, "decided"),
+        (1.03, 0.05, 18, "excluded"),  # apart, by less than is allowed, and more is excluded
+        (1.03, 0.032, 18, None),  # or is not yet
+        (1.03, 0.032, 9, "decided"),
+        (1.0, 0.05, 18, "excluded"),
+    ],
+)
+def test_when_trials_end(factor, limit, most, ended):
+    a = alike([100 + at / 10 for at in range(9)])
+    b = alike([factor * (100 + (at * 4 % 9) / 10) for at in range(9)])
+    assert _clear(replace(TASK, limit=limit, most=most), sequential.look(a, b), a, b) == ended
+
+
+def test_with_a_limit_nothing_is_hopeless():
+    a = alike(float(2 * n) for n in range(1, 10))
+    b = alike(float(2 * n) + 1 - 2 * (n % 2) for n in range(1, 10))
+    seen = sequential.look(a, b)
+    assert _clear(TASK, seen, a, b) == "hopeless"
+    assert _clear(replace(TASK, limit=0.05), seen, a, b) is None
 
 
 def test_the_first_look_counts_orders_by_hand():

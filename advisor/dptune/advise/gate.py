@@ -68,6 +68,7 @@ def judge(
             over.append(PassedOver(advice=one, why="the baseline has it too"))
         else:
             tripped.append(one)
+    counted = {one.rule for one in (*tripped, *(each.advice for each in over))}
     worst = max(reports, key=lambda one: _WORST.index(one.trust.level))
     unknown = {one.rule: one for report in reports for one in report.skipped}
     return decided(
@@ -87,6 +88,7 @@ def judge(
             inconclusive_fails=terms.inconclusive_fails,
             trust=worst.trust,
             skipped=list(unknown.values()),
+            below=[name for name in dict.fromkeys(e.rule for r in reports for e in r.advice) if name not in counted],
             quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
             reservations=_reservations(worst, len(unknown)),
         )
@@ -104,30 +106,32 @@ def of_comparison(found: Comparison, limit: float) -> Regression:
     verdict = told.verdict
     ratio = verdict.known("ratio") or told.known("ratio")
     between = (verdict.known("low_ratio"), verdict.known("high_ratio"))
-    return _regression(told.objective, limit, verdict.outcome, _Times(ratio, *between), verdict.reason)
+    return _regression(told.objective, limit, verdict.outcome, _Times(ratio, *between, between[1]), verdict.reason)
 
 
-def of_proof(found: Proof, limit: float) -> Regression:
-    """The verdict of trials, A being the baseline."""
+def of_proof(found: Proof, limit: float, at_most: float | None = None) -> Regression:
+    """The verdict of trials, A being the baseline. `at_most`: the ratio of which they exclude more, if known."""
     if found.ended in ("cannot run", "not comparable"):
         return Regression(objective=found.objective, limit_share=limit, outcome="unjudgeable", text=found.reason)
-    last = found.looks[-1] if found.looks and found.looks[-1].runs == found.pairs else None  # of these very trials
     mean, fast = _Times(found.known("ratio")), _Times(found.known("fast_ratio"))
-    if last is not None:
-        mean, fast = (
-            mean._replace(low=last.low_ratio, high=last.high_ratio),
-            fast._replace(low=last.fast_low_ratio, high=last.fast_high_ratio),
-        )
+    if found.looks:
+        last = found.looks[-1]  # later trials, up to the next one, do not count yet
+        mean = _Times(last.ratio, last.low_ratio, last.high_ratio, at_most)
+        fast = _Times(last.fast_ratio, last.fast_low_ratio, last.fast_high_ratio)
     deciding = fast if found.decided_by == "fast" else None
     return _regression(found.objective, limit, found.outcome, mean, found.reason, deciding)
 
 
 class _Times(NamedTuple):
-    """How many times as long it takes as the baseline, and the interval of that; None where not known."""
+    """How many times as long it takes as the baseline, and the interval of that; None where not known.
+
+    `most`: more than that is excluded.
+    """
 
     ratio: float | None
     low: float | None = None
     high: float | None = None
+    most: float | None = None
 
 
 def _regression(
@@ -143,17 +147,17 @@ def _regression(
     `fast` are the times of the fastest steps where these decide: whether that is more than is allowed is asked of
     them, and whether more can be excluded of all steps.
     """
-    deciding, most = fast or mean, 1 + limit
+    deciding, allowed_ratio = fast or mean, 1 + limit
     allowed = f"{100 * limit:g} % more is allowed"
     steps = " of the fastest steps" if fast else ""
     more = f"{objective}{steps} is {_change(deciding.ratio)}" if deciding.ratio is not None else ""
     outcome: Literal["passed", "failed", "inconclusive"]
-    if found == "worse" and deciding.ratio is not None and deciding.ratio > most:
+    if found == "worse" and deciding.ratio is not None and deciding.ratio > allowed_ratio:
         outcome, text = "failed", f"{more}; {allowed}"
-    elif _excluded(mean, most) or (found == "better" and mean.ratio is not None and mean.ratio <= most):
+    elif _at_most(mean.most, allowed_ratio) or (found == "better" and _at_most(mean.ratio, allowed_ratio)):
         outcome, text = "passed", f"{more}; {allowed}" if more else allowed
     elif found in ("better", "worse"):
-        limits = f", and {_change(mean.high)} is not excluded" if mean.high is not None else ""
+        limits = f", and {_change(mean.most)} is not excluded" if mean.most is not None else ""
         outcome, text = "inconclusive", f"{more}{limits}; {allowed}"
     else:
         outcome, text = "inconclusive", f"{more}, which decides nothing: {reason}" if more else reason
@@ -169,8 +173,8 @@ def _regression(
     )
 
 
-def _excluded(times: _Times, most: float) -> bool:
-    return times.high is not None and times.high <= most
+def _at_most(ratio: float | None, allowed: float) -> bool:
+    return ratio is not None and ratio <= allowed
 
 
 def _change(ratio: float) -> str:

@@ -7,8 +7,9 @@ note 2 %.
 With --baseline, PATHs and baseline are runs, each a run folder or a report that `dptune report --format json` wrote:
 name at least four on each side, recorded in turn, for a verdict. Advice that the baseline has as well does not trip
 the gate. With --script both are run here instead, a commit or a folder each, in turn and shuffled, as `dptune compare
---script` does; advice and budgets are of recordings alone. More than --max-regression fails where the test finds it;
-where it cannot tell, the outcome is inconclusive, which passes or fails by --inconclusive.
+--script` does, until more than --max-regression is found or excluded; advice and budgets are of recordings alone. More
+than that fails where the test finds it; where it cannot tell, the outcome is inconclusive, which passes or fails by
+--inconclusive.
 
 Advice that is known and accepted stands by its fingerprint in a file: --accept FILE reads it, and with
 --update-accepted what would trip the gate is added to it.
@@ -41,7 +42,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.proving import how_to_go_on
 from dptune.commands.reading import read_run, reading_options, report_of
-from dptune.commands.repeating import prove_sources, repeating_arguments
+from dptune.commands.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.sweeps import links_option
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
@@ -115,7 +116,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
             raise UsageError("there is no run to check", "dptune check dptune-runs/latest")
         return judge([report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)], terms)
     if args.script:
-        return _of_trials(args, terms, _trials(args))
+        return _of_trials(args, terms, _trials(args, terms))
     from dptune.advise.difference import build_comparison
     from dptune.commands.compare import refuse, sides
     from dptune.commands.parsing import BETWEEN
@@ -124,7 +125,9 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     if not args.paths:
         raise UsageError("there is no run to compare with the baseline", "dptune check RUN ... --baseline RUN ...")
     a, b = sides([*args.baseline, BETWEEN, *args.paths])
-    read = {name: read_run(name, args.jobs, cached=not args.no_cache) for name in dict.fromkeys([*a, *b])}
+    read = {
+        name: read_run(name, args.jobs, cached=not args.no_cache, links=args.links) for name in dict.fromkeys([*a, *b])
+    }
     comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
     refuse(comparison, "record the baseline anew, as these runs were recorded")
     now, before = ([read[name].report for name in side] for side in (b, a))
@@ -141,14 +144,15 @@ def _know_samples(side: list[Report]) -> bool:
     return any(one.measured.known("samples_per_step") is not None for one in side)
 
 
-def _trials(args: argparse.Namespace) -> Proof:
+def _trials(args: argparse.Namespace, terms: Terms) -> Proof:
     """Both sides, run: the baseline as A, and what is checked, else the folder as it is, as B."""
     if len(args.baseline) != 1 or len(args.paths) > 1 or len(args.script) != 1:
         raise UsageError(
             "--script takes one command, one --baseline and at most one other commit or folder",
             "dptune check --script 'train.py' --baseline main",
         )
-    return prove_sources(args, [args.baseline[0], args.paths[0] if args.paths else "."])
+    runs = [args.baseline[0], args.paths[0] if args.paths else "."]
+    return prove_sources(args, runs, terms.max_regression)
 
 
 def _of_trials(args: argparse.Namespace, terms: Terms, proof: Proof) -> Gate:
@@ -157,6 +161,7 @@ def _of_trials(args: argparse.Namespace, terms: Terms, proof: Proof) -> Gate:
     from dptune.advice import Trust
     from dptune.advise.gate import decided, of_proof
     from dptune.judged import Gate
+    from dptune.prove import judging
 
     how_to_go_on(proof)
     command = shlex.join(proof.b.command)
@@ -166,7 +171,7 @@ def _of_trials(args: argparse.Namespace, terms: Terms, proof: Proof) -> Gate:
         runs=[f"{args.paths[0] if args.paths else '.'} against {args.baseline[0]}: {command}"],
         fail_on="never",
         tripped=[],
-        regression=of_proof(proof, terms.max_regression),
+        regression=of_proof(proof, terms.max_regression, judging.at_most(proof.trials)),
         inconclusive_fails=terms.inconclusive_fails,
         trust=Trust(level="sound", findings=[]),
         reservations=list(_reservations(terms, proof)),
@@ -199,6 +204,8 @@ def _terms(args: argparse.Namespace) -> Terms:
         raise UsageError("--max-regression needs something to compare with", "name runs with --baseline")
     if args.accept is not None and args.script:
         raise UsageError("--accept is of advice, which trials with --script have not", "leave it out")
+    if not args.script:
+        refuse_without_script(args)
     limit = 0.05 if args.max_regression is None else args.max_regression
     return Terms(args.fail_on, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
 

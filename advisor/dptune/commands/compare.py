@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.parsing import BETWEEN, Parser
 from dptune.commands.reading import reading_options
-from dptune.commands.repeating import repeated, repeating_arguments
+from dptune.commands.repeating import refuse_without_script, repeated, repeating_arguments
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
 
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the comparison."""
     if args.script:
         return repeated(args)
+    refuse_without_script(args)
     from dptune.advise.difference import build_comparison
     from dptune.commands.reading import read_run
     from dptune.measure.comparing.sides import Sides

@@ -53,13 +53,13 @@ def report_of(
     return run_and_report(paths, jobs, cached=cached, links=links)[1]
 
 
-def read_run(name: str, jobs: int | None = None, *, cached: bool = True) -> ReadRun:
+def read_run(name: str, jobs: int | None = None, *, cached: bool = True, links: Path | None = None) -> ReadRun:
     """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
     from dptune.measure.comparing.sides import ReadRun
 
     if _is_report(Path(name)):
         return ReadRun(name, _report(Path(name)), {})
-    run, report = run_and_report([name], jobs, cached=cached)
+    run, report = run_and_report([name], jobs, cached=cached, links=links)
     return ReadRun(name, report, run.facts)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ _CHECKOUT = "dptune-commit-"
 _OWNED = re.compile(rf"{_CHECKOUT}(?P<pid>\d{{1,9}})@(?P<host>.+)-\w+")
 _MOST_NAMES = 500
 _MOST_NAMED = 3
-# Where Python takes packages from; what is installed as a copy belongs to neither side, and is left out.
+# Where Python takes packages from, and which of them are installed as a copy, so that they belong to neither side.
 _ASK = """
 import importlib.util, json, os, sys, sysconfig
 first, names = json.loads(sys.argv[1])
@@ -49,9 +49,9 @@ for name in names:
         place = os.path.realpath(spec.origin if spec.has_location else list(spec.submodule_search_locations)[0])
     except Exception:
         continue
-    installed = {"site-packages", "dist-packages"} & set(place.split(os.sep))
-    if not installed and not place.startswith(tuple(own)):
-        found[name] = os.path.dirname(place) if os.path.basename(place) == "__init__.py" else place
+    installed = bool({"site-packages", "dist-packages"} & set(place.split(os.sep)))
+    if installed or not place.startswith(tuple(own)):
+        found[name] = os.path.dirname(place) if os.path.basename(place) == "__init__.py" else place, installed
 print(json.dumps(found))
 """
 
@@ -78,25 +78,44 @@ def repeated(args: argparse.Namespace) -> int:
     return show(prove_sources(args, args.runs), args.format)
 
 
-def prove_sources(args: argparse.Namespace, runs: Sequence[str]) -> Proof:
-    """Run both sides, which `runs` names, or two commands; what was made is kept, and gone on with."""
+def refuse_without_script(args: argparse.Namespace) -> None:
+    """Raise UsageError where an option of trials is given, of which there are none."""
+    alone = argparse.ArgumentParser(add_help=False)
+    repeating_arguments(alone, "")
+    usual = {name: value for name, value in vars(alone.parse_args([])).items() if name != "quiet"}
+    other = [name for name, value in usual.items() if getattr(args, name) != value]
+    if other:
+        option = "set" if other[0] == "settings" else other[0].replace("_", "-")
+        raise UsageError(f"--{option} is of trials, and nothing is to be run", "name it: --script 'train.py'")
+
+
+def prove_sources(args: argparse.Namespace, runs: Sequence[str], limit: float | None = None) -> Proof:
+    """Run both sides, which `runs` names, or two commands; what was made is kept, and gone on with.
+
+    With a `limit` they are run until it is clear whether B takes longer by a larger share.
+    """
     from dptune.prove import engine
     from dptune.runfile.paths import COMPARED, RUNS
 
-    _check_repeat(args.repeat)
+    most = _most(args)
     with _sources(args, runs) as (a, b):
-        task = _task(args, a, b)
+        task = replace(_task(args, a, b), most=most, limit=limit)
         caution(task, args.quiet)
         folder = RUNS / COMPARED / folder_name(f"{task.a.name}-{task.b.name}-{' '.join(task.a.command)}")
         return engine.prove(task, folder, progress(args.quiet))
 
 
-def _check_repeat(most: int) -> None:
+def _most(args: argparse.Namespace) -> int:
+    """Trials a side: those after the last look would tell nothing."""
     from dptune.prove.sequential import LOOKS
 
-    if not LOOKS[0] <= most <= LOOKS[-1]:
-        looks = f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
-        raise UsageError(f"--repeat {most}: it is decided after {looks} trials a side", "leave it out for 18 at most")
+    asked, looks = args.repeat, f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
+    if not LOOKS[0] <= asked <= LOOKS[-1]:
+        raise UsageError(f"--repeat {asked}: it is decided after {looks} trials a side", "leave it out for 18 at most")
+    most = max(one for one in LOOKS if one <= asked)
+    if most < asked and not args.quiet:
+        print(f"dptune: it is decided after {looks} trials a side: {most} are made at most", file=sys.stderr)
+    return most
 
 
 @dataclass(frozen=True)
@@ -210,7 +229,6 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
         numerics="changes",
         bounds=Bounds(args.warmup, args.steps, args.seconds),
         budget_s=args.time_limit,
-        most=args.repeat,
     )
 
 
@@ -260,15 +278,17 @@ def _warn_of_shared(sides: tuple[_Source, _Source], scripts: list[Script], start
     found: dict[str, list[str]] = {}
     for side, script in zip(sides, scripts, strict=True):
         first = side.folder.resolve() if script.module else (side.folder.resolve() / script.target).parent
-        for name, place in _places(python, first, _importable(side, first)).items():
-            if not Path(place).is_relative_to(side.top):
+        for name, (place, installed) in _places(python, first, _importable(side, first)).items():
+            sources = (side.folder.resolve() / "src", side.top / "src")
+            meant = not installed or any((source / name).is_dir() for source in sources)  # else another's of that name
+            if meant and not Path(place).is_relative_to(side.top):
                 found.setdefault(f"{name} from {place}", []).append(side.name)
     if found:
         names = list(dict.fromkeys(name for each in found.values() for name in each))
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         words = (
             f"{' and '.join(names)} would import {', '.join(list(found)[:_MOST_NAMED])}{more}, not from what is "
-            "compared: it is installed there to be edited (pip install -e), or stands on PYTHONPATH"
+            "compared: it is installed there (pip install), or stands on PYTHONPATH"
         )
         print(f"dptune: warning: {visible(words)}", file=sys.stderr)
 
@@ -286,11 +306,13 @@ def _importable(side: _Source, first: Path) -> list[str]:
     return sorted(set(found))[:_MOST_NAMES]
 
 
-def _places(python: str, first: Path, names: list[str]) -> dict[str, str]:
-    """Where that Python takes them from, with the script's folder first; nothing of what is installed as a copy."""
+def _places(python: str, first: Path, names: list[str]) -> dict[str, tuple[str, bool]]:
+    """Where that Python takes them from, with the script's folder first, and whether they are installed as a copy."""
     words = [python, "-c", _ASK, json.dumps([str(first), names])]
     try:
         done = subprocess.run(words, cwd=os.sep, capture_output=True, text=True, timeout=60, check=True)
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return {
+            name: (place, installed) for name, (place, installed) in json.loads(done.stdout.splitlines()[-1]).items()
+        }
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return {}

@@ -81,10 +81,10 @@ def in_words(one: Verified) -> str:
         return f"inconclusive{of}: {one.reason}"
     between = ""
     if one.low_ratio is not None and one.high_ratio is not None:
-        between = f", {change(one.low_ratio)} to {change(one.high_ratio)}"
+        between = f"{changes(one.low_ratio, one.high_ratio)}; "
     steps = " of the fastest steps" if one.fast_steps else ""
     words = (
-        f"{one.outcome}: {one.objective}{steps} {change(one.ratio)}{between} ({several(one.trials, 'trial')} a side)"
+        f"{one.outcome}: {one.objective}{steps} {change(one.ratio)} ({between}{several(one.trials, 'trial')} a side)"
     )
     other = [f"what is learned is not the same: {one.learning}"] if one.learns == "other" else []
     told = f"{words}{of}" if one.outcome != "inconclusive" else f"{words}{of}: {one.reason}"
@@ -97,6 +97,15 @@ def change(ratio: float) -> str:
     if abs(share) < 0.0005:
         return "the same"
     return f"{percent(abs(share))} {'less' if share < 0 else 'more'}"
+
+
+def changes(low: float, high: float) -> str:
+    """An interval: `28.5 to 39.8 % less`, the lesser change first, or `5.0 % less to 1.0 % more`."""
+    first, last = sorted((low, high), key=lambda ratio: abs(ratio - 1))
+    direction = change(last).rpartition(" ")[2]
+    if change(first).endswith(f" % {direction}"):
+        return f"{change(first).removesuffix(f' % {direction}')} to {change(last)}"
+    return f"{change(low)} to {change(high)}"
 
 
 def nothing_to_say(report: Report) -> str:

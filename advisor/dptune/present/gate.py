@@ -47,6 +47,9 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         )
     for over in gate.passed_over:
         yield from wrapped(f"passed over, for {over.why}: {tag(over.advice)}", width, "  ", "    ", "dim")
+    if gate.outcome != "passed":
+        for reservation in gate.reservations:
+            yield from wrapped(f"but: {reservation}", width, "  ", "    ", "dim")
     if gate.outcome != "failed":
         for finding in gate.trust.findings:
             if finding.level != "info":

@@ -44,17 +44,24 @@ def _capped(gate: Gate, level: str) -> Iterator[str]:
 def _annotations(gate: Gate) -> Iterator[_Annotation]:
     first = {"passed": "notice", "inconclusive": "warning"}.get(gate.outcome, "error")
     yield _Annotation(first, "dptune check", opening(gate))
-    for one in gate.tripped:
-        saves = f" Saves {saving(one.saves, gate.step_ns)}." if one.saves else ""
-        at = next((change.at for change in one.changes if change.at), None)
-        where = (at.file, at.line) if at else ("", 0)
-        yield _Annotation(_LEVELS[one.severity], f"{one.rule} {one.slug}", f"{one.title}.{saves} {one.why}", *where)
-    for budget in gate.budgets:
+    if gate.outcome == "unjudgeable":
+        for finding in gate.trust.findings:
+            if finding.level != "info":
+                yield _Annotation("error", "why it cannot be judged", finding.text)
+    for budget in gate.budgets:  # before advice, of which there may be more than is shown
         if not budget.kept:
             yield _Annotation("error", f"budget {budget.name}", budget_in_words(budget))
     if gate.regression is not None and gate.regression.outcome != "passed":
         level = "warning" if gate.regression.outcome == "inconclusive" and not gate.baseline_fails else "error"
         yield _Annotation(level, "slower than the baseline?", gate.regression.text)
+    if gate.outcome != "passed":
+        for reservation in gate.reservations:
+            yield _Annotation("notice", "dptune check", f"but: {reservation}")
+    for one in gate.tripped:
+        saves = f" Saves {saving(one.saves, gate.step_ns)}." if one.saves else ""
+        at = next((change.at for change in one.changes if change.at), None)
+        where = (at.file, at.line) if at else ("", 0)
+        yield _Annotation(_LEVELS[one.severity], f"{one.rule} {one.slug}", f"{one.title}.{saves} {one.why}", *where)
 
 
 def _command(one: _Annotation) -> str:

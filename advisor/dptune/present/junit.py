@@ -28,7 +28,7 @@ def text(gate: Gate) -> str:
             why = "; ".join(f"{one.why}: {one.advice.title}" for one in gate.passed_over if one.advice.rule == rule)
             ElementTree.SubElement(_case(suite, "rules", rule, over[0]), "skipped", message=visible(why))
     named |= {one.advice.rule for one in gate.passed_over}
-    for rule in gate.quiet:
+    for rule in [*gate.below, *gate.quiet]:
         _case(suite, "rules", rule)
     for missed in gate.skipped:
         if missed.rule not in named:

@@ -47,6 +47,9 @@ def _rows(gate: Gate) -> Iterator[str]:
             yield f"| {_plain(one.name)}, {_plain(one.what)} | {budget_value(one)} | {one.limit:g} | {kept} |"
     if gate.regression is not None:
         yield from ("", f"Against the baseline: **{gate.regression.outcome}**. {_plain(gate.regression.text)}")
+    if gate.outcome != "passed" and gate.reservations:
+        yield ""
+        yield from (f"- but: {_plain(one)}" for one in gate.reservations)
     if gate.passed_over:
         yield ""
         for over in gate.passed_over[:MOST]:

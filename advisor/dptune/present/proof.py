@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from dptune.present.advice import change
+from dptune.present.advice import change, changes
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
@@ -82,8 +82,8 @@ def _verdict(proof: Proof) -> str:
     mean, fast = change(ratio), change(proof.fast_ratio)
     last = proof.looks[-1] if proof.looks else None
     if last is not None and last.runs == proof.pairs:  # between looks there is no interval
-        mean += f" ({change(last.low_ratio)} to {change(last.high_ratio)})"
-        fast += f" ({change(last.fast_low_ratio)} to {change(last.fast_high_ratio)})"
+        mean += f" ({changes(last.low_ratio, last.high_ratio)})"
+        fast += f" ({changes(last.fast_low_ratio, last.fast_high_ratio)})"
     with_it = f"{words}: with {proof.b.name} the {proof.objective}"
     if proof.decided_by == "fast":
         return f"{with_it} of the fastest steps is {fast}, which decides; of all steps {mean}{other}."

@@ -12,15 +12,16 @@ from itertools import islice
 from pathlib import Path
 
 from dptune.errors import RunError
-from dptune.proof import Ended, Proof, SideName, Trial
+from dptune.proof import Ended, Look, Proof, SideName, Trial
 from dptune.prove import folder as folders
 from dptune.prove import identity, judging, order, scratch, sequential, trial
+from dptune.prove.sequential import Times
 from dptune.prove.task import Task
 
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
 _LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
-_ENDED_WELL = ("decided", "hopeless", "all trials made", "out of time", "interrupted")
+_ENDED_WELL = ("decided", "excluded", "hopeless", "all trials made", "out of time", "interrupted")
 
 Told = Callable[[Proof, str], None]
 
@@ -146,17 +147,26 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
         return "without effect"
     if all(ran.values()) and judging.incomparable(trials):
         return "not comparable"
-    if any(sequential.decides(seen) for seen in judging.looks(trials)):
-        return "decided"
     a, b = judging.times(trials)
     last = sequential.look(a, b)
-    if last is not None and sequential.hopeless(last, a, b):
-        return "hopeless"
+    if last is not None and (clear := _clear(task, last, a, b)):
+        return clear
     if len(a) >= task.most or len(trials) >= 2 * task.most + 2 * _LEAST_FAILED:
         return "all trials made"
     if spent_s + max((one.seconds for one in trials), default=0.0) > task.budget_s:
         return "out of time"
     return None
+
+
+def _clear(task: Task, seen: Look, a: Sequence[Times], b: Sequence[Times]) -> Ended | None:
+    """Whether a look ends the trials. With a limit a difference below it does not, as long as there may be more."""
+    by = sequential.decides(seen)
+    ratio = seen.fast_ratio if by == "fast" else seen.ratio
+    if task.limit is None:
+        return "decided" if by else "hopeless" if sequential.hopeless(seen, a, b) else None
+    if by and (ratio < 1 or ratio > 1 + task.limit or seen.runs >= task.most):
+        return "decided"
+    return "excluded" if sequential.at_most(a, b) <= 1 + task.limit else None
 
 
 def _seed(task: Task) -> int:

@@ -84,6 +84,15 @@ def looks(trials: Sequence[Trial]) -> list[Look]:
     return [one for one in found if one is not None]
 
 
+def at_most(trials: Sequence[Trial]) -> float | None:
+    """B / A of which more is excluded, by the last look that was due; None before the first."""
+    seen = looks(trials)
+    if not seen:
+        return None
+    a, b = times(trials)
+    return sequential.at_most(a[: seen[-1].runs], b[: seen[-1].runs])
+
+
 def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
     """The proof as it stands."""
     by, counted = objective(trials), pairs(trials)
@@ -163,6 +172,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         "out of time": f"the time was up before it was clear: {chance}",
         "interrupted": f"it was interrupted before it was clear: {chance}",
         "all trials made": f"the trials lie among each other: {chance}",
+        "excluded": f"{100 * (task.limit or 0.0):g} % more is excluded",
     }[ended]
     return f"{why}{failed}"
 

@@ -33,7 +33,8 @@ class Task:
     """How each side is started and set, and from which folder it is copied (None: it runs where it is).
 
     `a` and `b` say what they are, without secrets; `command` is what is run, where that is not what was recorded.
-    `code` is that of each side when it was asked for, `written_since` what of it is newer than the recording.
+    `code` is that of each side when it was asked for, `written_since` what of it is newer than the recording. `limit`:
+    by what share B may take longer; where it is set, that is what trials are to tell.
     """
 
     a: Side
@@ -49,6 +50,7 @@ class Task:
     bounds: Bounds = field(default_factory=Bounds)
     budget_s: float = 1800.0
     most: int = sequential.LOOKS[-1]
+    limit: float | None = None
 
     def side(self, name: SideName) -> Side:
         """One side."""
