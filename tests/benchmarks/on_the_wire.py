@@ -106,6 +106,19 @@ MODELS = {
     "ladder": lambda: nn.Sequential(  # 120 small layers, 3.8 MB
         *[one for _ in range(40) for one in (nn.Linear(256, 45), nn.SiLU(), nn.Linear(45, 256), nn.LayerNorm(256))]
     ),
+    "rungs": lambda: nn.Sequential(  # 108 small layers, 4.9 MB
+        *[one for _ in range(36) for one in (nn.Linear(256, 64), nn.Hardswish(), nn.Linear(64, 256), nn.LayerNorm(256))]
+    ),
+    "mass": lambda: nn.Sequential(  # 6.0 MB in three
+        nn.Linear(256, 1792), nn.ReLU(), nn.Linear(1792, 512), nn.ReLU(), nn.Linear(512, 256)
+    ),
+    "reader": lambda: nn.Sequential(  # tokens of 32, 4.0 MB
+        nn.Unflatten(1, (8, 32)),
+        nn.Linear(32, 160),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(160, 5, 448, dropout=0.0, batch_first=True), 4),
+        nn.Linear(160, 32),
+        nn.Flatten(1),
+    ),
 }
 model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))

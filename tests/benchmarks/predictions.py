@@ -15,14 +15,18 @@ predicted step is from the measured one, `effect` the same of after / before; `r
 off the recording, `others` off the trials without the change, which are processes of their own, and later.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 
-Rounds before (results/predictions_first.json to predictions_fifth.json) are what the model was mended by: other
-models, other changes. The fourth and fifth were broken off, when they were seen to go wrong with many small buckets.
+The C library is told to keep memory that is freed. Else it gives it back to the system after a step, or not, by how
+large its largest piece was: a change of that is worth 4 to 5 ms of a step of few large layers, and no prediction's.
+
+Rounds before (results/predictions_first.json to predictions_sixth.json) are what the model was mended by: other
+models, other changes. The fourth to sixth were broken off, when they were seen to go wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -42,6 +46,7 @@ WINDOWS = ("--warmup", "5", "--lean", "20", "--rich", "0", "--repeat", "3", "--u
 UNPROFILED = {"200 Mbit/s": "50"}  # steps; of quicker ones 120
 IN_A_ROW = 3  # changes over one wire, before the next has its turn
 LIMIT = ("--time-limit", "100")
+KEEPING = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}  # bytes
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
 
@@ -56,30 +61,30 @@ class Case(NamedTuple):
     wires: tuple[str, ...] = tuple(WIRES)
 
 
-LADDER, BULK, SMALL_BULK = "--model ladder --batch 56", "--model bulk --batch 192", "--model bulk --batch 96"
-ATTENDING = "--model attending --batch 24"
+RUNGS, MASS, SMALL_MASS = "--model rungs --batch 40", "--model mass --batch 160", "--model mass --batch 80"
+READER = "--model reader --batch 28"
 CASES = {  # IN_A_ROW of them, by wire, share recordings
-    "ladder, bucket 0.22": Case(LADDER, "", "ddp.bucket_cap_mb=0.22"),
-    "ladder, batch x2": Case(LADDER, "", "loader.batch_size=112"),
-    "ladder, no straggler": Case(LADDER, "env.STRAGGLE_MS=24", "env.STRAGGLE_MS=0", "straggler.removed=true"),
-    "bulk, bf16": Case(BULK, "", "ddp.comm_hook=bf16"),
-    "bulk, bucket 2": Case(BULK, "", "ddp.bucket_cap_mb=2"),
-    "bulk, 3 workers": Case(f"{SMALL_BULK} --load-ms 70", "", "loader.num_workers=3"),
-    "attending, bucket 0.25": Case(ATTENDING, "", "ddp.bucket_cap_mb=0.25"),
-    "attending, fp16": Case(ATTENDING, "", "ddp.comm_hook=fp16", wires=SHAPED),
-    "attending, no_sync of 4": Case(f"{ATTENDING} --accumulate 4", "", "ddp.no_sync=true"),
-    "ladder, from 0.05 to default": Case(LADDER, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
-    "attending, from batch 4 to 16": Case("--model attending --batch 4", "", "loader.batch_size=16", wires=SHAPED),
-    "bulk, from 100 to 1": Case(BULK, "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED),
-    "bulk, no_sync of 2": Case(f"{SMALL_BULK} --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
-    "attending, 0.05 to 0.5 and fp16": Case(
-        ATTENDING, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5 ddp.comm_hook=fp16", wires=SHAPED
+    "rungs, bucket 0.24": Case(RUNGS, "", "ddp.bucket_cap_mb=0.24"),
+    "rungs, batch x2": Case(RUNGS, "", "loader.batch_size=80"),
+    "rungs, no straggler": Case(RUNGS, "env.STRAGGLE_MS=26", "env.STRAGGLE_MS=0", "straggler.removed=true"),
+    "mass, bf16": Case(MASS, "", "ddp.comm_hook=bf16"),
+    "mass, bucket 1.5": Case(MASS, "", "ddp.bucket_cap_mb=1.5"),
+    "mass, 3 workers": Case(f"{SMALL_MASS} --load-ms 70", "", "loader.num_workers=3"),
+    "reader, bucket 0.3": Case(READER, "", "ddp.bucket_cap_mb=0.3"),
+    "reader, fp16": Case(READER, "", "ddp.comm_hook=fp16", wires=SHAPED),
+    "reader, no_sync of 4": Case(f"{READER} --accumulate 4", "", "ddp.no_sync=true"),
+    "rungs, from 0.05 to default": Case(RUNGS, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
+    "reader, from batch 4 to 16": Case("--model reader --batch 4", "", "loader.batch_size=16", wires=SHAPED),
+    "mass, from 100 to 1": Case(MASS, "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED),
+    "mass, no_sync of 2": Case(f"{SMALL_MASS} --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
+    "reader, 0.05 to 0.5 and fp16": Case(
+        READER, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5 ddp.comm_hook=fp16", wires=SHAPED
     ),
-    "bulk, PowerSGD": Case(BULK, "", "ddp.comm_hook=powersgd", wires=SHAPED[:1]),
-    "4 ranks, ladder, bucket 0.2": Case(LADDER, "", "ddp.bucket_cap_mb=0.2", ranks=4, wires=SHAPED[:1]),
-    "4 ranks, bulk, fp16": Case(SMALL_BULK, "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
-    "4 ranks, attending, no_sync of 2": Case(
-        f"{ATTENDING} --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
+    "mass, PowerSGD": Case(MASS, "", "ddp.comm_hook=powersgd", wires=SHAPED),
+    "4 ranks, rungs, bucket 0.2": Case(RUNGS, "", "ddp.bucket_cap_mb=0.2", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, mass, fp16": Case(SMALL_MASS, "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, reader, no_sync of 2": Case(
+        f"{READER} --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
     ),
 }
 
@@ -154,6 +159,7 @@ def _nodes(wire: str, todo: list[str]) -> Iterator[Sequence[Node]]:
     between = WIRES[wire] if todo else None
     with shaped(between) if between else contextlib.nullcontext([]) as nodes:
         settle(nodes)
+        os.environ.update(KEEPING)
         yield nodes
 
 
@@ -209,8 +215,8 @@ def _row(one: dict[str, Any]) -> str:
 def table(results: dict[str, Any]) -> str:
     """The results as text."""
     cases = results["cases"]
-    commits = ", ".join(dict.fromkeys(one["commit"] for one in cases.values()))
-    lines = [f"machine: {results['machine']}; commits: {commits}", ""]
+    made = [one["commit"] for one in cases.values()]
+    lines = [f"machine: {results['machine']}; commits: {made[0]} to {made[-1]}", ""]
     heads = f"{'before':>7s} {'after':>7s} {'told':>7s}  {'from to':14s} {'off':>8s} {'effect':>8s}"
     heads += f" {'replay':>7s} {'others':>8s}"
     lines.append(f"{'case':40s}{heads}")

@@ -7,7 +7,7 @@ from dptune.whatif.assumptions import assumed
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import CHANGES
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.model import Pass, RankStep, StepModel
+from dptune.whatif.model import Latency, Pass, RankStep, StepModel
 from dptune.whatif.wire import Link
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (50.0,)),), 50.0)
@@ -36,6 +36,20 @@ def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
         assert stays in assumed(model, {name: 2}, traced=False)
         assert stays not in assumed(on_cpus(), {name: 2}, traced=False)
     assert stays not in assumed(model, {"ddp.no_sync": True}, traced=False)
+
+
+@pytest.mark.parametrize(
+    ("latency", "told"),
+    [
+        (Latency(0.65, why="so it was"), "0.65"),
+        (Latency(1.0, ((1000.0, 1.3),), why="so it was"), "1.3"),
+        (Latency(1.0, ((1000.0, 1.3), (4000.0, 0.7), (16_000.0, 0.9)), why="so it was"), "0.7 to 1.3"),
+    ],
+)
+def test_latency_that_is_another_than_the_fit_tells_is_said(latency, told):
+    sentence = f"latency is {told} times what the link's fit tells: so it was"
+    assert sentence in assumed(on_cpus(latency=latency), {"ddp.bucket_cap_mb": 1.0}, traced=False)
+    assert not any("latency" in one for one in assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0}, traced=False))
 
 
 def test_gradients_of_an_unknown_type():

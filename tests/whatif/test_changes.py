@@ -237,6 +237,16 @@ def test_without_the_straggler_the_others_stay_as_they_are():
     assert [own[0].passes[0].forward_ns for own in after.steps.values()] == [100, 120, 140, 120]
 
 
+@pytest.mark.parametrize(("late", "cores", "slowdown"), [(300, 1, 1.5), (30, 2, 1.25), (300, 3, 1.0), (0, 1, 1.0)])
+def test_without_the_straggler_ranks_of_few_cores_compute_all_at_once(late, cores, slowdown):
+    """As crowded as late it came before: by 30 of the 60 of a backward pass is half of all that it may be."""
+    before = model(step(one()), step(one(forward=100 + late)), loading=replace(LOADING, cores_per_rank=cores))
+    after = changed(before, {"straggler.removed": True})
+    assert after.slowdown == pytest.approx(slowdown)
+    seen = changed(replace(before, slowdown=1.6), {"straggler.removed": True})
+    assert seen.slowdown == 1.6  # which the recording shows
+
+
 def test_without_the_straggler_of_several():
     before = model(step(one()), step(one()), step(one(forward=300)))
     assert step_ns(before) == pytest.approx(460)

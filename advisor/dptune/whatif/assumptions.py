@@ -31,6 +31,7 @@ _EVERYWHERE = {
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
+    "ddp.comm_hook": "the C library keeps the memory that is freed, or gives it back, as it did",
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
     "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; to take it "
     f"takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
@@ -38,7 +39,8 @@ _ON_CPUS = {
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
     "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes, and each byte of "
     f"the parameters {PARAMETER_NS:g} ns; all else of a pass grows with it",
-    "straggler.": "the rank that computes longest takes what the one in the middle of the others takes",
+    "straggler.": "the rank that computes longest takes what the one in the middle of the others takes, and ranks of "
+    "few cores are in each other's way as far as they were apart before",
 }
 _ON_GPUS = {
     "ddp.comm_hook": "casts are free on a GPU",

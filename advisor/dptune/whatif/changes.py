@@ -194,7 +194,18 @@ def _straggler(model: StepModel, value: Value) -> StepModel:
         raise Missing("a rank alone is later than no other")
     middle = others[(len(others) - 1) // 2]
     supply = {**model.supply_ns, latest: model.supply_ns[middle]} if model.supply_ns else {}
-    return replace(model, steps={**model.steps, latest: _turned(model.steps[middle], 1)}, supply_ns=supply)
+    steps = {**model.steps, latest: _turned(model.steps[middle], 1)}
+    return replace(model, steps=steps, supply_ns=supply, slowdown=_together(model, latest, middle))
+
+
+def _together(model: StepModel, latest: int, other: int) -> float:
+    """The slowdown of backward passes that come all at once: as crowded as late they came before."""
+    late_ns = _own_ns(model, latest) - _own_ns(model, other)
+    backward_ns = median(sum(one.backward_ns for one in step.passes) for step in model.steps[other])
+    crowded = model.loading is not None and model.loading.cores_per_rank <= _FEW_CORES
+    if not crowded or not backward_ns:
+        return model.slowdown
+    return model.slowdown + min(1.0, late_ns / backward_ns) * max(0.0, model.crowded_slowdown - model.slowdown)
 
 
 def _own_ns(model: StepModel, rank: int) -> float:
@@ -335,6 +346,7 @@ WORKER_STARTS_NS = 30e6
 TAKING_NS = 1.4e6
 _HALVED, _FLOAT_BYTES = "float32", 4
 _ROUNDING = 1e-9
+_FEW_CORES = 2  # to a rank: with no more, exchanges and the passes of other ranks are in each other's way
 # What gloo takes for a float beyond half of the time of a 32-bit one (torch 2.13, two ranks on one host, messages of 1
 # and 4 MB: 1.0 to 1.4 ns of fp16, up to 0.5 of bf16).
 ADDING_NS = {"fp16": 1.0}

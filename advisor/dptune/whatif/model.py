@@ -109,6 +109,8 @@ class StepModel:
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `latency` is in the link's already.
+    `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
+    to the late one's exchange, so a recording of that does not show it.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
     any. `fixed_share` is the
@@ -128,6 +130,7 @@ class StepModel:
     wire_share: float = 1.0
     slowdown: float = 1.0
     beside: float = 1.0
+    crowded_slowdown: float = 1.5
     latency: Latency = Latency()
     supply_ns: Mapping[int, float] = field(default_factory=dict)
     restart_ns: float = 0.0
