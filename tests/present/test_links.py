@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dptune.advice import Report
 from dptune.measured import LinkFigures, LinkSize
+from dptune.present.links import swept
 from dptune.present.text import text
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 
 WHY = "2 message sizes: a fit needs at least 3"
 
@@ -90,3 +92,15 @@ def test_without_any_the_reason(report: Report) -> None:
     assert "Links: latency and bandwidth between ranks not measured: no second rank was read" in " ".join(
         text(report).split()
     )
+
+
+def test_of_a_sweep_times_of_calls_asked_for_at_once_stand_apart() -> None:
+    alone, together = SizeTimes(4096, 5e-3, 4e-3, 6e-3, 5, 50), SizeTimes(4096, 2e-3, 1e-3, 3e-3, 5, 160)
+    kind = KindTimes("all_reduce", [0, 1], [alone], [together])
+    record = LinkRecord(backend="gloo", world_size=2, hosts=["a", "b"], devices=["cpu", "cpu"], kinds=[kind])
+    said = " ".join("".join(piece.text for piece in line) for line in swept([fit(**FITTED)], record, 80))
+    own, _, rest = " ".join(said.split()).partition("One of many that are asked for at once, as buckets are")
+    assert "all_reduce 4.00 KiB 5.00" in own
+    assert "all_reduce 4.00 KiB 2.00" in rest
+    record.kinds[0].queued = []
+    assert not any("at once" in piece.text for line in swept([fit(**FITTED)], record, 80) for piece in line)

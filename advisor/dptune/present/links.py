@@ -9,7 +9,7 @@ from dptune.measured import LinkFigures, Missing
 from dptune.present.amounts import Hole, data, number, several, shown
 from dptune.present.lines import BLANK, Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
-from dptune.runfile.links import KindTimes, LinkRecord
+from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 
 _COLUMNS = (
     Column("kind", right=False, least=14),
@@ -72,7 +72,11 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
     what = f"{several(record.world_size, 'rank')} on {hosts}, {record.backend}, torch {record.torch}"
     yield from wrapped(f"Links between {what} ({', '.join(dict.fromkeys(record.devices))})", width, role="strong")
     yield BLANK
-    yield from table(_TIMES, [row for one in record.kinds for row in _times(one)], width)
+    yield from table(_TIMES, [row for one in record.kinds for row in _times(one, one.sizes)], width)
+    queued = [row for one in record.kinds for row in _times(one, one.queued)]
+    if queued:
+        yield from heading("One of many that are asked for at once, as buckets are", width)
+        yield from table(_TIMES, queued, width)
     yield from heading("Latency and bandwidth", width)
     measured = [one for one in found if one.sizes]
     if _fitted(measured):
@@ -130,9 +134,9 @@ def _row(one: LinkFigures) -> list[Cell]:
     ]
 
 
-def _times(one: KindTimes) -> Iterator[list[Cell]]:
+def _times(one: KindTimes, sizes: Sequence[SizeTimes]) -> Iterator[list[Cell]]:
     """A row for each size of a kind: milliseconds of one call."""
-    for size in one.sizes:
+    for size in sizes:
         times = (number(seconds * 1e3) for seconds in (size.median_s, size.q1_s, size.q3_s))
         yield [one.kind, data(size.message_bytes), *times, f"{size.calls:,}"]
 
