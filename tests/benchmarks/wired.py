@@ -58,7 +58,7 @@ _SWEEPS = 5
 
 
 def swept(nodes: Sequence[Node], folder: Path, each: int = 1) -> Path:
-    """What `dptune links` measures of all-reduces between the ranks, so many on each node; anew where it fits no line."""
+    """What `dptune links` measures of all-reduces between ranks, so many on each node; anew where that fits no line."""
     target = folder / "links.json"
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(_SWEEPS):
