@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from command_line import main
 from overhead import commit, machine
-from wired import DPTUNE, FAST, HERE, SLOW, ranks_a_node, settle, shaped, swept, verified
+from wired import DPTUNE, FAST, HERE, SLOW, is_whole, ranks_a_node, settle, shaped, swept, verified
 
 RESULTS = HERE / "results" / "advice.json"
 WIRES = {"": None, "slow": SLOW, "fast": FAST}  # one host; 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms
@@ -96,7 +96,7 @@ HEALTHY = {
 def recorded(place: Path, case: Case, seed: int, links: Path | None, further: Sequence[str] = ()) -> Path:
     """Record a case's script in a folder of its own, and time it in further processes."""
     folder = place / "run"
-    if (folder / "run.json").exists():
+    if is_whole(folder):
         return folder
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)

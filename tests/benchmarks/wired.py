@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 from tests.testbed.network import FAST, SLOW, Node, shaped  # noqa: E402 - Python looks in a script's own folder
 from tests.testbed.running import on_both  # noqa: E402
 
-__all__ = ["FAST", "SLOW", "Node", "ranks_a_node", "recorded", "settle", "shaped", "swept", "verified"]
+__all__ = ["FAST", "SLOW", "Node", "is_whole", "ranks_a_node", "recorded", "settle", "shaped", "swept", "verified"]
 
 DPTUNE = (sys.executable, "-m", "dptune")
 _TRIAL = ("side", "status", "began", "seconds", "step_ns", "fast_step_ns", "median_step_ns", "samples_per_step")
@@ -40,10 +41,17 @@ def ranks_a_node(count: int) -> None:
     os.environ["EACH"] = str(count)
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a run was recorded to its end: an interrupted one has a run.json, too."""
+    file = folder / "run.json"
+    return file.exists() and json.loads(file.read_text())["ending"]["how"] not in ("recording", "interrupted")
+
+
 def recorded(place: Path, options: str, both: str, windows: Sequence[str]) -> Path:
     """The recording of on_the_wire.py in a folder of its own, which trials are made in copies of."""
     folder = place / "run"
-    if not (folder / "run.json").exists():
+    if not is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
         for file in (HERE / "on_the_wire.py", HERE / "scripts" / "run.sh"):
             (place / file.name).write_bytes(file.read_bytes())
