@@ -18,8 +18,8 @@ It resumes where it stopped; raw results stand in results/predictions.json. The 
 The C library is told to keep memory that is freed. Else it gives it back to the system after a step, or not, by how
 large its largest piece was: a change of that is worth 4 to 5 ms of a step of few large layers, and no prediction's.
 
-Rounds before (results/predictions_first.json to predictions_sixth.json) are what the model was mended by: other
-models, other changes. The fourth to sixth were broken off, when they were seen to go wrong.
+Rounds before (results/predictions_first.json to predictions_seventh.json) are what the model was mended by: other
+models, other changes. The fourth to seventh were broken off, when they were seen to go wrong.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ CASES = {  # IN_A_ROW of them, by wire, share recordings
 def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
     """What whatif says from the recording."""
     words = [*DPTUNE, "whatif", str(folder), "--links", str(links), "--format", "json", "--no-cache"]
-    done = subprocess.run(
-        [*words, "--set", *(case.predicted or case.b).split()], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*words, *_settings(case.predicted or case.b)], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
     told = json.loads(done.stdout)
