@@ -100,6 +100,9 @@ def pairs(trials: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
     return found
 
 
+PAIRED = 13  # from so many pairs on the trials of each are compared with each other, and not all of A with all of B
+
+
 class Look(Model):
     """The state of the verdict after some trials: two tests are made at a few counts that were fixed before."""
 
@@ -107,8 +110,8 @@ class Look(Model):
 
     runs: int = Field(description="pairs of timed trials")
     level: float = Field(description="of each test at this look")
-    p_value: float = Field(description="of mean steps: two-sided, of the exact Wilcoxon-Mann-Whitney test")
-    ratio: float = Field(description="B / A of mean steps, the median over all pairs of trials (Hodges-Lehmann)")
+    p_value: float = Field(description="of mean steps: two-sided, of the exact test at this look")
+    ratio: float = Field(description="B / A of mean steps, the median of what is compared (Hodges-Lehmann)")
     low_ratio: float = Field(description="its interval at that level, from")
     high_ratio: float = Field(description="to")
     fast_p_value: float = Field(description="of fast steps")
@@ -159,7 +162,7 @@ class Proof(Figures):
     b_ns: Figure[float] = Field(ABSENT, description="the objective of B")
     a_step_ns: Figure[float] = Field(ABSENT, description="step of A, median over trials")
     b_step_ns: Figure[float] = Field(ABSENT, description="step of B")
-    ratio: Figure[float] = Field(ABSENT, description="B / A of mean steps, the median over all pairs of trials")
+    ratio: Figure[float] = Field(ABSENT, description="B / A of mean steps, the median of what a look would compare")
     fast_ratio: Figure[float] = Field(ABSENT, description="B / A of fast steps")
     learning: Learning = Field(description="whether the change alters what is learned, as far as the first losses tell")
 

@@ -10,7 +10,7 @@ from dptune.present.advice import change, changes
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
-from dptune.proof import Proof, Side, SideName, Trial
+from dptune.proof import PAIRED, Proof, Side, SideName, Trial
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TRIALS = (
@@ -22,6 +22,13 @@ _TRIALS = (
     Column("steps"),
     Column("s"),
 )
+
+
+def _compared(proof: Proof) -> str:
+    """What the verdict's ratio is the median of."""
+    if proof.pairs < PAIRED:
+        return "every trial of B and every one of A"
+    return "the means of any two of the ratios within pairs of trials"
 
 
 def line_of(proof: Proof, what: str) -> str:
@@ -51,8 +58,8 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
         f"Times are of steps without the profiler: their mean, and the one than which a tenth are faster. The verdict "
-        f"is on {proof.objective}: the median of B / A over all pairs of a trial of A and one of B, which need not be "
-        f"the ratio of the two medians. Sides that do not differ are called better or worse in at most "
+        f"is on {proof.objective}: the median of B / A over {_compared(proof)}, which need not be the ratio of the two "
+        f"medians. Sides that do not differ are called better or worse in at most "
         f"{100 * proof.level:.1f} % of cases."
     )
     yield from wrapped(words, width, "  ", role="dim")

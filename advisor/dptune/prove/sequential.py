@@ -1,9 +1,14 @@
 """When to stop: tests are made after 6, 9, 13 and 18 trials a side, each at a level of 0.44 %.
 
-The test is the exact one of `measure.comparing.verdict`. It is made twice, on the mean step of each trial, which is
-what training pays, and on its fast step, than which a tenth of its steps are faster: what else a machine does slows
-some steps more than others, so fast steps of like trials lie closer together (by a quarter, in 240 s of like steps on a
-virtual machine).
+Trials are made in pairs. After few of them all trials of a side are compared with all of the other, by the exact test
+of `measure.comparing.verdict`: no signs of 6 differences are rare enough. From 13 on the trials of each pair are, by
+that of `measure.comparing.signed_ranks`: what slows a machine for minutes slows both. In 72 comparisons of like and of
+planted sides on one virtual machine the ratios within pairs varied by a quarter less, as squares, than trials of any
+two pairs would have; on a busier one by a quarter to three quarters.
+
+The test is made twice, on the mean step of each trial, which is what training pays, and on its fast step, than which a
+tenth of its steps are faster: what else a machine does slows some steps more than others, so fast steps of like trials
+lie closer together (by a quarter, in 240 s of like steps on a virtual machine).
 The mean decides alone. The fast step decides only where the means allow the same ratio: they point the same way, and
 their interval holds it. Steps that come in bursts, as behind a loader with several workers, have a fast step that says
 nothing of the mean.
@@ -11,16 +16,17 @@ nothing of the mean.
 Looking several times at one level each would be wrong too often (Armitage, McPherson & Rowe 1969, J. R. Stat. Soc. A
 132, 235), so each test has a level below that of the whole, the same for all (Pocock 1977, Biometrika 64, 191). Of
 sides that do not differ 1.2 to 2.6 % are called better or worse at these four looks together, by how much the two tests
-have to do with each other. A difference as large as the spread of the trials is found in 51 to 75 % of cases, one of
-1.5 times that in 92 to 99 %, of twice that in more than 99 % (20,000 of each pair of sides, simulated; a test repeats
-it).
+have to do with each other. A difference as large as the spread of the trials is found in 46 to 69 % of cases, one of
+1.5 times that in 87 to 98 %, of twice that in 99 %; where a quarter of that spread (as squares) is common to the trials
+of a pair in 58 to 82 %, 95 to 99 % and more than 99 %, where half is in 80 to 95 % and more than 99 % (20,000 of each
+pair of sides, simulated; a test repeats it).
 
 Where a limit is set, trials go on until more than that is excluded, too: by an interval of the means whose upper end is
-too low in 2.1 % of cases at one look. Of sides of which B takes the limit longer 5 % pass at these four together; of
-sides that are closer by the spread of the trials 82 %, by 1.5 times that 99 % (simulated like the others). Nothing is
-hopeless then.
+too low in 2 % of cases at one look. Of sides of which B takes the limit longer 5 % pass at these four together; of
+sides that are closer by the spread of the trials 80 %, by 1.5 times that 98 % (simulated like the others).
+Nothing is hopeless then.
 
-It is hopeless, from the second look on, where by both B was the slower in 42 to 58 % of all pairs of trials. Stopping
+It is hopeless, from the second look on, where by both B was the slower in 42 to 58 % of what is compared. Stopping
 there can only make it call fewer sides different.
 """
 
@@ -30,13 +36,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-from dptune.measure.comparing.verdict import chance_of, critical_wins
-from dptune.proof import Look
+from dptune.measure.comparing import signed_ranks, verdict
+from dptune.proof import PAIRED, Look
 
 LOOKS = (6, 9, 13, 18)
 LEVEL_OF_A_TEST = 0.0044
 LEVEL = 0.026  # of all looks together, at most
-LEVEL_OF_EXCLUDING = 0.021  # that more than a limit is excluded at one look, one-sided; 5 % of all together
+LEVEL_OF_EXCLUDING = 0.02  # that more than a limit is excluded at one look, one-sided; 5 % of all together
 _HOPELESS = (0.42, 0.58)
 
 
@@ -70,8 +76,8 @@ def look(a: Sequence[Times], b: Sequence[Times]) -> Look | None:
 
 
 def times_as_long(a: Sequence[float], b: Sequence[float]) -> float:
-    """B / A: the median over all pairs of trials (Hodges & Lehmann)."""
-    return median(one / other for one in b for other in a)
+    """B / A: the median of what is compared (Hodges & Lehmann)."""
+    return median(_ratios(a, b))
 
 
 def decides(seen: Look) -> Literal["", "mean", "fast"]:
@@ -91,21 +97,28 @@ def hopeless(seen: Look, a: Sequence[Times], b: Sequence[Times]) -> bool:
     """Whether further trials would hardly tell the sides apart."""
     if seen.runs < LOOKS[1]:
         return False
-    pairs = len(a) * len(b)
-    means = sum(one.mean > other.mean for one in b for other in a) / pairs
-    fast = sum(one.fast > other.fast for one in b for other in a) / pairs
-    return all(_HOPELESS[0] <= slower <= _HOPELESS[1] for slower in (means, fast))
+    means = _ratios([one.mean for one in a], [one.mean for one in b])
+    fast = _ratios([one.fast for one in a], [one.fast for one in b])
+    slower = (sum(ratio > 1 for ratio in own) / len(own) for own in (means, fast))
+    return all(_HOPELESS[0] <= share <= _HOPELESS[1] for share in slower)
+
+
+def _ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """B / A, ascending: of every two trials, or means over every two pairs of them."""
+    return signed_ranks.means(a, b) if len(a) >= PAIRED else sorted(one / other for one in b for other in a)
 
 
 def _p_value(a: Sequence[float], b: Sequence[float]) -> float:
-    slower = sum(one > other for one in b for other in a)
-    quicker = sum(one < other for one in b for other in a)
-    return min(1.0, 2 * chance_of(len(a), len(b), max(slower, quicker)))
+    ratios, pairs = _ratios(a, b), len(a)
+    wins = max(sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios))
+    chance = signed_ranks.chance_of(pairs, wins) if pairs >= PAIRED else verdict.chance_of(pairs, pairs, wins)
+    return min(1.0, 2 * chance)
 
 
 def _interval(a: Sequence[float], b: Sequence[float], level: float) -> tuple[float, float]:
     """Of B / A, at a level (two-sided) that every look has trials enough for."""
-    needed = critical_wins(len(a), len(b), level)
+    ratios, pairs = _ratios(a, b), len(a)
+    paired = pairs >= PAIRED
+    needed = signed_ranks.critical_wins(pairs, level) if paired else verdict.critical_wins(pairs, pairs, level)
     assert needed is not None
-    ratios = sorted(one / other for one in b for other in a)
     return ratios[-needed], ratios[needed - 1]
