@@ -119,6 +119,19 @@ MODELS = {
         nn.Linear(160, 32),
         nn.Flatten(1),
     ),
+    "beads": lambda: nn.Sequential(  # 126 small layers, 4.6 MB
+        *[one for _ in range(42) for one in (nn.Linear(256, 52), nn.ELU(), nn.Linear(52, 256), nn.LayerNorm(256))]
+    ),
+    "trunk": lambda: nn.Sequential(  # 6.3 MB in three
+        nn.Linear(256, 1300), nn.ReLU(), nn.Linear(1300, 800), nn.ReLU(), nn.Linear(800, 256)
+    ),
+    "scribe": lambda: nn.Sequential(  # tokens of 16, 3.3 MB
+        nn.Unflatten(1, (16, 16)),
+        nn.Linear(16, 144),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(144, 6, 432, dropout=0.0, batch_first=True), 4),
+        nn.Linear(144, 16),
+        nn.Flatten(1),
+    ),
 }
 model = DistributedDataParallel(MODELS[args.model]())
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))

@@ -8,7 +8,9 @@ Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
 bad settings; and some of four ranks, who share the two cores, apart from the others. A script is recorded and timed in
 three further processes, a change is predicted from it and written down, and then run at once: the quicker, the less the
-machine has become another one meanwhile.
+machine has become another one meanwhile. Where trials of the script as it is took a tenth more or less than it was
+recorded to take, it has: the script is recorded, predicted and run again, whatever the change did, and what was found
+before stands beside it (`moved`).
 
 `before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
 predicted step is from the measured one, `effect` the same of after / before; `replay` how far the unchanged replay is
@@ -47,6 +49,7 @@ UNPROFILED = {"200 Mbit/s": "50"}  # steps; of quicker ones 120
 IN_A_ROW = 3  # changes over one wire, before the next has its turn
 LIMIT = ("--time-limit", "100")
 KEEPING = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}  # bytes
+MOVED, AGAIN = 0.10, 2  # of the script as it is, from its recording to its trials; how often it is recorded again
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
 
 
@@ -61,30 +64,30 @@ class Case(NamedTuple):
     wires: tuple[str, ...] = tuple(WIRES)
 
 
-RUNGS, MASS, SMALL_MASS = "--model rungs --batch 40", "--model mass --batch 160", "--model mass --batch 80"
-READER = "--model reader --batch 28"
+BEADS, TRUNK, SMALL_TRUNK = "--model beads --batch 36", "--model trunk --batch 144", "--model trunk --batch 72"
+SCRIBE = "--model scribe --batch 20"
 CASES = {  # IN_A_ROW of them, by wire, share recordings
-    "rungs, bucket 0.24": Case(RUNGS, "", "ddp.bucket_cap_mb=0.24"),
-    "rungs, batch x2": Case(RUNGS, "", "loader.batch_size=80"),
-    "rungs, no straggler": Case(RUNGS, "env.STRAGGLE_MS=26", "env.STRAGGLE_MS=0", "straggler.removed=true"),
-    "mass, bf16": Case(MASS, "", "ddp.comm_hook=bf16"),
-    "mass, bucket 1.5": Case(MASS, "", "ddp.bucket_cap_mb=1.5"),
-    "mass, 3 workers": Case(f"{SMALL_MASS} --load-ms 70", "", "loader.num_workers=3"),
-    "reader, bucket 0.3": Case(READER, "", "ddp.bucket_cap_mb=0.3"),
-    "reader, fp16": Case(READER, "", "ddp.comm_hook=fp16", wires=SHAPED),
-    "reader, no_sync of 4": Case(f"{READER} --accumulate 4", "", "ddp.no_sync=true"),
-    "rungs, from 0.05 to default": Case(RUNGS, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
-    "reader, from batch 4 to 16": Case("--model reader --batch 4", "", "loader.batch_size=16", wires=SHAPED),
-    "mass, from 100 to 1": Case(MASS, "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1", wires=SHAPED),
-    "mass, no_sync of 2": Case(f"{SMALL_MASS} --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
-    "reader, 0.05 to 0.5 and fp16": Case(
-        READER, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.5 ddp.comm_hook=fp16", wires=SHAPED
+    "beads, bucket 0.2": Case(BEADS, "", "ddp.bucket_cap_mb=0.2"),
+    "beads, batch x2": Case(BEADS, "", "loader.batch_size=72"),
+    "beads, no straggler": Case(BEADS, "env.STRAGGLE_MS=30", "env.STRAGGLE_MS=0", "straggler.removed=true"),
+    "trunk, fp16": Case(TRUNK, "", "ddp.comm_hook=fp16"),
+    "trunk, bucket 2": Case(TRUNK, "", "ddp.bucket_cap_mb=2"),
+    "trunk, 2 workers": Case(f"{SMALL_TRUNK} --load-ms 60", "", "loader.num_workers=2"),
+    "scribe, bucket 0.4": Case(SCRIBE, "", "ddp.bucket_cap_mb=0.4"),
+    "scribe, bf16": Case(SCRIBE, "", "ddp.comm_hook=bf16", wires=SHAPED),
+    "scribe, no_sync of 3": Case(f"{SCRIBE} --accumulate 3", "", "ddp.no_sync=true"),
+    "beads, from 0.05 to default": Case(BEADS, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=default"),
+    "scribe, from batch 4 to 16": Case("--model scribe --batch 4", "", "loader.batch_size=16", wires=SHAPED),
+    "trunk, from 100 to 1.5": Case(TRUNK, "ddp.bucket_cap_mb=100", "ddp.bucket_cap_mb=1.5", wires=SHAPED),
+    "trunk, no_sync of 2": Case(f"{SMALL_TRUNK} --accumulate 2", "", "ddp.no_sync=true", wires=SHAPED),
+    "scribe, 0.05 to 0.6 and bf16": Case(
+        SCRIBE, "ddp.bucket_cap_mb=0.05", "ddp.bucket_cap_mb=0.6 ddp.comm_hook=bf16", wires=SHAPED
     ),
-    "mass, PowerSGD": Case(MASS, "", "ddp.comm_hook=powersgd", wires=SHAPED),
-    "4 ranks, rungs, bucket 0.2": Case(RUNGS, "", "ddp.bucket_cap_mb=0.2", ranks=4, wires=SHAPED[:1]),
-    "4 ranks, mass, fp16": Case(SMALL_MASS, "", "ddp.comm_hook=fp16", ranks=4, wires=SHAPED[:1]),
-    "4 ranks, reader, no_sync of 2": Case(
-        f"{READER} --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
+    "trunk, PowerSGD": Case(TRUNK, "", "ddp.comm_hook=powersgd", wires=SHAPED),
+    "4 ranks, beads, bucket 0.25": Case(BEADS, "", "ddp.bucket_cap_mb=0.25", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, trunk, bf16": Case(SMALL_TRUNK, "", "ddp.comm_hook=bf16", ranks=4, wires=SHAPED[:1]),
+    "4 ranks, scribe, no_sync of 2": Case(
+        f"{SCRIBE} --accumulate 2", "", "ddp.no_sync=true", ranks=4, wires=SHAPED[:1]
     ),
 }
 
@@ -129,18 +132,39 @@ def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], 
         for title in todo:
             case, name = CASES[title], f"{wire}: {title}"
             place = _place(work, wire) / titles[0].replace(",", "").replace(" ", "-")
-            if name not in cases:
-                links = swept(nodes, _place(work, wire) / f"{case.ranks}-ranks", case.ranks // 2)
-                told = predicted(_recorded(place, case, wire), links, case)
-                cases[name] = {"commit": commit_of_code(), "predicted": told}
-                RESULTS.write_text(json.dumps(results) + "\n")
-                if commit:
-                    said = f"What {title} does over {wire} is written down, before it is run"
-                    subprocess.run(["git", "add", str(RESULTS)], check=True)
-                    subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(RESULTS)], check=True)
-            cases[name]["found"] = verified(_recorded(place, case, wire), *_settings(case.b), *LIMIT)
-            RESULTS.write_text(json.dumps(results) + "\n")
-            print(f"{name}: {_row(cases[name])}", file=sys.stderr, flush=True)
+            while "found" not in cases.get(name, {}):
+                if name not in cases or "predicted" not in cases[name]:
+                    links = swept(nodes, _place(work, wire) / f"{case.ranks}-ranks", case.ranks // 2)
+                    told = predicted(_recorded(place, case, wire), links, case)
+                    cases.setdefault(name, {}).update(commit=commit_of_code(), predicted=told)
+                    _keep(results)
+                    if commit:
+                        _commit(f"What {title} does over {wire} is written down, before it is run")
+                recording = _recorded(place, case, wire)
+                cases[name]["found"] = verified(recording, *_settings(case.b), *LIMIT)
+                print(f"{name}: {_row(cases[name])}", file=sys.stderr, flush=True)
+                earlier = cases[name].get("moved", [])
+                if _moved(cases[name]) and len(earlier) < AGAIN:
+                    folder = recording.parent
+                    folder.rename(folder.with_name(f"{folder.name}-{title}-{len(earlier)}"))
+                    cases[name].pop("moved", None)
+                    cases[name] = {"moved": [*earlier, cases[name]]}
+                _keep(results)
+
+
+def _keep(results: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(results) + "\n")
+
+
+def _commit(said: str) -> None:
+    subprocess.run(["git", "add", str(RESULTS)], check=True)
+    subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(RESULTS)], check=True)
+
+
+def _moved(one: dict[str, Any]) -> bool:
+    """Whether the machine became another between the recording and the trials, by what the script takes as it is."""
+    times = _times(one)
+    return times is not None and abs(times[0] / one["predicted"]["measured_ns"] - 1) > MOVED
 
 
 def _of(wire: str) -> list[str]:
@@ -212,13 +236,15 @@ def _row(one: dict[str, Any]) -> str:
 
 def table(results: dict[str, Any]) -> str:
     """The results as text."""
-    cases = results["cases"]
+    cases = {name: one for name, one in results["cases"].items() if "predicted" in one}
     made = [one["commit"] for one in cases.values()]
     lines = [f"machine: {results['machine']}; commits: {made[0]} to {made[-1]}", ""]
     heads = f"{'before':>7s} {'after':>7s} {'told':>7s}  {'from to':14s} {'off':>8s} {'effect':>8s}"
     heads += f" {'replay':>7s} {'others':>8s}"
     lines.append(f"{'case':40s}{heads}")
-    lines += [f"{name:40s}{_row(one)}" for name, one in cases.items()]
+    for name, one in cases.items():
+        lines += [f"{name:40s}{_row(earlier)}  (the machine became another)" for earlier in one.get("moved", [])]
+        lines.append(f"{name:40s}{_row(one)}")
     for ranks in (2, 4):
         own = [one for name, one in cases.items() if _ranks(name) == ranks]
         told = [one for one in own if _error(one, False) is not None]

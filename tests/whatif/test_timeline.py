@@ -52,6 +52,14 @@ def test_a_thread_that_lost_nothing(tmp_path):
     assert found.slowdown == 1
 
 
+def test_a_thread_is_slowed_three_times_at_most(tmp_path):
+    """60 were lost of the 54 beside the exchange: 36 of them are its own, and the others stay compute of the pass."""
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 50)
+    assert found.slowdown == pytest.approx(3)
+    (only,) = found.steps[0].passes
+    assert only.backward_ns / US == pytest.approx(84 - 36)
+
+
 def test_a_thread_that_lost_30_beside_the_exchange(tmp_path):
     """54 of the pass lie beside it, starts left out: they take 24 without, so 54 / 24 times as long with it."""
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 80)
