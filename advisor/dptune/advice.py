@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.knobs import Value, knob
 from dptune.measured import Measured, Model, Place
@@ -60,7 +61,10 @@ class Change(Model):
 
     @model_validator(mode="after")
     def _knob_is_registered(self) -> Change:
-        knob(self.knob)
+        try:
+            knob(self.knob)
+        except UsageError as unknown:
+            raise ValueError(str(unknown)) from None
         return self
 
 
@@ -143,6 +147,12 @@ class Skipped(Model):
 
     rule: str
     reason: str
+    set_aside: bool = Field(False, description="it had advice, which gives way to other advice")
+
+    @classmethod
+    def giving_way(cls, rule: str, reason: str) -> Skipped:
+        """A rule that had advice, which gives way to other advice."""
+        return cls(rule=rule, reason=reason, set_aside=True)
 
 
 class Trust(Model):

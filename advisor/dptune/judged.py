@@ -56,7 +56,8 @@ class Gate(Model):
     dptune: str = Field(description="version of dptune that wrote it")
     outcome: Outcome
     runs: list[str] = Field(description="what was judged: where each run lies, and its command")
-    step_ns: int | None = Field(None, description="step time of the first run; null where it is not known")
+    baseline: list[str] = Field(default_factory=list, description="what it was compared with, like `runs`")
+    step_ns: int | None = Field(None, description="step time of the run; null where unknown, or of several runs")
     fail_on: Severity | Literal["never"] = Field(description="the least severity of advice that trips the gate")
     tripped: list[Advice] = Field(description="advice that trips it")
     passed_over: list[PassedOver] = Field(default_factory=list, description="advice that would, but was accepted")

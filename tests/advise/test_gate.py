@@ -112,6 +112,11 @@ def test_severity_is_the_one_that_most_runs_reach_in_whatever_order_they_are_nam
     assert judge(two[turn:] + two[:turn], Terms(fail_on="error")).outcome == "passed"
 
 
+def test_of_several_runs_no_step_is_named_that_is_another_one_s():
+    assert judge([report()], Terms()).step_ns == report().measured.step.median_ns
+    assert judge([report()] * 2, Terms()).step_ns is None
+
+
 def test_budgets_are_of_the_median_run():
     account = Account(**{**dict.fromkeys(Account.model_fields, 0), "window_ns": 10, "compute_ns": 7, "gc_idle_ns": 3})
     memory = [MemoryFigures.only(WHY, rank=0, device="cuda:0", peak_reserved_bytes=size) for size in (10**9, 3 * 10**9)]
@@ -254,6 +259,19 @@ def test_what_decides_nothing_fails_where_that_is_asked_for():
     assert (gate.outcome, told.outcome, gate.baseline_fails) == ("failed", "inconclusive", True)
     shown = " ".join(paint(page(gate, 100), False).split())
     assert shown.startswith("FAILED: not known to be no slower than the baseline.")
+
+
+def test_advice_that_gave_way_is_no_rule_that_could_not_run():
+    aside = [Skipped.giving_way("DP101", "DP103 saves more"), Skipped(rule="DP201", reason="no links")]
+    gate = judge([report().model_copy(update={"skipped": aside})], Terms())
+    assert gate.reservations == ["1 rule could not run on it (see `dptune report`)"]
+    assert [one.rule for one in gate.skipped] == ["DP101", "DP201"]
+
+
+def test_the_baseline_is_named():
+    gate = judge([report()], Terms(), [report()], None)
+    assert gate.baseline == gate.runs == [report().run.subject]
+    assert f"baseline: {report().run.subject}" in paint(page(gate, 100), False)
 
 
 def test_rules_that_are_not_there_are_a_reservation():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from dptune.advice import Advice, Change, Headline, Location, Report, RunSummary, Saving, Severity, Skipped, Trust
 from dptune.cli import main
+from dptune.commands.check import arguments
 from dptune.finding import Finding
 from dptune.measured import AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 from dptune.proof import Learning, Proof, Side, Trial
@@ -174,7 +176,7 @@ def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # typ
         (["--max-regression", "5%"], "--max-regression needs something to compare with"),
         (["--update-accepted"], "--update-accepted needs a file"),
         (["--output", "json=-", "--output", "github=-"], "two outputs go to -"),
-        (["--output", "junit=x", "--output", "markdown=x"], "two outputs go to x"),
+        (["--output", "junit=out", "--output", "markdown=out"], "two outputs go to out"),
         (["--script", "train.py", "--baseline", "a", "--accept", "b"], "--accept is of advice"),
         (["--accept", "/no/such/file"], "cannot read /no/such/file"),
         (["--script", "train.py"], "--script runs two commits or folders"),
@@ -231,6 +233,91 @@ def test_annotations_stand_where_the_repository_has_the_lines(judged, capsys, tm
         monkeypatch.setenv("GITHUB_WORKSPACE", str(top))
         assert main(["check", "x", "--format", "github"]) == 1
         assert f"file={file},line=31" in capsys.readouterr().out
+
+
+def test_annotations_stand_where_the_script_was_started(judged, capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The lines of a recording are relative to the folder that it was started in, wherever `check` is."""
+    judged(report("error"))
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "train.py").write_text("")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    for started, here in ((tmp_path / "training", tmp_path), (tmp_path / "training", tmp_path / "training")):
+        monkeypatch.setattr("dptune.commands.check.root_of", lambda paths, started=started: started)
+        monkeypatch.chdir(here)
+        assert main(["check", "x", "--format", "github"]) == 1
+        assert "file=training/train.py,line=31" in capsys.readouterr().out
+
+
+def test_what_is_accepted_now_is_still_named(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    judged(report("error"))
+    words = ["check", "x", "--accept", str(tmp_path / "accepted.json"), "--update-accepted", "--format", "json"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["outcome"], told["tripped"]) == ("passed", [])
+    assert [(one["why"], one["advice"]["rule"]) for one in told["passed_over"]] == [("it is accepted", "DP102")]
+
+
+@pytest.mark.parametrize("severity", ['"warn"', '"Warning"', "null", "3", '["error"]'])
+def test_a_severity_that_is_none_accepts_nothing(judged, capsys, tmp_path: Path, severity: str) -> None:  # type: ignore[no-untyped-def]
+    judged(report("error"))
+    file = tmp_path / "accepted.json"
+    entry = {"fingerprint": "DP102:ddp:error", "severity": json.loads(severity)}
+    file.write_text(json.dumps({"accepted": [entry]}))
+    assert main(["check", "x", "--accept", str(file)]) == 2
+    assert "the severity of DP102:ddp:error is none of note, warning, error" in capsys.readouterr().err
+
+
+def test_accepting_more_keeps_all_that_the_file_holds(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Of two entries for one piece of advice the one that accepts more counts; both stay."""
+    file = tmp_path / "accepted.json"
+    twice = [{"fingerprint": "DP102:ddp:error", "severity": at, "why": at} for at in ("error", "note")]
+    file.write_text(json.dumps({"team": "vision", "accepted": twice}))
+    judged(report("error", "warning"))
+    assert main(["check", "x", "--accept", str(file), "--fail-on", "error"]) == 0
+    assert main(["check", "x", "--accept", str(file), "--update-accepted"]) == 0
+    told = json.loads(file.read_text())
+    assert told["team"] == "vision"
+    assert told["accepted"][:2] == twice
+    assert [one["fingerprint"] for one in told["accepted"][2:]] == ["DP102:ddp:warning"]
+    file.write_text('{"accepted": [{"fingerprint": "DP102:ddp:error"}]}')  # at any severity
+    judged(report("error"))
+    assert main(["check", "x", "--accept", str(file)]) == 0
+
+
+def test_outputs_do_not_overwrite_each_other_or_what_is_read(judged, capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    judged(report())
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "x", "--output", "json=o.txt", "--output", f"junit={tmp_path / 'o.txt'}"]) == 2
+    assert "two outputs go to" in capsys.readouterr().err
+    (tmp_path / "accepted.json").write_text('{"accepted": []}')
+    assert main(["check", "x", "--accept", "accepted.json", "--output", "json=./accepted.json"]) == 2
+    assert "accepted.json is read as well" in capsys.readouterr().err
+
+
+def test_a_baseline_may_be_named_in_parts() -> None:
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    assert parser.parse_args(["b", "--baseline", "a1", "--baseline", "a2", "a3"]).baseline == ["a1", "a2", "a3"]
+    assert parser.parse_args(["b"]).baseline == []
+
+
+def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """With a byte order mark, and with its keys sorted by another tool, too."""
+    told = json.loads(report("error").model_dump_json())
+    for n, text in enumerate((json.dumps(told), "\ufeff" + json.dumps(told), json.dumps(told, sort_keys=True))):
+        file = tmp_path / f"{n}.json"
+        file.write_text(text, encoding="utf-8")
+        assert main(["check", str(file)]) == 1
+        assert "FAILED: 1 piece of advice" in capsys.readouterr().out
+
+
+def test_a_report_with_a_setting_that_is_not_known_is_refused_by_name(capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "base.json"
+    file.write_text(report("error").model_dump_json().replace("ddp.no_sync", "ddp.no_sink"))
+    assert main(["check", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert f"{file} is not a report that this dptune can read" in said
+    assert "ddp.no_sink" in said
 
 
 def test_accepting_advice_does_not_let_anything_else_pass(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

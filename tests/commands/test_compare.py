@@ -63,6 +63,31 @@ def test_a_run_against_itself_is_refused(recorded: Any, capsys: pytest.CaptureFi
         assert (told.out, told.err) == ("", f"{same}hint: name each run on one side only\n")
 
 
+@pytest.mark.parametrize("odd", ["calls", "trust", "account", "huge"])
+def test_a_report_of_odd_figures_is_compared_all_the_same(
+    odd: str, recorded: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What another hand may have written, and the format allows."""
+    a, b = recorded("a"), recorded("b", 1.1)
+    assert main(["report", a, "--format", "json", "-o", "a.json"]) == 0
+    told = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    if odd == "calls":
+        told["measured"]["collectives"][0]["calls_per_step"] = 0
+    elif odd == "trust":
+        told["trust"] = {"level": "partial", "findings": []}
+    elif odd == "account":
+        own = told["measured"]["account"]
+        told["measured"]["account"] = {name: 0 if isinstance(one, int) else one for name, one in own.items()}
+    else:
+        told["measured"]["step"]["median_ns"] = 10**400
+    Path("a.json").write_text(json.dumps(told), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["check", b, "--baseline", "a.json", "--fail-on", "never"]) in (0, 1, 2)
+    said_of_it = capsys.readouterr()
+    assert "internal error" not in said_of_it.err
+    assert said_of_it.out or "dptune: error: " in said_of_it.err
+
+
 def test_runs_of_the_same_settings_are_said_to_have_them(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", recorded("a"), recorded("b", 1.1)]) == 0
     page = said(capsys)

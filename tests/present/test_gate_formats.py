@@ -223,6 +223,21 @@ def test_markdown_of_hostile_text_keeps_its_rows():
     assert max(map(len, told.splitlines())) < 2000
 
 
+def test_a_rule_that_one_run_could_not_run_is_one_case():
+    """Of two runs one has advice below the gate, and the other could not ask."""
+    told = gate(below=["DP101"], skipped=[Skipped(rule="DP101", reason="no links in one of the runs")])
+    assert [case.get("name") for case in ElementTree.fromstring(junit.text(told)).iter("testcase")] == ["DP101"]
+
+
+def test_a_thousand_findings_and_long_names_stay_below_what_github_drops():
+    findings = [Finding(code="x", level="partial", text=f"{n} " + "y" * 600) for n in range(1500)]
+    trust = Trust(level="partial", findings=findings)
+    told = gate(trust=trust, runs=["r" * 600] * 1500, tripped=[advice(title="z" * 200_000)])
+    assert len(markdown.text(told)) < 2**20 / 8
+    assert "- and 1450 more" in markdown.text(told)
+    assert max(map(len, github.text(told).splitlines())) < 5000
+
+
 def test_markdown_counts_what_it_leaves_out():
     told = markdown.text(gate(tripped=[advice(number=n) for n in range(60)]))
     assert told.count("| error |") == markdown.MOST

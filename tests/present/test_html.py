@@ -17,6 +17,7 @@ from dptune.advice import Report, Verified
 from dptune.cli import main
 from dptune.commands.reading import run_and_report
 from dptune.errors import DptuneError
+from dptune.finding import Finding
 from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes
 from dptune.measured import LinkFigures, LinkSize, StepLag
 from dptune.predicted import BucketSize
@@ -265,6 +266,35 @@ def test_a_file_with_spaces_in_its_path_is_a_file(report: Report) -> None:
     why = "/data/secret project/of ours/own code.py(12): forward"
     told = report.model_copy(update={"headline": report.headline.model_copy(update={"why": why})})
     assert re.fullmatch(r"file\d+\.py\(12\): forward", anonymous(told).headline.why)
+
+
+def test_a_file_that_could_not_be_read_is_a_path_whatever_its_name(report: Report) -> None:
+    """Damaged files are named in findings, some by the name of their folder alone."""
+    source = "/data/ada/dptune-runs/2026-11-20T23-31-08-secret_train"
+    ranks = [one.model_copy(update={"source": f"{source}/rank-00000.json"}) for one in report.measured.ranks]
+    text = (
+        "2026-11-20T23-31-08-secret_train: rank-00000.facts.json is no JSON; /data/secret project/of ours/r 1.json cut"
+    )
+    finding = Finding(code="file-unreadable", level="partial", text=text)
+    told = report.model_copy(
+        update={
+            "measured": report.measured.model_copy(update={"ranks": ranks}),
+            "trust": report.trust.model_copy(update={"findings": [finding]}),
+        }
+    )
+    words = anonymous(told).model_dump_json()
+    for name in ("secret", "ours", "/ada", "2026-11-20"):
+        assert name not in words, name
+
+
+@pytest.mark.parametrize("sample", sorted(one.name for one in SAMPLES.iterdir() if (one / "run.json").exists()))
+def test_no_sample_names_its_script(sample: str) -> None:
+    """Lines stand in evidence, too, as words alone."""
+    _, told = run_and_report([str(SAMPLES / sample)], cached=False)
+    named = told.model_dump_json()
+    hidden = anonymous(told).model_dump_json()
+    assert re.search(r"\w+\.py", named)
+    assert not re.search(r"(?<!\w)(?!file\d)\w+\.py\b", hidden)
 
 
 def test_a_folder_named_like_a_word_of_a_report_does_not_garble_it(report: Report) -> None:

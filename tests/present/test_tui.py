@@ -296,6 +296,18 @@ async def test_the_palette_runs_commands_by_name(report: Report) -> None:
         await see(pilot, "Theme", *"theme")
 
 
+async def test_the_palette_has_what_the_keys_of_the_tab_do(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "warning, saves time: DP102", "2")
+        offered = {one.title for one in pilot.app.get_system_commands(pilot.app.screen)}
+        assert {"Sort", "Why", "Find", "Theme"} <= offered
+        assert "Next step" not in offered  # which is of the timeline
+        await see(pilot, "Search for commands", "ctrl+p")
+        await pilot.press(*"why")
+        await pilot.pause(0.3)
+        await see(pilot, "What it measures", "enter")
+
+
 async def test_evidence_without_a_place_says_so(report: Report) -> None:
     bare = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": []})]})
     async with ReportApp(bare).run_test(size=LARGE) as pilot:

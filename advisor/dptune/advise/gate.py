@@ -71,12 +71,14 @@ def judge(
     counted = {one.rule for one in (*tripped, *(each.advice for each in over))}
     worst = max(reports, key=lambda one: _WORST.index(one.trust.level))
     unknown = {one.rule: one for report in reports for one in report.skipped}
+    could_not = {one.rule for report in reports for one in report.skipped if not one.set_aside}
     return decided(
         Gate(
             dptune=__version__,
             outcome="passed",
             runs=[one.run.subject for one in reports],
-            step_ns=reports[0].measured.step.known("median_ns"),
+            baseline=[one.run.subject for one in before],
+            step_ns=reports[0].measured.step.known("median_ns") if len(reports) == 1 else None,
             fail_on=terms.fail_on,
             tripped=tripped,
             passed_over=over,
@@ -90,7 +92,7 @@ def judge(
             skipped=list(unknown.values()),
             below=[name for name in dict.fromkeys(e.rule for r in reports for e in r.advice) if name not in counted],
             quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
-            reservations=_reservations(worst, len(unknown)),
+            reservations=_reservations(worst, len(could_not)),
         )
     )
 
@@ -209,7 +211,7 @@ def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
         values = [float(read(one.measured)) for one in reports]
     except Missing as missing:
         return Budget(name=name, what=what, limit=limit, value=None, why_missing=missing.reason)
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         return Budget(name=name, what=what, limit=limit, value=None, why_missing="it was not measured")
     if name in _OF_TIME and any(one.measured.step.basis == "traced" for one in reports):
         what += ", of traced steps, which take longer"

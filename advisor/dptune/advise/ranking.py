@@ -40,7 +40,7 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
         else:
             other, change = rival
             reason = f"its advice on {change.knob} contradicts that of {other.rule}, which saves more or is surer"
-            dropped.append(Skipped(rule=one.rule, reason=reason))
+            dropped.append(Skipped.giving_way(one.rule, reason))
     return kept, dropped
 
 

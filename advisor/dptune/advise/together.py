@@ -30,7 +30,7 @@ def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[
             others = " and ".join(other.rule for other in safe)
             more = f"only {100 * left:.0f} % more" if left >= 0.005 else "nothing more"
             reason = f"with what {others} changes it would save {more}"
-            dropped.append(Skipped(rule=one.rule, reason=reason))
+            dropped.append(Skipped.giving_way(one.rule, reason))
         else:
             label = f"saved on top of {' and '.join(other.rule for other in safe)}"
             on_top = Evidence(label=label, value=left, unit="of the time of a sample")

@@ -36,12 +36,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dptune.commands.proving import how_to_go_on
-from dptune.commands.reading import read_run, reading_options, report_of
+from dptune.commands.reading import is_report, read_run, reading_options, report_of, root_of
 from dptune.commands.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.sweeps import links_option
 from dptune.errors import RunError, UsageError
@@ -72,7 +72,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--update-accepted", action="store_true", help="add the advice that would trip the gate to the --accept file"
     )
     against = parser.add_argument_group("against a baseline")
-    against.add_argument("--baseline", nargs="+", metavar="RUN", default=[], help="runs, or with --script one commit")
+    against.add_argument(
+        "--baseline", nargs="+", action="extend", metavar="RUN", default=[], help="runs, or with --script one commit"
+    )
     against.add_argument(
         "--max-regression",
         type=_share,
@@ -94,15 +96,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
     from dptune.advise.gate import decided
+    from dptune.judged import PassedOver
 
     outputs = _outputs(args)
     terms = _terms(args)
     gate = _gate(args, terms)
     if args.update_accepted:
         _accept(args.accept, gate)
-        gate = decided(gate.model_copy(update={"tripped": []}))
+        over = [*gate.passed_over, *(PassedOver(advice=one, why="it is accepted") for one in gate.tripped)]
+        gate = decided(gate.model_copy(update={"tripped": [], "passed_over": over}))
+    started = Path() if args.script else root_of(args.paths)
     for form, target in outputs:
-        _write(form, gate, target)
+        _write(form, gate, target, started)
     return {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
 
 
@@ -114,7 +119,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
             raise UsageError("--script runs two commits or folders", "name the one before with --baseline")
         if not args.paths:
             raise UsageError("there is no run to check", "dptune check dptune-runs/latest")
-        return judge([report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)], terms)
+        return judge([_one_report(args)], terms)
     if args.script:
         return _of_trials(args, terms, _trials(args, terms))
     from dptune.advise.difference import build_comparison
@@ -138,6 +143,13 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     differing = {fact.name for fact in comparison.compared.known("facts") or ()}
     other = ["the baseline ran another command"] if "command" in differing else []
     return gate.model_copy(update={"reservations": [*gate.reservations, *other]})
+
+
+def _one_report(args: argparse.Namespace) -> Report:
+    """Of the traces that are named together, or that was written before."""
+    if len(args.paths) == 1 and is_report(Path(args.paths[0])):
+        return read_run(args.paths[0], args.jobs, cached=not args.no_cache, links=args.links).report
+    return report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
 
 
 def _know_samples(side: list[Report]) -> bool:
@@ -211,39 +223,65 @@ def _terms(args: argparse.Namespace) -> Terms:
 
 
 def _accepted(args: argparse.Namespace) -> dict[str, str]:
+    from dptune.advice import SEVERITIES
+
     if args.accept is None or (args.update_accepted and not args.accept.exists()):
         return {}
-    return {name: str(one.get("severity", "")) for name, one in _read_accepted(args.accept).items()}
+    found: dict[str, str] = {}
+    for one in _read_accepted(args.accept)["accepted"]:
+        severities = ("", *reversed(SEVERITIES))  # the first is any
+        found[one["fingerprint"]] = min(
+            one.get("severity", ""), found.get(one["fingerprint"], severities[-1]), key=severities.index
+        )
+    return found
 
 
-def _read_accepted(path: Path) -> dict[str, Mapping[str, str]]:
-    """What a file of accepted advice holds, by fingerprint."""
+def _read_accepted(path: Path) -> dict[str, Any]:
+    """What a file of accepted advice holds."""
+    from dptune.advice import SEVERITIES
+
     hint = "write one with `dptune check RUN --accept FILE --update-accepted`"
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError("it is too large")
         told = json.loads(path.read_text(encoding="utf-8"))
-        return {str(one["fingerprint"]): one for one in told["accepted"]}
+        if not all(isinstance(one["fingerprint"], str) for one in told["accepted"]):
+            raise ValueError("a fingerprint is no text")
+        wrong = [
+            f"{path}: the severity of {one['fingerprint']} is none of {', '.join(SEVERITIES)}"
+            for one in told["accepted"]
+            if one.get("severity", SEVERITIES[0]) not in SEVERITIES
+        ]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{path} is no file of accepted advice", hint) from None
+    if wrong:
+        raise UsageError(wrong[0], "without one it is accepted at any")
+    return dict(told)
 
 
 def _accept(path: Path, gate: Gate) -> None:
     from dptune.runfile import form
 
-    held = _read_accepted(path) if path.exists() else {}
-    more = {one.fingerprint: {"rule": one.rule, "title": one.title, "why": ""} for one in gate.tripped}
+    told: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
+    if path.exists():
+        told = _read_accepted(path)
     severe = {one.fingerprint: {"severity": one.severity} for one in gate.tripped}
-    entries = [{**one, **severe.get(name, {}), "fingerprint": name} for name, one in {**more, **held}.items()]
-    told = json.dumps({"schema_version": gate.schema_version, "accepted": entries}, indent=2) + "\n"
+    held = [{**one, **severe.get(one["fingerprint"], {})} for one in told["accepted"]]
+    known = {one["fingerprint"] for one in held}
+    more = [
+        {"rule": one.rule, "title": one.title, "why": "", "severity": one.severity, "fingerprint": one.fingerprint}
+        for one in gate.tripped
+        if one.fingerprint not in known
+    ]
+    entries = [*held, *more]
+    text = json.dumps({**told, "accepted": entries}, indent=2) + "\n"
     try:
-        form.put(path, told)
+        form.put(path, text)
     except OSError as error:
         raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
-    new = len(more.keys() - held.keys())
-    print(f"dptune: accepted {new} more, {len(entries)} in all, in {path}; say why in each", file=sys.stderr)
+    print(f"dptune: accepted {len(more)} more, {len(entries)} in all, in {path}; say why in each", file=sys.stderr)
 
 
 def _share(text: str) -> float:
@@ -264,8 +302,12 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
         target = None if name == "-" else Path(name)
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")
-        if target in (other for _, other in found):
+        place = target and target.resolve()
+        if place in (other and other.resolve() for _, other in found):
             raise UsageError(f"two outputs go to {name}", "name another file for one of them")
+        read = [*args.paths, *args.baseline, *([args.accept] if args.accept else [])]
+        if place in (Path(other).resolve() for other in read):
+            raise UsageError(f"{target} is read as well", "name another file to write to")
         found.append((form, target))
     if not any(target is None for _, target in found):
         found.insert(0, (args.format, None))
@@ -274,8 +316,8 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
     return found
 
 
-def _write(form: str, gate: Gate, target: Path | None) -> None:
-    told = _told(form, gate, target)
+def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
+    told = _told(form, gate, target, started)
     if target is None:
         sys.stdout.write(told)
         return
@@ -286,7 +328,7 @@ def _write(form: str, gate: Gate, target: Path | None) -> None:
     print(f"dptune: wrote {target}", file=sys.stderr)
 
 
-def _told(form: str, gate: Gate, target: Path | None) -> str:
+def _told(form: str, gate: Gate, target: Path | None, started: Path) -> str:
     if form == "text":
         from dptune.present import gate as page
         from dptune.present.ink import paint
@@ -296,21 +338,30 @@ def _told(form: str, gate: Gate, target: Path | None) -> str:
     from dptune.present import github, json, junit, markdown
 
     if form in ("github", "junit"):
-        gate = _from_the_top(gate)
+        gate = _from_the_top(gate, started)
     return {"json": json.text, "github": github.text, "junit": junit.text, "markdown": markdown.text}[form](gate)
 
 
-def _from_the_top(gate: Gate) -> Gate:
-    """The user's lines as a job of GitHub looks them up: by their path from the top of the repository."""
-    top = os.environ.get("GITHUB_WORKSPACE")
-    below = Path(os.path.relpath(Path.cwd(), top)) if top else Path()
-    if below == Path() or below.parts[0] == "..":
+def _from_the_top(gate: Gate, started: Path) -> Gate:
+    """The user's lines as a job of GitHub looks them up: by their path from the top of the repository.
+
+    `started` is the folder that they are relative to, where the script ran; else they may be in the one that we are in.
+    """
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    if not workspace:
         return gate
+    top = Path(workspace).resolve()
 
     def moved(change: Change) -> Change:
-        if change.at is None or Path(change.at.file).is_absolute():
+        if change.at is None:
             return change
-        return change.model_copy(update={"at": change.at.model_copy(update={"file": str(below / change.at.file)})})
+        places = [(folder / change.at.file).resolve() for folder in (started, Path())]
+        there = [one for one in places if one.is_relative_to(top)]
+        found = next((one for one in there if one.is_file()), there[-1] if there else None)
+        if found is None:
+            return change
+        file = found.relative_to(top).as_posix()
+        return change.model_copy(update={"at": change.at.model_copy(update={"file": file})})
 
     told = [one.model_copy(update={"changes": [moved(change) for change in one.changes]}) for one in gate.tripped]
     return gate.model_copy(update={"tripped": told})

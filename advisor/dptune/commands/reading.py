@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import json
 import os
 import re
 import shlex
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 4096  # that `latest` is read for
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
+_MOST_BYTES = 50_000_000  # of a report whose keys another tool put into another order
 
 
 def reading_options(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +60,7 @@ def read_run(name: str, jobs: int | None = None, *, cached: bool = True, links: 
     """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
     from dptune.measure.comparing.sides import ReadRun
 
-    if _is_report(Path(name)):
+    if is_report(Path(name)):
         return ReadRun(name, _report(Path(name)), {})
     run, report = run_and_report([name], jobs, cached=cached, links=links)
     return ReadRun(name, report, run.facts)
@@ -103,12 +106,20 @@ def _with_proofs(report: Report, chosen: Sequence[str | Path]) -> Report:
     return kept.told(report, folder, shlex.quote(str(folder)))
 
 
-def _is_report(path: Path) -> bool:
-    """Whether a file begins as a report of dptune does; a trace may be called .json too."""
+def is_report(path: Path) -> bool:
+    """Whether a file begins as a report of dptune does, or holds one in another order; a trace may be .json, too."""
     try:
         with path.open("rb") as file:
-            return _REPORT.match(file.read(200)) is not None
-    except (OSError, ValueError):  # what cannot be opened is told where traces are read
+            begin = file.read(4096).removeprefix(codecs.BOM_UTF8)
+            if _REPORT.match(begin):
+                return True
+            if not begin.lstrip().startswith(b"{") or b'"traceEvents"' in begin or b'"schemaVersion"' in begin:
+                return False
+            if path.stat().st_size > _MOST_BYTES:
+                return False
+        told = json.loads(path.read_text(encoding="utf-8-sig"))
+        return isinstance(told, dict) and told.keys() >= {"schema_version", "dptune", "advice", "measured"}
+    except (OSError, ValueError, RecursionError):  # what cannot be opened is told where traces are read
         return False
 
 
@@ -118,7 +129,7 @@ def _report(path: Path) -> Report:
     from dptune.advice import Report
 
     try:
-        return Report.model_validate_json(path.read_bytes())
+        return Report.model_validate_json(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -126,6 +137,20 @@ def _report(path: Path) -> Report:
             f"{path} is not a report that this dptune can read: {where + ': ' if where else ''}{first['msg']}",
             "write it again with `dptune report --format json`",
         ) from None
+
+
+def root_of(paths: Sequence[str]) -> Path:
+    """The folder that the lines of a run's facts are relative to: where the script was started, or here."""
+    from dptune.runfile import form
+    from dptune.runfile.paths import RUN_JSON
+    from dptune.runfile.record import RunRecord
+
+    folder = Path(recorded(paths[0])) if paths else latest(RUNS)
+    try:
+        started = Path(form.read(folder / RUN_JSON, RunRecord).working_directory)
+    except (OSError, ValueError):
+        return Path()
+    return started if started.is_dir() else Path()
 
 
 def usable_cores() -> int:

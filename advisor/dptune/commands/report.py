@@ -17,11 +17,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.reading import reading_options, report_of
+from dptune.commands.reading import reading_options, report_of, root_of
 from dptune.commands.sweeps import links_option
 from dptune.errors import UsageError
 from dptune.present import terminal
@@ -101,7 +100,7 @@ def _patch(args: argparse.Namespace) -> int:
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
     changes = [change for advice in report.advice for change in advice.changes]
-    diff, left, taken_out = patches(changes, _root(args.paths))
+    diff, left, taken_out = patches(changes, root_of(args.paths))
     for words in taken_out:
         print(f"dptune: {visible(words)}", file=sys.stderr)
     for one in left:
@@ -115,21 +114,6 @@ def _patch(args: argparse.Namespace) -> int:
     elif diff:
         _write(diff, args.output)
     return 0 if diff else 1
-
-
-def _root(paths: Sequence[str]) -> Path:
-    """The folder that the lines of the facts are relative to: where the script was started, or here."""
-    from dptune.commands.reading import latest, recorded
-    from dptune.runfile import form
-    from dptune.runfile.paths import RUN_JSON, RUNS
-    from dptune.runfile.record import RunRecord
-
-    folder = Path(recorded(paths[0])) if paths else latest(RUNS)
-    try:
-        started = Path(form.read(folder / RUN_JSON, RunRecord).working_directory)
-    except (OSError, ValueError):
-        return Path()
-    return started if started.is_dir() else Path()
 
 
 def _columns(text: str) -> int:

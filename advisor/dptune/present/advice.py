@@ -112,8 +112,9 @@ def nothing_to_say(report: Report) -> str:
     """What an empty list of advice means on this run."""
     if report.trust.level == "unjudgeable":
         return "This run cannot be judged, so that no advice is given does not mean that it is healthy."
-    if report.skipped:
-        return f"No rule that could run found anything to change; {len(report.skipped)} could not run (see below)."
+    could_not = sum(not one.set_aside for one in report.skipped)
+    if could_not:
+        return f"No rule that could run found anything to change; {could_not} could not run (see below)."
     return "Every rule ran, and none found anything to change."
 
 

@@ -7,7 +7,7 @@ the same word. Names of functions, classes and operations stay: without them a r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -16,6 +16,8 @@ from dptune.knobs import ENVIRONMENT
 
 # The user's lines, whatever their file is called; paths; and relative paths of files.
 _LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py|(?:[\w.~-]*[/\\])+[\w.-]+)(?=:\d+|\(\d+\))")
+_ENDING = r"\.(?:json|py|gz|zst|log|txt|csv|bin|pt)(?:\.gz)?(?!\w)"
+_SPACED = re.compile(rf"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^'\"`,;)\n]*?{_ENDING}")  # up to where a file's name ends
 _PATH = re.compile(r"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^\s'\"`,;)]+")
 _RELATIVE = re.compile(r"(?<![\w/.])[\w.~-]+(?:[/\\][\w.~-]+)+\.\w{1,5}(?!\w)")
 _FILE = re.compile(r"(?<![\w/.-])(?!file\d+\.py)[\w.~+@=-]+\.(?:json|py|gz|zst|log|txt|csv|bin)(?:\.gz)?(?![\w(])")
@@ -33,8 +35,7 @@ def anonymous(report: Report) -> Report:
         proof["command"] = ""
         if any(name.startswith(ENVIRONMENT) for name in proof["changes"]):
             proof["name"], proof["changes"] = "variables of the environment", {}
-    everywhere = {name: word for name, word in names.items() if word.startswith("host") or not name.isalnum()}
-    return Report.model_validate(_Words(names, everywhere).without(told))
+    return Report.model_validate(_Words(names).without(told))
 
 
 def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -45,8 +46,10 @@ def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     folders = dict.fromkeys(str(PurePath(one).parent) for one in sources)
     for number, source in enumerate(sources, 1):
         yield source, f"trace {number}"
+        yield PurePath(source).name, f"trace {number}"
     for number, folder in enumerate(folders, 1):
         yield folder, f"run {number}"
+        yield PurePath(folder).name, f"run {number}"
     for number, host in enumerate(dict.fromkeys(str(rank.known("host") or "") for rank in report.measured.ranks), 1):
         yield host, f"host {number}"
     files = dict.fromkeys(
@@ -69,11 +72,17 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 class _Words:
-    """What stands for each name, where names may be words alone and elsewhere."""
+    """What stands for each name: where names may be words alone, in sentences, and in fields of a single word.
 
-    def __init__(self, named: dict[str, str], everywhere: dict[str, str]) -> None:
+    In a sentence a folder or a trace that is called like a word is left, in a single word hosts are as well: it may be
+    one that a report is written in.
+    """
+
+    def __init__(self, named: dict[str, str]) -> None:
         self._words = named
-        self._patterns = {True: _any_of(named), False: _any_of(everywhere)}
+        self._alone = _any_of(named)
+        self._in_words = _any_of(name for name, word in named.items() if word.startswith("host") or not name.isalnum())
+        self._single = _any_of(name for name in named if not name.isalnum())
 
     def without(self, value: Any, key: str = "") -> Any:
         """The same without names; `key` is that of the field it stands in."""
@@ -81,14 +90,17 @@ class _Words:
             return {name: self.without(each, name) for name, each in value.items()}
         if isinstance(value, list):
             return [self.without(each, key) for each in value]
-        if not isinstance(value, str) or (key not in _NAMED and not re.search(r"[\s/\\]", value)):
+        if not isinstance(value, str):
             return value
-        pattern = self._patterns[key in _NAMED]
+        in_words = re.search(r"[\s/\\]", value)
+        pattern = self._alone if key in _NAMED else self._in_words if in_words else self._single
         plain = pattern.sub(lambda found: self._words[found[0]], value) if pattern else value
-        return _FILE.sub("a file", _RELATIVE.sub("a file", _PATH.sub("a path", plain)))
+        for left, word in ((_SPACED, "a path"), (_PATH, "a path"), (_RELATIVE, "a file"), (_FILE, "a file")):
+            plain = left.sub(word, plain)
+        return plain
 
 
-def _any_of(names: dict[str, str]) -> re.Pattern[str] | None:
+def _any_of(names: Iterable[str]) -> re.Pattern[str] | None:
     """Finds each of the names as a whole, the longest first; None where there are none."""
     longest = sorted(names, key=len, reverse=True)
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)") if longest else None

@@ -32,6 +32,8 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
     yield from wrapped(opening(gate), width, role=role)
     for run in gate.runs:
         yield from wrapped(f"run: {run}", width, "  ", "    ", "dim")
+    for run in gate.baseline:
+        yield from wrapped(f"baseline: {run}", width, "  ", "    ", "dim")
     for one in gate.tripped:
         yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
         if one.saves:

@@ -15,6 +15,7 @@ from dptune.present.gate import budget_in_words, opening
 from dptune.present.visible import visible
 
 MOST = 10
+_MOST_CHARACTERS = 2000  # of a message or a title: a name out of a trace may be as long as someone likes
 _LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
@@ -72,7 +73,10 @@ def _command(one: _Annotation) -> str:
 
 
 def _data(text: str) -> str:
-    return visible(text).replace("%", "%25")
+    shown = visible(text)
+    if len(shown) > _MOST_CHARACTERS:
+        shown = shown[: _MOST_CHARACTERS - 3] + "..."
+    return shown.replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -27,7 +27,7 @@ def text(gate: Gate) -> str:
         if rule not in named:
             why = "; ".join(f"{one.why}: {one.advice.title}" for one in gate.passed_over if one.advice.rule == rule)
             ElementTree.SubElement(_case(suite, "rules", rule, over[0]), "skipped", message=visible(why))
-    named |= {one.advice.rule for one in gate.passed_over}
+    named |= {one.advice.rule for one in gate.passed_over} | {*gate.below, *gate.quiet}
     for rule in [*gate.below, *gate.quiet]:
         _case(suite, "rules", rule)
     for missed in gate.skipped:

@@ -6,7 +6,7 @@ GitHub drops a summary of more than 1 MiB as a whole, so that no more advice is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice
 from dptune.judged import Gate
@@ -14,7 +14,7 @@ from dptune.present.advice import saving
 from dptune.present.gate import budget_value, opening
 from dptune.present.visible import visible
 
-MOST = 50  # pieces of advice
+MOST = 50  # pieces of advice, runs, findings
 _MOST_CHARACTERS = 500  # of a cell: a title or a name out of a trace may be as long as someone likes
 # What Markdown or HTML would take for its own; addresses and names are not to become links or mentions either.
 _SIGNS = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
@@ -30,11 +30,9 @@ def text(gate: Gate) -> str:
 def _rows(gate: Gate) -> Iterator[str]:
     yield f"## dptune: {_plain(opening(gate))}"
     yield ""
-    for run in gate.runs:
-        yield f"- run: {_plain(run)}"
-    for finding in gate.trust.findings:
-        if finding.level != "info":
-            yield f"- {finding.level}: {_plain(finding.text)}"
+    yield from _capped([f"run: {_plain(run)}" for run in gate.runs])
+    yield from _capped([f"baseline: {_plain(run)}" for run in gate.baseline])
+    yield from _capped([f"{one.level}: {_plain(one.text)}" for one in gate.trust.findings if one.level != "info"])
     if gate.tripped:
         yield from ("", "| severity | rule | what | saves | where |", "|---|---|---|---|---|")
         yield from (_advice(one, gate) for one in gate.tripped[:MOST])
@@ -52,10 +50,14 @@ def _rows(gate: Gate) -> Iterator[str]:
         yield from (f"- but: {_plain(one)}" for one in gate.reservations)
     if gate.passed_over:
         yield ""
-        for over in gate.passed_over[:MOST]:
-            yield f"- passed over, for {over.why}: {_plain(over.advice.rule)} {_plain(over.advice.title)}"
-        if len(gate.passed_over) > MOST:
-            yield f"- and {len(gate.passed_over) - MOST} more"
+        told = [(over.why, over.advice) for over in gate.passed_over]
+        yield from _capped([f"passed over, for {why}: {_plain(one.rule)} {_plain(one.title)}" for why, one in told])
+
+
+def _capped(points: Sequence[str]) -> Iterator[str]:
+    yield from (f"- {one}" for one in points[:MOST])
+    if len(points) > MOST:
+        yield f"- and {len(points) - MOST} more"
 
 
 def _advice(one: Advice, gate: Gate) -> str:

@@ -14,6 +14,8 @@ _EXPOSED = "exposed_communication_ns"
 def phases(sides: Sides, basis: Basis) -> tuple[list[PhaseDifference] | None, str]:
     """Every phase that a run has; in a run without it, it takes no time."""
     try:
+        if not all(run.measured.account.window_ns for _, run in sides.runs):
+            return None, "the account of a run has no time"
         names = list(dict.fromkeys(one.phase for _, run in sides.runs for one in run.measured.phases))
     except Missing as missing:
         return None, missing.reason

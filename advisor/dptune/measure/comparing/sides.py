@@ -94,8 +94,8 @@ class Sides:
         """What limits what the runs can say together."""
         for side, run in self.runs:
             if run.report.trust.level == "partial":
-                first = next(f.text for f in run.report.trust.findings if f.level == "partial")
-                yield f"of {run.name} ({side}) only a part could be read: {first}"
+                first = [f": {one.text}" for one in run.report.trust.findings if one.level == "partial"][:1]
+                yield f"of {run.name} ({side}) only a part could be read{''.join(first)}"
         if len({tuple(rank.rank for rank in run.measured.ranks) for _, run in self.runs}) > 1:
             yield "not the same ranks were read in every run: their accounts are of different ranks"
 

@@ -45,7 +45,7 @@ def _differences(
             moved_bytes=sides.pair(lambda run: sum(bytes_of(one) for one in alike(run))),
         )
 
-    return sorted(map(difference, kinds), key=lambda one: (-abs(one.time_ns.difference), one.kind)), ""
+    return sorted(map(difference, kinds), key=lambda one: (-abs(one.time_ns.known("difference") or 0.0), one.kind)), ""
 
 
 def _steps(one: CollectiveFigures | CopyFigures) -> float:

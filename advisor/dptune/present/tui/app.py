@@ -53,6 +53,7 @@ _PARTS = {
     "whatif": ("whatif-tab", "#whatif", "#prediction"),
 }
 _OF_TAB = {tab: name for name, (tab, _, _) in _PARTS.items()}
+_WITH_KEYS = (Cards, RankTable, Places, Timeline, WhatIfPane)  # parts of tabs
 TOAST_S = 2  # it covers the lines it speaks of
 _NO_RUN = "That needs the run itself: this report was read alone."
 
@@ -89,7 +90,12 @@ class ReportApp(App[None]):
         ),
         Binding("slash", "find", "Find", id="find", tooltip="Find words on this tab", key_display="/"),
         Binding(
-            "ctrl+p", "command_palette", "Commands", id="palette", tooltip="Every command by name; themes", show=False
+            "ctrl+p",
+            "command_palette",
+            "Commands",
+            id="palette",
+            tooltip="What keys do here, by name; themes",
+            show=False,
         ),
         Binding("question_mark", "help", "Help", id="help", tooltip="Every key and what it does", key_display="?"),
         Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave; the recording stays where it is"),
@@ -170,13 +176,21 @@ class ReportApp(App[None]):
         return _PARTS[_OF_TAB[self.query_one(TabbedContent).active]]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers: what keys do, and themes."""
+        """What the palette offers: what keys do, everywhere and on the tab that is open, and themes."""
         for binding in _declared(self):
             if binding.action.startswith("show(") or binding.action in ("find", "copy", "help", "quit"):
                 yield SystemCommand(
                     binding.description,
                     binding.tooltip,
                     lambda action=binding.action: self.call_later(self.run_action, action),
+                )
+        shown = self.query_one(TabbedContent).active_pane
+        for part in shown.query(",".join(one.__name__ for one in _WITH_KEYS)) if shown is not None else ():
+            for binding in _declared(type(part)):
+                yield SystemCommand(
+                    binding.description,
+                    binding.tooltip,
+                    lambda action=binding.action, part=part: self.call_later(self.run_action, action, part),
                 )
         yield from (one for one in super().get_system_commands(screen) if one.title in ("Theme", "Screenshot"))
 

@@ -128,7 +128,8 @@ class Cards(Container):
         self._list.border_title = Text(f"Advice {self._order}{only}")
 
     def _entries(self) -> list[Option]:
-        last = f"{len(self._report.skipped)} rules could not run, {len(self._report.quiet)} found nothing"
+        could_not = sum(not one.set_aside for one in self._report.skipped)
+        last = f"{could_not} rules could not run, {len(self._report.quiet)} found nothing"
         if not self._report.advice:
             last = f"No advice; {last}"
         left_out = len(self._ranked) - len(self._advice)
