@@ -139,6 +139,22 @@ class RunView:
         how += f", with {grown:.3g} times the samples" if grown != 1 else ""
         return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 
+    def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
+        """What the changes together would save at most, where the step model misses too much to tell how much.
+
+        A bound, with the reason why it is no prediction. Raises Missing where there is no model, or no bound of it.
+        """
+        settings = changes if isinstance(changes, Mapping) else _settings(changes)
+        if self.predictor is None:
+            raise Missing(f"no step model to predict {', '.join(settings)} with")
+        told = self.predictor(settings)
+        before, after = self.measured.known("samples_per_step"), told.known("global_batch")
+        grown = after / before if before and after else 1.0
+        most = min(1.0, max(0.0, 1 - told.low_ns / grown / self.measured.step.median_ns))
+        bound = self.bound(0.0, most, "no more than a replay with the change can save, which misses the recorded steps")
+        why = told.missing.get("step_ns", "")
+        return bound.without_prediction(why).model_copy(update={"samples_times": grown})
+
     def saving(self, changes: Sequence[Change] | Mapping[str, Value], bound: Saving) -> Saving:
         """What the changes would save: as replayed, or the bound where the run has no model that tells."""
         try:

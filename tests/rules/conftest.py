@@ -249,6 +249,19 @@ def predicting(knob: str, shares: Mapping[Value, float], grown: float = 1.0) -> 
 
 
 @pytest.fixture
+def bounding() -> Callable[..., Predictor]:
+    """A model whose replay misses the recorded steps: it tells only what a step takes at least."""
+
+    def leaving(least: float, batch: int = 64) -> Predictor:
+        low_ns = int(least * STEP_NS)
+        return lambda changes: Prediction.only(
+            "the replay misses", changes=dict(changes), low_ns=low_ns, global_batch=batch
+        )
+
+    return leaving
+
+
+@pytest.fixture
 def make_measured() -> MakeMeasured:
     return measured_run
 

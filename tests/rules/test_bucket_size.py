@@ -154,6 +154,24 @@ def test_waiting_for_other_ranks_is_not_a_tail(ask, make_measured, make_all_redu
     assert ask("DP101", measured, [make_facts(ddp=[ddp])]) == []
 
 
+def test_gradients_that_the_smallest_buckets_may_not_part_are_left_alone(
+    ask, make_measured, make_all_reduce, make_facts
+):
+    """As DDP's own first bucket makes them: 1.5 MiB, of which the last tensor closes it."""
+    for size, told in ((1.5, 0), (2, 1)):
+        ddp = DdpFacts("Net", None, 25 * MIB, rebuilt_bucket_sizes=[int(size * MIB)], parameter_tensors=60)
+        calls = [make_all_reduce(int(size * MIB), 1, 3_000_000)]
+        measured = make_measured(exposed_share=0.3, hidden_share=0, collectives=calls)
+        assert len(ask("DP101", measured, [make_facts(ddp=[ddp])])) == told
+
+
+def test_a_single_bucket_is_as_severe_as_what_splitting_it_saves(ask, single, predict):
+    """30 % of the step wait for it; a replay says that 7 % go."""
+    told = predict("ddp.bucket_cap_mb", dict.fromkeys((0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50), 0.93))
+    (advice,) = ask("DP101", *single(), predictor=told)
+    assert (advice.severity, advice.saves.predicted_share) == ("warning", pytest.approx(0.07))
+
+
 @pytest.mark.parametrize("what", [{"exposed": 0.04}, {"hidden": 0.2}, {"tensors": 1}])
 def test_a_single_bucket_is_left_alone_where_splitting_cannot_help(ask, single, what):
     assert ask("DP101", *single(**what)) == []

@@ -11,7 +11,7 @@ def window(share, collections=()):
 def test_in_each_step_the_rank_that_collects_longest(ask, make_measured, make_facts):
     """Of steps of 10 ms rank 0 collects 0.1 ms and rank 1 0.8: 0.9 at most, should each hold up the other."""
     facts = [make_facts(rank=0, windows=[window(0.01)]), make_facts(rank=1, windows=[window(0.08, [[1, 2], [3, 4]])])]
-    (advice,) = ask("DP602", make_measured(), facts)
+    (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts)
     assert advice.title == (
         "Python collects garbage for 8 % of a step: collect at chosen steps, and on all ranks at once"
     )
@@ -26,11 +26,13 @@ def test_ranks_that_collect_at_different_moments_hold_up_each_other(ask, make_me
     for rank in range(4):
         collecting = [3_000_000 if step == rank else 0 for step in range(4)]
         facts.append(make_facts(rank=rank, windows=[Window("unprofiled", 3, [10_000_000] * 4, gc_ns=collecting)]))
-    (advice,) = ask("DP602", make_measured(world=4), facts)
+    (advice,) = ask("DP602", make_measured(world=4, exposed_share=0.8), facts)
     assert advice.evidence[0].value == pytest.approx(0.3)
     assert advice.saves.high_share == pytest.approx(0.3)
-    (advice,) = ask("DP602", make_measured(world=4, world_size=8), facts)
+    (advice,) = ask("DP602", make_measured(world=4, exposed_share=0.8, world_size=8), facts)
     assert advice.saves.high_share == pytest.approx(0.6)  # the other four may do as these do
+    (advice,) = ask("DP602", make_measured(world=4, exposed_share=0.4, world_size=8), facts)
+    assert advice.saves.high_share == pytest.approx(0.4)  # for the rest is computed, whoever collects
 
 
 def test_quiet(ask, make_measured, make_facts):

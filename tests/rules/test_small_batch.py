@@ -164,6 +164,19 @@ def test_quiet_where_a_sample_takes_as_long(ask, make_measured, make_facts, larg
     assert len(ask("DP301", run, [facts], {"worth_share": 0.1}, larger(1.75, 3.5))) == 1
 
 
+def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, make_facts, bounding):
+    """Of a step 40 % do not grow with the batch: half of these. A replay takes 1.1 times as long at best."""
+    facts = [make_facts(loaders=[LOADER], optimizers=[ADAM])]
+    run = make_measured(device="cpu", exposed_share=0.4)
+    (advice,) = ask("DP301", run, facts, predictor=bounding(1.1, 128))
+    assert advice.title == "Batches of 32 samples are small: with 64 a sample takes up to 45 % less time"
+    assert (advice.severity, advice.saves.basis, advice.saves.samples_times) == ("error", "bound", 2)
+    assert advice.saves.high_share == pytest.approx(0.45)
+    assert advice.changes[0].then == 64
+    assert ask("DP301", make_measured(device="cpu", exposed_share=0.29), facts, predictor=bounding(1.1, 128)) == []
+    assert ask("DP301", run, facts, predictor=bounding(1.8, 128)) == []
+
+
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts, larger, hand_made):
     run = make_measured(memory=room(hand_made, 0.1))
     bound = make_measured(memory=room(hand_made, 0.1), exposed_share=0.3)

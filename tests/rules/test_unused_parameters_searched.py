@@ -11,21 +11,21 @@ def searching(unused=0, on=True):
 
 
 def marks(make_all_reduce, dtype="int32"):
-    """400 bytes of marks, exchanged in 0.3 ms."""
+    """400 bytes of marks, exchanged in 0.3 ms, 0.15 at the least: what is more may be waiting for a rank."""
     return make_all_reduce(400, 1, 150_000, dtype=dtype)
 
 
 def test_a_search_that_finds_nothing(ask, make_measured, make_facts, make_all_reduce):
-    """Of a step of 10 ms the marks take 0.3 ms and 100 tensors 0.4."""
+    """Of a step of 10 ms the marks take 0.15 ms and 100 tensors 0.4."""
     run = make_measured(exposed_share=0.1, collectives=[marks(make_all_reduce), make_all_reduce(2**20, 4)])
     (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])])
     assert advice.title == (
-        "DDP looks for parameters without a gradient in every step, which takes up to 7 % of it, and there were none"
+        "DDP looks for parameters without a gradient in every step, which takes up to 6 % of it, and there were none"
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then) == ("ddp.find_unused_parameters", True, False)
     assert str(change.at) == "train.py:31"
-    assert advice.saves.high_share == pytest.approx(0.17)  # and the 10 % that are exposed
+    assert advice.saves.high_share == pytest.approx(0.155)  # and the 10 % that are exposed
     assert (advice.severity, advice.saves.basis) == ("warning", "bound")
 
 

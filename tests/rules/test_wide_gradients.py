@@ -54,6 +54,17 @@ def test_waiting_for_a_late_rank_is_no_transfer(ask, make_measured, make_facts, 
     assert ask("DP103", make_measured(account=waits), [make_facts(ddp=[DDP])], predictor=told) == []
 
 
+def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, make_facts, bounding):
+    """Half of the 50 % that wait for the transfer, and no more than the 30 % that the replay leaves at most."""
+    (advice,) = ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])], predictor=bounding(0.7))
+    assert advice.title.endswith("with 16 bits a step takes up to 30 % less")
+    assert (advice.severity, advice.confidence, advice.saves.basis) == ("error", "low", "bound")
+    assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.3))
+    assert advice.saves.unpredicted == "the replay misses"
+    assert ask("DP103", make_measured(exposed_share=0.08), [make_facts(ddp=[DDP])], predictor=bounding(0.7)) == []
+    assert ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])], predictor=bounding(0.97)) == []
+
+
 def test_nothing_is_said_without_a_step_model(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="no step model"):
         ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])])

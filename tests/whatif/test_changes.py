@@ -49,6 +49,23 @@ def test_no_sync_leaves_the_exchange_to_the_last_pass():
     assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
 
 
+def test_without_an_exchange_no_buffers_are_sent_before_the_next_pass():
+    """Each of three forward passes of 100 sends buffers for 20 of them: two of these follow a silent pass then.
+
+    Three of 100 + 50 + 60 and 50 before; 160, 140 and 190 with 50 after it.
+    """
+    before = model(*[step(one(), one(), one())] * 2, others=3, others_ns=60.0, buffers_ns=20.0)
+    assert step_ns(before) == pytest.approx(3 * 210 + 50)
+    after = changed(before, {"ddp.no_sync": True})
+    assert step_ns(after) == pytest.approx(160 + 140 + 190 + 50)
+    assert (after.others, after.others_ns) == (1, pytest.approx(20))
+    back = changed(after, {"ddp.no_sync": False})
+    assert step_ns(back) == pytest.approx(step_ns(before))
+    assert (back.others, back.others_ns) == (3, pytest.approx(60))
+    unknown = replace(before, buffers_ns=0.0)
+    assert step_ns(changed(unknown, {"ddp.no_sync": True})) == pytest.approx(160 + 160 + 210 + 50)
+
+
 def test_passes_that_exchange_already_stay_as_they_are():
     """The first pass of its own gradients, 75 with the last at 70; of the second, 60 and 50: 230 + 210 + 50."""
     before = model(*[step(one((10.0, 70.0), 75.0), one())] * 2)

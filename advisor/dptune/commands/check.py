@@ -303,10 +303,10 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")
         place = target and target.resolve()
-        if place in (other and other.resolve() for _, other in found):
+        if any(place == (other and other.resolve()) for _, other in found):
             raise UsageError(f"two outputs go to {name}", "name another file for one of them")
         read = [*args.paths, *args.baseline, *([args.accept] if args.accept else [])]
-        if place in (Path(other).resolve() for other in read):
+        if any(place == Path(other).resolve() for other in read):
             raise UsageError(f"{target} is read as well", "name another file to write to")
         found.append((form, target))
     if not any(target is None for _, target in found):

@@ -85,6 +85,8 @@ class Recorded:
         sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
         copy_ns = median(own.copy_ns / stretch[rank].backward for rank, own in self.timelines.items())
         traced = self._traced(part, sizes)
+        others = round(median(own.others for own in self.timelines.values()))
+        others_ns = median(own.others_ns / stretch[rank].rest for rank, own in self.timelines.items())
         return replace(
             traced,
             steps={rank: _unprofiled(own, part, stretch[rank], facts[rank]) for rank, own in self.timelines.items()},
@@ -95,8 +97,9 @@ class Recorded:
             samples=self.samples,
             low_rank=_low_rank(self.ddp),
             dtype=next(iter(self.ddp.gradient_dtypes), None),
-            others=round(median(own.others for own in self.timelines.values())),
-            others_ns=median(own.others_ns / stretch[rank].rest for rank, own in self.timelines.items()),
+            others=others,
+            others_ns=others_ns,
+            buffers_ns=_buffers_ns(self.ddp, next(iter(traced.steps.values()))[0], others, others_ns),
         )
 
     def _traced(self, part: slice, sizes: tuple[int, ...]) -> StepModel:
@@ -184,6 +187,17 @@ def _latency(seen: tuple[float, float] | None, figures: LinkFigures, link: Link,
         return _OF_OTHERS
     queued = tuple((size, max(0.0, latency_ns) / link.alpha_ns) for size, latency_ns in found)
     return Latency(alone, queued, others, why)
+
+
+def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: float) -> float:
+    """What sending buffers takes of a forward pass, where nothing else is exchanged outside of backward passes.
+
+    They travel in one broadcast, or one for each of two types.
+    """
+    sending = sum(bool(one.ready_ns) for one in step.passes)
+    if not (ddp.broadcast_buffers and ddp.buffer_bytes and sending) or others not in (sending, 2 * sending):
+        return 0.0
+    return others_ns / sending
 
 
 def _bucket_sizes(ddp: DdpFacts) -> list[int]:

@@ -86,7 +86,29 @@ def _no_sync(model: StepModel, value: Value) -> StepModel:
             return replace(step, passes=(*(one.silent() for one in before), last))
         return replace(step, passes=(*(one if one.ready_ns else one.exchanging_as(last) for one in before), last))
 
-    return replace(model, steps={rank: [of(step) for step in steps] for rank, steps in model.steps.items()})
+    steps = {rank: [of(step) for step in steps] for rank, steps in model.steps.items()}
+    return _sending(model, steps) if model.buffers_ns else replace(model, steps=steps)
+
+
+def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
+    """Buffers are sent before each forward pass that follows a pass that exchanges its gradients, and before no other.
+
+    The first pass of a step follows the last one of the step before.
+    """
+
+    def sends(step: RankStep) -> list[bool]:
+        return [bool(one.ready_ns) for one in (step.passes[-1], *step.passes[:-1])]
+
+    def of(before: RankStep, after: RankStep) -> RankStep:
+        more = [(now - was) * model.buffers_ns for was, now in zip(sends(before), sends(after), strict=True)]
+        passes = [
+            replace(one, forward_ns=max(0.0, one.forward_ns + ns)) for one, ns in zip(after.passes, more, strict=True)
+        ]
+        return replace(after, passes=tuple(passes))
+
+    moved = {rank: [*map(of, model.steps[rank], own)] for rank, own in steps.items()}
+    was, now = (sum(sends(next(iter(one.values()))[0])) for one in (model.steps, steps))
+    return replace(model, steps=moved, others=round(model.others * now / was), others_ns=model.others_ns * now / was)
 
 
 def _comm_hook(model: StepModel, value: Value) -> StepModel:

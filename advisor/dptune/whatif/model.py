@@ -117,7 +117,8 @@ class StepModel:
     part of forward and backward that does not grow with the batch. `low_rank` is None where the shapes of gradients
     are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype` is that of all
     gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as
-    recorded, part of what is computed, and take `others_ns`.
+    recorded, part of what is computed, and take `others_ns`. `buffers_ns` is what a forward pass that begins by sending
+    buffers takes for it: each does that follows a pass that exchanged its gradients. 0 where it is not known.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -142,3 +143,4 @@ class StepModel:
     dtype: str | None = None
     others: int = 0
     others_ns: float = 0.0
+    buffers_ns: float = 0.0

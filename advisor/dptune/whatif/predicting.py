@@ -143,11 +143,14 @@ class Ground:
         lower, higher = (hypot(*always, *one) for one in zip(*off, strict=True))
         low_ns = round(max(0.0, self.step_ns + difference - lower))
         assumptions = assumed(self.model, changes, self.traced)
+        batch = None if other.samples is None else round(other.samples)
         why = self.why_only_a_bound(changes)
         if why:
-            return Prediction.only(why, changes=dict(changes), low_ns=low_ns, assumptions=assumptions)
+            return Prediction.only(
+                why, changes=dict(changes), global_batch=batch, low_ns=low_ns, assumptions=assumptions
+            )
         figures = {
-            "global_batch": None if other.samples is None else round(other.samples),
+            "global_batch": batch,
             "ns_per_sample": None if other.samples is None else (self.step_ns + difference) / other.samples,
         }
         why_none = self.measured.missing.get("samples_per_step", "")

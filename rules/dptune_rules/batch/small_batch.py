@@ -14,9 +14,10 @@ exchanges half of its time does so for twice the samples with twice the batch.
 
 ## What to change
 
-The loader's batch size, and with it what depends on it. The largest of the sizes is proposed whose last doubling still
-saves what `worth_share` says, and that fits: a GPU's memory is taken to grow with the batch, all of it, which is more
-than it will. What a CPU's host has left is not recorded.
+The loader's batch size, and with it what depends on it. Where the replay misses the recorded steps by too much to
+predict, twice the batch is proposed if half of the time that does not grow with it is worth it. Else the largest of the
+sizes is proposed whose last doubling still saves what `worth_share` says, and that fits: a GPU's memory is taken to
+grow with the batch, all of it, which is more than it will. What a CPU's host has left is not recorded.
 
 The global batch grows from B to kB, so the learning rate grows with it, and this is a hypothesis about convergence, to
 be checked on the loss:
@@ -110,16 +111,20 @@ def check(run: RunView) -> Iterator[Advice]:
         except Missing:
             if _computes(run):
                 return
-            raise
+            tried = [(times, run.ceiling([change]))]
+            break
         if _of_last(saves, tried) < run.limit(WORTH_SHARE):
             break
         tried.append((times, saves))
     if not tried:
         return
     times, saves = tried[-1]
-    severity = severity_of(saves.predicted_share or 0.0)
-    if severity is None:
+    predicted = saves.predicted_share is not None
+    share = saves.predicted_share or min(saves.high_share, _fixed_share(run) * (1 - 1 / times))
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
         return
+    saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
     rate = _scaled_rate(run, times)
     then = times * now
     changes = [
@@ -131,8 +136,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"Batches of {now} samples are small: with {then} a sample takes about "
-        f"{100 * (saves.predicted_share or 0):.0f} % less time",
+        title=f"Batches of {now} samples are small: with {then} a sample takes {saved} less time",
         why="Exchanging gradients, updating parameters and calling operators take as long for a large batch as for a "
         "small one.",
         changes=changes,
@@ -150,6 +154,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     unit="of what it takes now",
                 )
                 for times, one in tried
+                if one.predicted_share is not None
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
             *_noise(run),
@@ -176,9 +181,13 @@ def _teaches(run: RunView, times: int) -> bool:
 
 def _computes(run: RunView) -> bool:
     """Whether so much of a step is computing, or waiting for batches, that twice the batch can save little."""
+    return _fixed_share(run) < 2 * run.limit(WORTH_SHARE)  # of which twice the batch takes half
+
+
+def _fixed_share(run: RunView) -> float:
+    """What of a step surely does not grow with the batch."""
     account = run.measured.account
-    fixed_ns = account.exposed_communication_ns + account.copy_ns + account.other_idle_ns
-    return fixed_ns / account.window_ns < 2 * run.limit(WORTH_SHARE)  # of which twice the batch takes half
+    return (account.exposed_communication_ns + account.copy_ns + account.other_idle_ns) / account.window_ns
 
 
 def _of_last(saves: Saving, before: list[tuple[int, Saving]]) -> float:

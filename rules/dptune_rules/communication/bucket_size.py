@@ -10,14 +10,15 @@ these messages.
 Two cases:
 
 - *too small*: the mean message is below 1 MiB and larger buckets would at least halve their number;
-- *too large*: all gradients travel in a single message of more than 1 MiB, nearly none of it hidden.
+- *too large*: all gradients travel in a single message of 2 MiB or more, nearly none of it hidden. Of less the smallest
+  bucket that is proposed, closed by the tensor that fills it, may hold all.
 
 ## Why it costs time
 
 An all-reduce takes a start-up time, whatever its size, plus its bytes over the rate of the link. Many small buckets pay
 the start-up many times. What a step pays is estimated from the messages that would no longer be sent, each at the
 shortest duration that was seen (waiting and contention are least in that one), and by no more than the communication
-that nothing hides; the severity goes by that.
+that nothing hides; the severity goes by that, or by what is predicted.
 
 The saving can be larger: messages in flight slow each other and the compute beside them. The ceiling is therefore all
 communication of the step, hidden or not, less the messages that stay, each at the shortest duration. Without any such
@@ -69,6 +70,7 @@ from dptune.rule import Rule, RunView, Threshold
 MIB = 2**20
 SCALAR_BYTES = 64  # a loss or a counter that ranks average, not a bucket of gradients
 TARGET_BUCKETS = 4
+LEAST_SPLIT = 2  # buckets of the smallest cap: the tensor that fills one closes it, so fewer bytes may stay in one
 LEAST_CAP_MIB, MOST_CAP_MIB = 1, 25
 TRIED_MIB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
@@ -96,7 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if buckets.mean_bytes < run.limit(SMALL_MIB) * MIB:
         yield from _raise(run, buckets)
-    elif round(buckets.calls) == 1 and buckets.gradient_bytes > MIB:
+    elif round(buckets.calls) == 1 and buckets.gradient_bytes >= LEAST_SPLIT * LEAST_CAP_MIB * MIB:
         yield from _lower(run, buckets)
 
 
@@ -209,15 +211,16 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     exposed = run.measured.share("exposed_communication_ns")
     # The rest of a longer call is waiting for the other ranks, which no bucket size hides.
     transfer = min(exposed, buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns)
-    severity = severity_of(transfer)
-    if transfer < run.limit(TAIL_SHARE) or severity is None:
+    if transfer < run.limit(TAIL_SHARE):
         return
     changes = _changes(run, buckets, larger=False)
     bound = run.bound(0.0, exposed, "no more than the exposed communication; the last bucket stays exposed")
     if not changes:
         return
     found = _found(run, changes, bound, larger=False)
-    if found.saves.predicted_share is not None and found.saves.predicted_share < run.limit(WORTH_SHARE):
+    share = transfer if found.saves.predicted_share is None else found.saves.predicted_share
+    severity = severity_of(share)
+    if share < run.limit(WORTH_SHARE) or severity is None:
         return
     hidden = run.measured.account.overlap_share
     if hidden > run.limit(HIDDEN_SHARE):

@@ -17,9 +17,9 @@ ready either.
 Leave out `find_unused_parameters=True`. Where parts of the model take turns at being unused, it has to stay: without it
 torch raises an error in the step that meets one, so that nothing goes wrong unnoticed.
 
-What a step pays is estimated from the exchange of the marks and 4 us for each parameter tensor, twice what walking and
-marking took on a CPU. What is said to be saved is at most that and all exposed communication, which buckets in the
-order of the gradients may hide.
+What a step pays is estimated from the shortest exchange of the marks (the rest of longer ones may be waiting) and 4 us
+for each parameter tensor, twice what walking and marking took on a CPU. What is said to be saved is at most that and
+all exposed communication, which buckets in the order of the gradients may hide.
 
 ## When to leave it alone
 
@@ -70,7 +70,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     tensors = sum(one.parameter_tensors or 0 for one in looking)
     marks = [one for one in run.measured.collectives if _is_of_marks(one, {one.parameter_tensors for one in looking})]
-    exchange = sum(one.calls_per_step * one.median_ns for one in marks) / run.measured.traced_step_ns
+    exchange = sum(one.calls_per_step * one.shortest_ns for one in marks) / run.measured.traced_step_ns
     share = min(1.0, run.unstretched(exchange) + MARKING_NS * tensors / run.measured.step.median_ns)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:

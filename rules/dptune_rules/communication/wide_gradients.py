@@ -19,8 +19,9 @@ and under a GradScaler gradients are tens of thousands of times as large. There 
 bf16 hook: wrap it in a function of your own, which is what
 `dptune verify` does.
 
-Proposed is whichever of the two is predicted to save more; where both are alike, bf16. Without a step model nothing is:
-over a quick link the casts take longer than what they spare.
+Proposed is whichever of the two is predicted to save more; where both are alike, bf16. Where the step model misses the
+recorded steps by too much to predict, bf16 is, if half of the exposed transfer is worth it. Without a step model
+nothing is: over a quick link the casts take longer than what they spare.
 
 ## When to leave it alone
 
@@ -40,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 HOOKS = ("bf16", "fp16")  # the first where both save the same
@@ -74,8 +76,12 @@ def check(run: RunView) -> Iterator[Advice]:
         [Change(knob="ddp.comm_hook", now="none", then=hook, at=Location.parse(one.where)) for one in wrapped]
         for hook in HOOKS
     ]
-    changes, saves = max(((one, run.predict(one)) for one in each), key=lambda one: one[1].predicted_share or 0.0)
-    share = saves.predicted_share or 0.0
+    try:
+        changes, saves = max(((one, run.predict(one)) for one in each), key=lambda one: one[1].predicted_share or 0.0)
+        share, about = saves.predicted_share or 0.0, f"{100 * (saves.predicted_share or 0.0):.0f} %"
+    except Missing:
+        changes, saves = each[0], run.ceiling(each[0])
+        share, about = min(exposed / 2, saves.high_share), f"up to {100 * saves.high_share:.0f} %"
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -87,11 +93,11 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         severity=severity,
         title=f"{size} travel as 32-bit floats, and {100 * exposed:.0f} % of a step waits for them: with "
-        f"16 bits a step takes {100 * share:.0f} % less",
+        f"16 bits a step takes {about} less",
         why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
         changes=changes,
         saves=saves,
-        confidence="medium",
+        confidence="medium" if saves.basis == "replayed" else "low",
         evidence=[
             Evidence(label="exposed transfer", value=exposed, unit="of a step").at(
                 run.measured.where("exposed_transfer_ns")

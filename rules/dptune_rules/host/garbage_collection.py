@@ -19,8 +19,8 @@ configuration), `gc.freeze()` before the loop takes them out of every later coll
 
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
-The step saves at most what all ranks spend in it together: where they collect at different moments, each of them holds
-up the others.
+The step saves at most what all ranks spend in it together, for where they collect at different moments, each of them
+holds up the others; and no more than what of it is not computed.
 
 ## When to leave it alone
 
@@ -70,6 +70,9 @@ def check(run: RunView) -> Iterator[Advice]:
     # At most each collection holds up all ranks by itself, those of ranks that were not recorded as well.
     ranks = max(run.measured.known("world_size") or 1, len(windows))
     most = min(1.0, sum(map(sum, steps)) / total_ns * ranks / len(windows))
+    busy = run.measured.known("account")
+    if busy is not None and busy.window_ns:
+        most = min(most, max(share, run.unstretched(1 - busy.share("compute_ns"))))
     worst = max(windows, key=lambda rank: sum(windows[rank].gc_ns))
     window = windows[worst]
     yield Advice(
@@ -81,7 +84,9 @@ def check(run: RunView) -> Iterator[Advice]:
         "at once",
         why="The collector looks through all objects whenever enough were made, and ranks do so at different moments.",
         changes=[],
-        saves=run.bound(0.0, most, "no more than the time in the collector, of all ranks together"),
+        saves=run.bound(
+            0.0, most, "no more than the time in the collector, of all ranks together, and than is not computed"
+        ),
         confidence="high",
         evidence=[
             Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)").at(

@@ -24,9 +24,7 @@ class Model(nn.Module):
 class Gathers(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if parts.has("gathers"):
-            everyone = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, {"step": state.global_step, "rank": parts.RANK})
-            dist.barrier()
+            parts.gather({"step": state.global_step, "rank": parts.RANK})
 
 
 def collate(samples):
@@ -44,6 +42,7 @@ def main():
         dataloader_drop_last=True,
         optim="adamw_torch_fused",
         use_cpu=True,
+        ddp_find_unused_parameters=False,
         ddp_backend="gloo" if parts.WORLD > 1 else None,
         report_to=[],
         save_strategy="no",

@@ -12,6 +12,7 @@ import sys
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -132,7 +133,7 @@ class Samples(Dataset):
         if has("storage") or (has("late-input") and RANK == 1):
             time.sleep(BADLY * 0.3e-3)  # of an object store
         if "no-workers" in FAULTS or has("slow-transform"):
-            row = augmented(row, int(BADLY * 12))
+            row = augmented(row, int(BADLY * 30))
         return row
 
 
@@ -148,7 +149,7 @@ def as_it_is(batch):
 
 def collate(samples):
     if has("slow-collate"):
-        return torch.tensor([row.tolist() for row in samples])
+        return torch.tensor([[float(f"{one:.6g}") for one in row.tolist()] for row in samples])  # as if parsed
     return torch.stack(samples)
 
 
@@ -216,6 +217,14 @@ def after_step():
     """What some do to save memory."""
     if has("gc"):
         gc.collect()
+
+
+def gather(metrics):
+    """What a logger that is asked in each step does: a few figures of all ranks, one after the other."""
+    for name, value in metrics.items():
+        everyone = [None] * WORLD
+        dist.all_gather_object(everyone, {name: value})
+    dist.barrier()
 
 
 def objective(outputs):

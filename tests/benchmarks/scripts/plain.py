@@ -42,9 +42,7 @@ def main():
             optimizer.zero_grad()
             parts.after_step()
             if parts.has("gathers"):
-                losses = [None] * parts.WORLD
-                dist.all_gather_object(losses, {"loss": loss.item(), "rank": parts.RANK, "epoch": epoch})
-                dist.barrier()
+                parts.gather({"loss": loss.item(), "rank": parts.RANK, "epoch": epoch})
     if parts.WORLD > 1:
         dist.barrier()
         dist.destroy_process_group()

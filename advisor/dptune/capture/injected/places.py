@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import sys
 import sysconfig
 import weakref
@@ -32,7 +33,8 @@ from dptune.capture.injected.imports import imports
 
 _TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
 _OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
-_PACKAGES = os.path.join(sysconfig.get_path("purelib"), "")  # noqa: PTH118 - a prefix
+# The package of a file that was installed: into the environment that runs, or one that it takes packages from.
+_PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _NOT_THE_USERS = (
     _TORCHS,
     _OURS,
@@ -40,6 +42,10 @@ _NOT_THE_USERS = (
     sysconfig.get_path("purelib"),
     "<frozen",
 )
+
+
+def _is_the_users(file: str) -> bool:
+    return not file.startswith(_NOT_THE_USERS) and _PACKAGE.match(file) is None
 
 
 KINDS = (DistributedDataParallel, DataLoader, Optimizer, GradScaler, LRScheduler)
@@ -53,7 +59,7 @@ def users_line(frame: FrameType | None) -> str | None:
     """
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_NOT_THE_USERS):
+        if _is_the_users(name):
             return f"{name.removeprefix(_HERE)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
@@ -66,12 +72,13 @@ def library(frame: FrameType | None) -> str:
     name = frame.f_code.co_filename if frame is not None else ""
     if name.startswith(_TORCHS):
         return "torch"
-    return Path(name.removeprefix(_PACKAGES)).parts[0].removesuffix(".py") if name.startswith(_PACKAGES) else ""
+    package = _PACKAGE.match(name)
+    return package[1].removesuffix(".py") if package else ""
 
 
 def users_code(code: CodeType | None) -> str | None:
     """`file:line` at which a function begins; None where it is not the user's."""
-    if code is None or code.co_filename.startswith(_NOT_THE_USERS):
+    if code is None or not _is_the_users(code.co_filename):
         return None
     return f"{code.co_filename.removeprefix(_HERE)}:{code.co_firstlineno}"
 
