@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import InputFigures, Missing, StragglerFigures
+from dptune.runfile.facts import Window
 
 
 def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12):
@@ -52,6 +55,33 @@ def test_late_in_all_of_few_steps_is_no_chance(ask, make_measured):
 )
 def test_quiet(ask, make_measured, figures, steps):
     assert ask("DP701", make_measured(straggler=figures, lags_ms=steps, causes={1: ("host", 0.95)})) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "forward_ms", "computed_ms", "told"),
+    [
+        ("cpu", 5.7, 4.0, 1),  # 0.7 of the 3 ms outside of its backward passes
+        ("cpu", 5.0, 4.7, 1),  # or in them
+        ("cpu", 5.5, 4.0, 0),  # less than a fifth
+        ("cpu", 4.0, 4.0, 0),
+        ("cuda", 4.0, 4.0, 1),  # whose host does not tell what its device does
+    ],
+)
+def test_a_rank_that_is_late_only_while_it_is_traced(
+    ask, make_measured, make_facts, device, forward_ms, computed_ms, told
+):
+    """Rank 0 does 5 ms alone, and computes 4 in backward passes; all wait there until 10 ms are over."""
+
+    def facts(rank, forward_ms, computed_ms):
+        alone, computed = int(forward_ms * 1e6), int(computed_ms * 1e6)
+        window = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[10_000_000 - alone] * 5)
+        return make_facts(rank=rank, windows=[replace(window, backward_cpu_ns=[computed] * 5)])
+
+    run = make_measured(
+        straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("slower compute", 0.95)}, device=device
+    )
+    assert len(ask("DP701", run, [facts(0, 5, 4), facts(1, forward_ms, computed_ms)])) == told
+    assert len(ask("DP701", run, [facts(0, 5, 4)])) == 1  # nothing is told of rank 1
 
 
 def test_what_other_collectives_bring_later_is_theirs(ask, make_measured):

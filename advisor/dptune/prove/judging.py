@@ -11,7 +11,7 @@ from statistics import median
 from typing import Literal
 
 from dptune import __version__
-from dptune.proof import Ended, Look, Proof, SideName, Trial, pairs
+from dptune.proof import PAIRED, Ended, Look, Proof, SideName, Trial, pairs
 from dptune.prove import sequential
 from dptune.prove.learning import learning
 from dptune.prove.sequential import Times
@@ -165,7 +165,8 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         return f"{stopped}{few} to decide{failed}"
     by = sequential.decides(last)
     p_value = last.fast_p_value if by == "fast" else last.p_value
-    chance = f"chance alone separates {last.runs} trials a side like that in {100 * p_value:.3g} % of cases"
+    made = f"{last.runs} {'trials a side' if last.runs < PAIRED else 'pairs of trials'}"
+    chance = f"chance alone separates {made} like that in {100 * p_value:.3g} % of cases"
     why = {
         "decided": f"{'by their fast steps ' if by == 'fast' else ''}the trials lie apart: {chance}",
         "hopeless": "the trials lie among each other so evenly that more of them would hardly tell",

@@ -7,6 +7,10 @@ the rank that is late in most steps, by the part of a step that it is late and t
 is always last: it is named where it is late in every step by much the same, or where chance would make one of so many
 ranks last in so many steps in one run of ten at most.
 
+Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
+its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
+in the traced steps alone, as when something else ran on its core then.
+
 What it does meanwhile is told by comparing where its time goes with where that of the others does, and only where one
 cause covers four fifths of the lag. Where none does, it is a note, whatever it costs: nothing can be changed by it.
 
@@ -49,6 +53,7 @@ do, whichever is more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from dptune.advice import Advice, Evidence, severity_of
 from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing
@@ -64,6 +69,13 @@ CAUSE_SHARE = Threshold(
 MOST_CHANCE = Threshold("most_chance", 0.1, "of 4 steps of 8 ranks it takes 3 that are late, of 8 steps of 2 ranks 7")
 INPUT_SHARE = Threshold("input_share", 0.05, "from there on the wait for the loader has a rule of its own")
 
+UNPROFILED_SHARE = Threshold(
+    "unprofiled_share",
+    0.2,
+    "of its lag, by what it does alone without the profiler: planted stragglers had 0.27 (slower compute, which is "
+    "seen in part) to 1, two healthy runs with a rank that was late while it was traced 0.1 and less",
+)
+
 STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
 
 MOST_STRETCH = Threshold(
@@ -77,7 +89,15 @@ RULE = Rule(
     kind="time",
     summary="one rank comes late to the collectives of most steps, and the others wait for it",
     since="0.1",
-    thresholds=(LEAST_STEPS_SHARE, WARNING_SHARE, CAUSE_SHARE, MOST_CHANCE, INPUT_SHARE, MOST_STRETCH),
+    thresholds=(
+        LEAST_STEPS_SHARE,
+        WARNING_SHARE,
+        CAUSE_SHARE,
+        MOST_CHANCE,
+        INPUT_SHARE,
+        MOST_STRETCH,
+        UNPROFILED_SHARE,
+    ),
 )
 
 
@@ -113,6 +133,9 @@ def check(run: RunView) -> Iterator[Advice]:
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
+    alone_ns = _alone_ns(run, late.rank)
+    if alone_ns is not None and alone_ns < run.limit(UNPROFILED_SHARE) * late.lag_ns:
+        return  # it was late while it was traced
     cause, covered = _cause(run, arrivals[late.rank])
     if cause == "communication":
         return
@@ -144,6 +167,24 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
     )
+
+
+def _alone_ns(run: RunView, rank: int) -> float | None:
+    """How much longer than the others the rank is busy without waiting for them in a step without the profiler.
+
+    The median of their medians; None where devices compute, or not every rank tells.
+    """
+    if run.measured.device_kind != "cpu" or {one.rank for one in run.facts} != {one.rank for one in run.measured.ranks}:
+        return None
+    own = {}
+    for facts in run.facts:
+        window = facts.window("unprofiled")
+        if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
+            return None
+        parts = zip(window.durations_ns, window.backward_ns, window.backward_cpu_ns, strict=True)
+        own[facts.rank] = median(took - backward + computed for took, backward, computed in parts)
+    others = [ns for other, ns in own.items() if other != rank]
+    return own[rank] - median(others) if others else None
 
 
 def _cause(run: RunView, arrival: ArrivalFigures) -> tuple[LagCause | None, float]:
