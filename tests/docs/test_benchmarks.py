@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
         ("loading", "reading-traces"),
         ("real_replays", "predicting"),
         ("real_advice", "rules/index"),
+        ("advice", "rules/index"),
     ],
 )
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
