@@ -7,7 +7,9 @@ import pytest
 
 from dptune.measured import LinkFigures, LinkSize
 from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, _buffers_ns, _crowded, _latency, _low_rank, _seen
+from dptune.whatif.building import ALL, Recorded, _buffers_ns, _crowded, _low_rank
+from dptune.whatif.latency import latency_of
+from dptune.whatif.latency import seen as seen_in
 from dptune.whatif.model import Latency, LowRank, Pass, RankStep
 from dptune.whatif.timeline import Timeline
 from dptune.whatif.wire import Link
@@ -50,7 +52,7 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
 )
 def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails, seen_ns):
     own = [Timeline((STEP,), 0.0, 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
-    found = _seen(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
+    found = seen_in(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
     assert found == (None if seen_ns is None else pytest.approx((100, seen_ns)))
 
 
@@ -92,10 +94,10 @@ def test_latency_is_what_is_known_best(seen, sizes, crowded, alone, queued, othe
         "no", kind="all_reduce", ranks=[0, 1], scope="unknown", basis="sweep", sizes=[], calls=0, queued=asked
     )
     link = Link(1000.0, 1.0, lanes=2)
-    found = _latency(seen, figures, link, crowded)
+    found = latency_of(seen, figures, link, crowded)
     assert (found.alone, dict(found.queued), found.others) == (alone, pytest.approx(queued), others)
     assert bool(found.why) == bool(queued or alone != 1)
-    assert _latency(seen, figures, replace(link, alpha_ns=0.0), crowded) == Latency()  # of none there is no share
+    assert latency_of(seen, figures, replace(link, alpha_ns=0.0), crowded) == Latency()  # of none there is no share
 
 
 def test_a_link_as_training_finds_it():

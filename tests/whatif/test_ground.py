@@ -10,9 +10,10 @@ from dptune.runfile.facts import Window
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import changed
 from dptune.whatif.model import Latency, Loading, Pass, RankStep, StepModel
-from dptune.whatif.predicting import Ground, _variants, search
+from dptune.whatif.predicting import Ground, search
 from dptune.whatif.processes import unsure_ns
 from dptune.whatif.replay import step_ns
+from dptune.whatif.variants import variants
 from dptune.whatif.wire import Link
 
 from ..rules.conftest import measured_run  # noqa: TID252 - tests are no installed package
@@ -70,7 +71,7 @@ def test_latency_that_was_not_seen_may_be_others():
     measured = measured_run(samples=64).model_copy(update={"links": [link]})
     for others, alphas in (((0.5, 2.0), [(5.0, 20.0)]), ((), [])):
         model = replace(MODEL, link=Link(10.0, 1.0), latency=Latency(others=others))
-        groups = [tuple(one.link.alpha_ns for one in group) for group in _variants(model, measured)]
+        groups = [tuple(one.link.alpha_ns for one in group) for group in variants(model, measured)]
         assert [own for own in groups if set(own) != {10.0} and own] == alphas
 
 

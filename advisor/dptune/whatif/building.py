@@ -8,7 +8,7 @@ and slower beside compute by what the traced steps tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import NamedTuple
@@ -24,10 +24,11 @@ from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps, assign
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.latency import latency_of, seen
 from dptune.whatif.model import Latency, Loading, LowRank, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.timeline import Timeline, timeline
-from dptune.whatif.wire import Link, between
+from dptune.whatif.wire import Link
 
 _GLOO_LANES = 2  # threads of a process group of gloo
 # Of an exchange beside compute. What a whole step lacks tells little of it where ranks have cores of their own: in 40
@@ -35,22 +36,8 @@ _GLOO_LANES = 2  # threads of a process group of gloo
 # what steps lacked said 1.0 to 1.5 and more. Of 32 changes predicted over such links effects were 3.0 % off in the mean
 # with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more, and told so.
 _BESIDE = 1.2
-# Exchanges after the backward pass tell what latency is while ranks train, where so many follow each other and it is so
-# much of what they take: less of it is told by errors of the link's rate.
-_QUEUED, _QUEUED_SHARE = 8, 0.2
-# Where ranks share the cores of one host with the threads that exchange: what `dptune links` tells of latency is of
-# cores that idle and must be woken, which busy ones need not; and what is in flight waits for a core. Of bucket sizes
-# on two ranks of one host of two cores, whose calls took 1.7 to 2.1 ms, five changes came out as by 0.8 to 1.4 ms; on
-# another day the same calls took 0.25 ms, where cores had been kept awake.
+# Where ranks share the cores of one host with the threads that exchange, what is in flight waits for a core.
 _MOST_BESIDE, _HALVINGS = 6.0, 6
-_CROWDED_ALONE = 0.65
-_OF_CROWDED = Latency(_CROWDED_ALONE, (), (0.4, 1.75), "measuring wakes cores, which ranks keep awake")
-# Where it is not measured of calls that follow each other: six runs of many small buckets had 0.87, 0.88 (200 Mbit/s),
-# 1.2, 2.0 (1 Gbit/s), 0.5 and 0.7 (on one host) times that of calls alone. Where it is: `dptune links` said 4.8 and
-# 2.6 ms of them, of 64 KiB 4.6 and 1.7, and two runs each 4.6 and 4.6 (200 Mbit/s), 1.9 and 3.0 (1 Gbit/s). On one host
-# it says 0.5 to 3 ms, another each time: it is not taken.
-_OF_OTHERS, _QUEUED_OTHERS = Latency(others=(0.8, 1.4)), (0.85, 1.3)
-_SEEN_OTHERS: tuple[float, ...] = ()
 _FLOAT_BYTES = 4
 # What a pass takes whatever the batch: calling an operator (assumed), and each byte of the parameters, which is read
 # twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and 4.0 MB, batches of 16 to
@@ -152,41 +139,8 @@ def read(run: Run, measured: Measured) -> Recorded:
     figures = link_figures(measured)
     crowded = (ddp.backend or "gloo") == "gloo" and _crowded(facts)
     link = _link(figures, ddp.backend or "gloo")
-    latency = _latency(_seen(timelines, _bucket_sizes(ddp), link), figures, link, crowded)
+    latency = latency_of(seen(timelines, _bucket_sizes(ddp), link), figures, link, crowded)
     return Recorded(facts, timelines, ddp, latency.on(link), samples, crowded, latency)
-
-
-def _latency(seen: tuple[float, float] | None, figures: LinkFigures, link: Link, crowded: bool) -> Latency:
-    """As the run's own exchanges show it, and `dptune links` of calls that follow each other, else assumed.
-
-    `seen` are bytes of a message, and the latency of such ones that follow each other: what was measured of other sizes
-    is as much more or less than that of this one.
-    """
-    waking = crowded and figures.basis == "sweep"
-    alone = _CROWDED_ALONE if waking else 1.0
-    if not link.alpha_ns:
-        return Latency()
-    measured = (
-        []
-        if crowded
-        else [
-            (float(one.message_bytes), link.lanes * (one.median_ns - one.message_bytes / link.bytes_per_ns))
-            for one in figures.queued
-        ]
-    )
-    if seen is not None:
-        size, took_ns = seen
-        more_ns = took_ns - between(measured, size) if measured else took_ns
-        found = [(one, latency_ns + more_ns) for one, latency_ns in measured or [(size, 0.0)]]
-        others, why = _SEEN_OTHERS, "so it was after backward passes"
-    elif measured:
-        found, others, why = measured, _QUEUED_OTHERS, "so it was measured where many are asked for at once"
-    elif waking:
-        return _OF_CROWDED
-    else:
-        return _OF_OTHERS
-    queued = tuple((size, max(0.0, latency_ns) / link.alpha_ns) for size, latency_ns in found)
-    return Latency(alone, queued, others, why)
 
 
 def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: float) -> float:
@@ -203,26 +157,6 @@ def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: float) ->
 def _bucket_sizes(ddp: DdpFacts) -> list[int]:
     sizes = [ddp.gradient_sizes[index] for index in ddp.grad_ready_order]
     return [sum(sizes[place] for place in bucket) for bucket in assign(sizes, _caps(ddp))]
-
-
-def _seen(timelines: Mapping[int, Timeline], sizes: Sequence[int], link: Link) -> tuple[float, float] | None:
-    """Bytes and latency of an exchange that follows others while no rank computes; None where too few do.
-
-    Of the rank that sees the least of it: the others wait for one that still computes.
-    """
-    seen = []
-    for own in timelines.values():
-        each = []
-        for count, took_ns in own.tails:
-            moving_ns = sum(sizes[-count:]) / link.bytes_per_ns
-            if _QUEUED <= count <= len(sizes) and took_ns - moving_ns >= _QUEUED_SHARE * took_ns:
-                each.append((link.lanes * (took_ns - moving_ns) / count, sum(sizes[-count:]) / count))
-        if len(each) > len(own.tails) / 2:
-            seen.append(tuple(median(column) for column in zip(*each, strict=True)))
-    if len(seen) < len(timelines):
-        return None
-    latency_ns, size = min(seen)
-    return size, latency_ns
 
 
 def _crowded(facts: Mapping[int, Facts]) -> bool:

@@ -10,7 +10,7 @@ the step where the script as it is takes what it took: a machine that has become
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, inf
@@ -34,6 +34,8 @@ from dptune.whatif.processes import unsure_ns
 from dptune.whatif.replay import step_ns
 from dptune.whatif.searching import best_sets, curve
 from dptune.whatif.strategies import strategies, too_large
+from dptune.whatif.variants import others as others_of
+from dptune.whatif.variants import relinked, variants
 from dptune.whatif.wire import Link
 
 Model = StepModel | Program
@@ -48,10 +50,6 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
 )
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
 MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
-_HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
-_LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
-_OTHER_BESIDE = (0.8, 1.25)  # times what is told of exchanges beside compute
-_OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
 # change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
 # much of how far processes lie apart, for the steps before and after a change are both measured, one beside the other.
@@ -98,7 +96,7 @@ class Ground:
         others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], own, measured.step.repeats_ns)
         return cls(
             model=model,
-            variants=tuple(_variants(model, measured)),
+            variants=tuple(variants(model, measured)),
             step_ns=step,
             replayed_ns=replayed * step / own,
             error_share=abs(replayed - own) / own,
@@ -121,7 +119,7 @@ class Ground:
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
-            variants=(tuple(_relinked(model, measured)),),
+            variants=(tuple(relinked(model, measured)),),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
             error_share=error,
@@ -135,7 +133,7 @@ class Ground:
         try:
             other, difference = self._difference(self.model, changes, self._unchanged_ns)
             off = [self._off(group, changes, difference) for group in self._variants_ns]
-            others = [(one, self._unchanged_ns) for one in _others(self.model, changes)]
+            others = [(one, self._unchanged_ns) for one in others_of(self.model, changes)]
             off.append(self._off(others, changes, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
@@ -355,56 +353,3 @@ def _missed(recorded: Recorded, half: int) -> float:
     others = [unprofiled(facts).durations_ns[1 - half :: 2] for facts in recorded.facts.values()]
     scored = float(median(median(durations) for durations in others))
     return abs(step_ns(recorded.model(slice(half, None, 2))) - scored) / scored
-
-
-def _relinked(program: Program, measured: Measured) -> Iterator[Program]:
-    """The program with other links that the data allow."""
-    for link in _links(measured) if program.link is not None else ():
-        yield replace(program, link=link)
-
-
-def _variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
-    """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
-    alone = model.latency.alone
-    yield tuple(
-        replace(model, link=replace(model.link, alpha_ns=alone * one.alpha_ns, bytes_per_ns=one.bytes_per_ns))
-        for one in _links(measured)
-    )
-    yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
-    yield tuple(
-        replace(model, slowdown=one)
-        for one in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
-    )
-    yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
-    links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in model.latency.others]
-    yield tuple(replace(model, link=one) for one in links)
-    count = min(map(len, model.steps.values()))
-    if count > 1:
-        halves = (slice(0, count // 2), slice(count // 2, count))
-        yield tuple(replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()}) for half in halves)
-
-
-def _others(model: Model, changes: Mapping[str, Value]) -> Iterator[Model]:
-    """Models that differ in what only these changes do: what PowerSGD computes, how kernels grow with the batch."""
-    if isinstance(model, Program):
-        if "loader.batch_size" in changes:
-            yield replace(model, growing=_LEAST_GROWING)
-        return
-    if changes.get("ddp.comm_hook") == "powersgd":
-        for times in _HOOK_TIMES:
-            yield replace(model, hook_times=times)
-    if changes.get("straggler.removed"):
-        for slowdown in _OTHER_CROWDED:
-            yield replace(model, crowded_slowdown=slowdown)
-
-
-def _links(measured: Measured) -> list[Link]:
-    """The quickest and the slowest link that the fit allows."""
-    link = link_figures(measured)
-    if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
-        return []
-    factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
-    return [
-        Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor),
-        Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor),
-    ]
