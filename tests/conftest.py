@@ -1,4 +1,5 @@
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,11 @@ from hypothesis import settings
 # `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more.
 settings.register_profile("quick", max_examples=60)
 settings.load_profile("quick")
+
+# Under nohup, or in the background of a script, signals are ignored, and what a test starts would ignore them as well.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"

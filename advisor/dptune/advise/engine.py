@@ -42,12 +42,16 @@ class Outcome:
     failures: list[Finding] = field(default_factory=list)
 
 
-def build_report(run: Run, measured: Measured, settings: Settings) -> Report:
-    """The report of a run. Raises UsageError where the settings name a rule or threshold that is not installed."""
+def build_report(run: Run, measured: Measured, settings: Settings, *, advised: bool = True) -> Report:
+    """The report of a run; without advice where that is not wanted, for rules may take seconds.
+
+    Raises UsageError where the settings name a rule or threshold that is not installed.
+    """
     facts = [run.facts[rank] for rank in sorted(run.facts)]
     findings = [*recording(run.record, facts), *run.findings]
     predictor = Predictor(run, measured)
-    report = assemble(summary(run), facts, findings, measured, settings, packs.survey(), predictor)
+    installed = packs.survey()
+    report = assemble(summary(run), facts, findings, measured, settings, installed, predictor, advised=advised)
     if not predictor.failure:
         return report
     failed = Finding(code="model-failed", level="info", text=f"the step model failed: {predictor.failure}")
@@ -63,6 +67,8 @@ def assemble(
     settings: Settings,
     installed: packs.Survey,
     predictor: rule.Predictor | None = None,
+    *,
+    advised: bool = True,
 ) -> Report:
     """The report, from what was read, what was measured, the rules there are, and what predicts for them."""
     try:
@@ -73,7 +79,7 @@ def assemble(
         raise
     unusable = [Finding(code="rule-pack", level="info", text=problem) for problem in installed.problems]
     trust = judge(measured, facts, [*findings, *unusable])
-    chosen = [loaded for loaded in installed.rules if settings.runs(loaded.rule)]
+    chosen = [loaded for loaded in installed.rules if advised and settings.runs(loaded.rule)]
     if trust.level == "unjudgeable":
         outcome = _nothing_asked(chosen, trust)
     else:

@@ -70,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from dptune.measure.comparing.sides import Sides
 
     a, b = sides(args.runs)
-    read = {name: read_run(name, args.jobs, cached=not args.no_cache) for name in dict.fromkeys([*a, *b])}
+    named = dict.fromkeys([*a, *b])
+    read = {name: read_run(name, args.jobs, cached=not args.no_cache, advised=False) for name in named}
     found = Sides([read[name] for name in a], [read[name] for name in b])
     comparison = build_comparison(found)
     if not args.anyway:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 4096  # that `latest` is read for
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
-_MOST_BYTES = 50_000_000  # of a report whose keys another tool put into another order
+_MOST_BYTES = 10_000_000  # of a report whose keys another tool put into another order
 
 
 def reading_options(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +56,15 @@ def report_of(
     return run_and_report(paths, jobs, cached=cached, links=links)[1]
 
 
-def read_run(name: str, jobs: int | None = None, *, cached: bool = True, links: Path | None = None) -> ReadRun:
+def read_run(
+    name: str, jobs: int | None = None, *, cached: bool = True, links: Path | None = None, advised: bool = True
+) -> ReadRun:
     """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
     from dptune.measure.comparing.sides import ReadRun
 
     if is_report(Path(name)):
         return ReadRun(name, _report(Path(name)), {})
-    run, report = run_and_report([name], jobs, cached=cached, links=links)
+    run, report = run_and_report([name], jobs, cached=cached, links=links, advised=advised)
     return ReadRun(name, report, run.facts)
 
 
@@ -84,7 +86,12 @@ def measured_of(
 
 
 def run_and_report(
-    paths: Sequence[str], jobs: int | None = None, *, cached: bool = True, links: Path | None = None
+    paths: Sequence[str],
+    jobs: int | None = None,
+    *,
+    cached: bool = True,
+    links: Path | None = None,
+    advised: bool = True,
 ) -> tuple[Run, Report]:
     """The same with the run that the report is of."""
     from dptune import config
@@ -93,7 +100,7 @@ def run_and_report(
     settings = config.load()
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
     run, measured = measured_of(chosen, jobs, cached=cached, links=links)
-    return run, _with_proofs(build_report(run, measured, settings), chosen)
+    return run, _with_proofs(build_report(run, measured, settings, advised=advised), chosen)
 
 
 def _with_proofs(report: Report, chosen: Sequence[str | Path]) -> Report:

@@ -9,16 +9,18 @@ ranks meet in each step, and who computes longer makes all wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import inf
 from statistics import median
 
 from dptune.whatif.buckets import assign
-from dptune.whatif.model import Pass, StepModel
+from dptune.whatif.model import Pass, RankStep, StepModel
 from dptune.whatif.wire import Wire
 
-_ROUNDS = 3  # times the recorded steps are gone through; the first is only to find the ranks' lead over each other
+_ROUNDS = 3  # times the recorded steps are gone through at most; the first is only to find the lead of the ranks
+_SAME_NS = 1e-3  # a round that begins with the lead of the one before, by so much, takes what that took
 
 
 def durations(model: StepModel) -> dict[int, list[float]]:
@@ -27,21 +29,43 @@ def durations(model: StepModel) -> dict[int, list[float]]:
     sizes = [float(sum(model.gradient_bytes[place] for place in bucket)) for bucket in buckets]
     last = [max(bucket) for bucket in buckets]
     clock = dict.fromkeys(model.steps, 0.0)
-    supplied = dict(clock)  # until when the loader has been asked for batches
-    found: dict[int, list[float]] = {rank: [] for rank in model.steps}
-    count = min(len(steps) for steps in model.steps.values())
-    for turn in range(_ROUNDS * count):
-        begun = dict(clock)
-        steps = {rank: model.steps[rank][turn % count] for rank in model.steps}
-        for number in range(max(len(step.passes) for step in steps.values())):
-            passes = {rank: step.passes[number] for rank, step in steps.items() if number < len(step.passes)}
-            starts = {rank: _started(rank, one, clock[rank], supplied, model) for rank, one in passes.items()}
-            _through(passes, starts, clock, last, sizes, model)
-        for rank, step in steps.items():
-            clock[rank] += step.after_ns
-            if turn >= (_ROUNDS - 1) * count:
-                found[rank].append(clock[rank] - begun[rank])
+    supplied = dict.fromkeys(model.supply_ns, 0.0)  # until when the loader has been asked for batches
+    found: dict[int, list[float]] = {}
+    lead = _lead(clock, supplied)
+    for _ in range(_ROUNDS):
+        found, before = {rank: [] for rank in model.steps}, lead
+        for number in range(min(len(steps) for steps in model.steps.values())):
+            begun = dict(clock)
+            _step({rank: steps[number] for rank, steps in model.steps.items()}, clock, supplied, last, sizes, model)
+            for rank, own in found.items():
+                own.append(clock[rank] - begun[rank])
+        lead = _lead(clock, supplied)
+        if max(abs(now - then) for now, then in zip(lead, before, strict=True)) <= _SAME_NS:
+            break
     return found
+
+
+def _lead(clock: Mapping[int, float], supplied: Mapping[int, float]) -> list[float]:
+    """Where the ranks and their loaders are, seen from the first rank."""
+    first, *_ = clock.values()
+    return [moment - first for moment in (*clock.values(), *supplied.values())]
+
+
+def _step(
+    steps: Mapping[int, RankStep],
+    clock: dict[int, float],
+    supplied: dict[int, float],
+    last: Sequence[int],
+    sizes: Sequence[float],
+    model: StepModel,
+) -> None:
+    """Move the clocks to the end of one step of every rank."""
+    for number in range(max(len(step.passes) for step in steps.values())):
+        passes = {rank: step.passes[number] for rank, step in steps.items() if number < len(step.passes)}
+        starts = {rank: _started(rank, one, clock[rank], supplied, model) for rank, one in passes.items()}
+        _through(passes, starts, clock, last, sizes, model)
+    for rank, step in steps.items():
+        clock[rank] += step.after_ns
 
 
 def step_ns(model: StepModel) -> float:
@@ -86,31 +110,41 @@ def _through(
         clock[rank] = now
 
 
-@dataclass
+@dataclass(slots=True)
 class _Computing:
     """The compute of one rank's backward pass: what is left until each bucket is ready, and until the pass is over, ns.
 
-    `since` is when it goes on, `reached` when it came to each of them.
+    `since` is when it goes on, `reached` when it came to each of them; `next` when it comes to the next, if nothing
+    else happens before.
     """
 
     since: float
     left: list[float]
     reached: list[float]
+    next: float = inf
+
+    @property
+    def over(self) -> bool:
+        return len(self.reached) == len(self.left)
 
     def upcoming(self, slowdown: float) -> float:
         """When it comes to the next of them, computing so many times as slowly from `since` on."""
         at = len(self.reached)
-        return self.since + self.left[at] * slowdown if at < len(self.left) else float("inf")
+        self.next = self.since + self.left[at] * slowdown if at < len(self.left) else inf
+        return self.next
 
-    def move(self, to: float, slowdown: float) -> None:
-        """Go on to a moment, at most the upcoming one."""
-        at = len(self.reached)
-        if at < len(self.left) and to >= self.since:
-            there = self.upcoming(slowdown) <= to
-            self.left[at] = max(0.0, self.left[at] - (to - self.since) / slowdown)
+    def move(self, to: float, slowdown: float) -> bool:
+        """Go on to a moment, at most the upcoming one, which has been asked for. Whether it is there."""
+        if self.next == inf or to < self.since:
+            return False
+        if self.next <= to:
             self.since = to
-            if there:
-                self.reached.append(to)
+            self.reached.append(to)
+            return True
+        at = len(self.reached)
+        self.left[at] = max(0.0, self.left[at] - (to - self.since) / slowdown)
+        self.since = to
+        return False
 
 
 def _computing(one: Pass, start: float, last: Sequence[int], delays: Sequence[float]) -> _Computing:
@@ -123,17 +157,18 @@ def _exchanged(ranks: Sequence[_Computing], base: float, sizes: Sequence[float],
     """When each bucket has been exchanged. The ranks, too, are brought to the end of their compute."""
     wire, ended = Wire(model.link, base), [0.0] * len(sizes)
     asked = over = 0
-    while over < len(sizes) or any(len(rank.reached) < len(rank.left) for rank in ranks):
+    computing = sum(not rank.over for rank in ranks)
+    while over < len(sizes) or computing:
         slowdown = model.slowdown if wire.busy else 1.0
-        computing = sum(len(rank.reached) < len(rank.left) for rank in ranks) / len(ranks)
-        speed = 1 / (1 + (model.beside - 1) * computing)
-        now = min(wire.upcoming(speed), *(rank.upcoming(slowdown) for rank in ranks))
-        for rank in ranks:
-            rank.move(now, slowdown)
-        for number in wire.move(now, speed):
+        speed = 1 / (1 + (model.beside - 1) * (computing / len(ranks)))
+        now = min(wire.upcoming(speed), *[rank.upcoming(slowdown) for rank in ranks])
+        there = [rank.move(now, slowdown) for rank in ranks]
+        for number in wire.move(now):
             ended[number] = now
             over += 1
-        while asked < len(sizes) and all(len(rank.reached) > asked for rank in ranks):
-            wire.ask(asked, sizes[asked])
-            asked += 1
+        if any(there):
+            computing = sum(not rank.over for rank in ranks)
+            while asked < len(sizes) and all(len(rank.reached) > asked for rank in ranks):
+                wire.ask(asked, sizes[asked])
+                asked += 1
     return ended

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
 
 import numpy as np
 
@@ -35,7 +37,7 @@ class Link:
 
     def crowded(self, size: float) -> float:
         """How many times as long the latency of so many bytes is while all lanes are taken."""
-        return between(self.crowding, size) if self.crowding else 1.0
+        return _crowded(self.crowding, size) if self.crowding else 1.0
 
 
 def between(points: Sequence[tuple[float, float]], at: float) -> float:
@@ -44,28 +46,31 @@ def between(points: Sequence[tuple[float, float]], at: float) -> float:
     return float(np.interp(np.log(max(at, 1.0)), np.log(places), values))
 
 
-@dataclass
+_crowded = lru_cache(maxsize=1024)(between)  # of the few sizes of a run, in each of its replays
+
+
+@dataclass(slots=True)
 class _Flight:
     """A collective under way: what is left of its latency, and of its bytes.
 
-    `crowding`: how many times as long that latency is while all lanes are taken.
+    `crowding`: how many times as long that latency is while all lanes are taken. `over`: when the latency is over, or
+    else the bytes, if nothing else happens before.
     """
 
+    number: int
     waits: float
     left: float
     crowding: float
+    over: float = inf
 
 
 class Wire:
-    """A link from a moment on, ns. Collectives are told apart by numbers.
-
-    `speed`, as which everything on it goes on until the next moment, is a share of what the link can do.
-    """
+    """A link from a moment on, ns. Collectives are told apart by numbers."""
 
     def __init__(self, link: Link, now: float) -> None:
-        self._link, self._now = link, now
+        self._link, self._now, self._speed = link, now, 1.0
         self._asked: deque[tuple[int, float]] = deque()
-        self._flying: dict[int, _Flight] = {}
+        self._flying: list[_Flight] = []
 
     @property
     def busy(self) -> bool:
@@ -78,32 +83,44 @@ class Wire:
         self._begin()
 
     def upcoming(self, speed: float = 1.0) -> float:
-        """The next moment at which the link has something else to do; infinity where it has nothing."""
-        return min((self._over_at(one, speed) for one in self._flying.values()), default=float("inf"))
+        """The next moment at which the link has something else to do; infinity where it has nothing.
 
-    def move(self, to: float, speed: float = 1.0) -> list[int]:
-        """Go on to a moment, at most the upcoming one. Returns the collectives that end there."""
-        went = (to - self._now) * speed
+        Until then everything on it goes on at that share of what the link can do.
+        """
+        self._speed, soonest = speed, inf
+        full, rate = self._full, self._rate()
+        for one in self._flying:
+            waits = one.waits * one.crowding if full else one.waits
+            one.over = self._now + (waits or one.left / rate) / speed
+            soonest = min(soonest, one.over)
+        return soonest
+
+    def move(self, to: float) -> list[int]:
+        """Go on to a moment, at most the upcoming one, which has been asked for. Returns the collectives that end."""
+        if not self._flying:
+            self._now = to
+            return []
+        went = (to - self._now) * self._speed
         moved, full = went * self._rate(), self._full
         ended = []
-        for number, one in self._flying.items():
-            there = self._over_at(one, speed) <= to
+        for one in self._flying:
+            there = one.over <= to
             if one.waits:
                 one.waits = 0.0 if there else one.waits - went / (one.crowding if full else 1.0)
             elif there:
-                ended.append(number)
+                ended.append(one.number)
             else:
                 one.left -= moved
-        for number in ended:
-            del self._flying[number]
         self._now = to
-        self._begin()
+        if ended:
+            self._flying = [one for one in self._flying if one.number not in ended]
+            self._begin()
         return ended
 
     def _begin(self) -> None:
         while self._asked and len(self._flying) < self._link.lanes:
             number, size = self._asked.popleft()
-            self._flying[number] = _Flight(self._link.alpha_ns, size, self._link.crowded(size))
+            self._flying.append(_Flight(number, self._link.alpha_ns, size, self._link.crowded(size)))
 
     @property
     def _full(self) -> bool:
@@ -111,8 +128,3 @@ class Wire:
 
     def _rate(self) -> float:
         return self._link.bytes_per_ns / max(1, len(self._flying))
-
-    def _over_at(self, one: _Flight, speed: float) -> float:
-        """When its latency is over, or else its bytes."""
-        waits = one.waits * (one.crowding if self._full else 1.0)
-        return self._now + (waits or one.left / self._rate()) / speed
