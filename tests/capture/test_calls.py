@@ -64,6 +64,7 @@ def test_they_are_counted_by_function_line_and_group(profile: Callable[..., Run]
         assert ddp.ranks == [0, 1]
 
 
+@pytest.mark.thorough
 def test_a_compiled_collective_stays_compiled(profile: Callable[..., Run]) -> None:
     script = """
         import torch

@@ -98,7 +98,7 @@ def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[.
     assert run.facts(0).ended == "complete"
 
 
-@pytest.mark.parametrize("step", [3, 6, 7, 10])
+@pytest.mark.parametrize("step", [*(pytest.param(one, marks=pytest.mark.thorough) for one in (3, 6, 7)), 10])
 def test_a_forked_child_of_a_rank_ends_and_writes_nothing(step: int, profile: Callable[..., Run]) -> None:
     """Unprofiled, with the profiler set up, while it records, and after it has recorded."""
     script = PLAIN.replace("import sys, torch", "import os, sys, torch")

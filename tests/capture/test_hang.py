@@ -92,6 +92,7 @@ def test_a_rank_that_never_showed_up_is_said(tmp_path: Path) -> None:
     assert "rank 0: train.py:4; rank 1: torch is not imported yet" in the_error(done)
 
 
+@pytest.mark.thorough
 def test_each_rank_under_a_launcher_of_the_users_is_asked(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(BEFORE_THE_FIRST_STEP)
@@ -105,6 +106,7 @@ def test_each_rank_under_a_launcher_of_the_users_is_asked(tmp_path: Path) -> Non
     assert left_behind(folder) == []
 
 
+@pytest.mark.thorough
 def test_a_recording_that_is_complete_may_wait_for_ever(tmp_path: Path) -> None:
     script = TRAIN.replace("    time.sleep(", "    if step == 14: time.sleep(12)\n    time.sleep(")
     done = profile(tmp_path, script, "--continue", "--stall-timeout", "4")

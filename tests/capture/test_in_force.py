@@ -148,7 +148,7 @@ for name, make in made.items():
     [
         ("optimizer.fused=false", "True, None", False, False),
         ("optimizer.fused=true", "None, True", True, False),
-        ("optimizer.foreach=true", "True, None", False, True),
+        pytest.param("optimizer.foreach=true", "True, None", False, True, marks=pytest.mark.thorough),
     ],
 )
 def test_an_optimizer_is_the_one_asked_for_under_a_scaler_too(
@@ -310,7 +310,7 @@ for model in models:
         assert {one.comm_hook for one in facts.ddp} == ({"bf16_gradients"} if hook == "bf16" else {None})
 
 
-@pytest.mark.parametrize("hook", ["fp16", "none"])
+@pytest.mark.parametrize("hook", ["fp16", pytest.param("none", marks=pytest.mark.thorough)])
 def test_a_hook_that_steps_the_optimizer_stays(tmp_path: Path, hook: str) -> None:
     script = """\
 inner = torch.nn.Linear(8, 8)
@@ -379,7 +379,7 @@ print("trained")
     ("made", "batches", "told"),
     [
         ("DataLoader(data, 2), DataLoader(data, 12)", "4 12", ""),
-        ("DataLoader(data, 2), DataLoader(data, 2)", "4 4", ""),
+        pytest.param("DataLoader(data, 2), DataLoader(data, 2)", "4 4", "", marks=pytest.mark.thorough),
         ("[*reversed((DataLoader(data, 12), DataLoader(data, 2)))]", "2 4", "it is 2 there"),
     ],
 )

@@ -32,6 +32,13 @@ def last_line(out: str) -> str:
 
 
 RARELY = (
+    "accelerate_loop",
+    "accumulate",
+    "forked",
+    "grad_scaler",
+    "hf_trainer",
+    "loader_workers",
+    "several_optimizers",
     "accumulate_synced",
     "remade_optimizer",
     "package",

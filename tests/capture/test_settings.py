@@ -131,6 +131,7 @@ def check(own: Facts, settings: dict[str, str]) -> None:
         assert ddp.comm_hook == "powersgd_gradients"
 
 
+@pytest.mark.thorough
 def test_micro_batches_exchange_once_a_step_and_learn_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     ends = []

@@ -35,6 +35,7 @@ def test_the_link_is_measured_too(recorded):
     assert "dptune: dptune links --nproc-per-node 2 --kinds all_reduce --max-size 16m -o " in said
 
 
+@pytest.mark.thorough
 def test_a_link_that_cannot_be_measured(recorded, monkeypatch):
     def fails(*_):
         raise CaptureError("the ranks did not meet", "")

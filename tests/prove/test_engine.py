@@ -145,7 +145,9 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     ("ending", "status", "note"),
     [
         ("fail", "failed", "ValueError: the data are gone"),
-        ("memory", "out of memory", "DefaultCPUAllocator: can't allocate memory"),
+        pytest.param(
+            "memory", "out of memory", "DefaultCPUAllocator: can't allocate memory", marks=pytest.mark.thorough
+        ),
         ("hang", "hung", "no optimizer step for 5 s"),
     ],
 )
@@ -243,6 +245,7 @@ def test_secrets_among_the_settings_are_used_and_not_kept(project: Path) -> None
     assert "the recorded value of env.MY_TOKEN lacks its secret" in done.stderr
 
 
+@pytest.mark.thorough
 def test_trials_of_other_steps_are_not_mixed(project: Path) -> None:
     words = ("verify", "base", "--set", "env.PAUSE=0", "--seconds", "0", "--time-limit", "0.1", "--format", "json")
     assert run(*words, "--steps", "5", cwd=project).returncode == 0
@@ -318,6 +321,7 @@ def test_code_that_changes_while_trials_run_ends_them(project: Path) -> None:
     assert [one["number"] for one in json.loads(proof.read_text())["trials"]] == [1]
 
 
+@pytest.mark.thorough
 def test_sides_of_which_one_ends_early_are_not_compared(project: Path) -> None:
     """Its few steps are not those that the other times: the first are slower, say."""
     short = TRAIN.replace("range(60)", "range(int(os.environ.get('LENGTH', '60')))")
@@ -367,6 +371,7 @@ def test_a_script_that_does_not_end_is_not_waited_for_when_interrupted(project: 
     assert left_in(project) == []
 
 
+@pytest.mark.thorough
 def test_a_script_above_the_working_directory_runs(project: Path) -> None:
     """Trials work in a copy, from which the same relative path leads elsewhere."""
     here = project / "experiment"

@@ -68,7 +68,7 @@ BEDS = {
 }
 
 
-@pytest.fixture(scope="module", params=BEDS)
+@pytest.fixture(scope="module", params=["slow", pytest.param("fast", marks=pytest.mark.thorough)])
 def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     pytest.importorskip("torch", reason="measuring needs torch")
     wire, *sent = BEDS[request.param]

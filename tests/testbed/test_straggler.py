@@ -68,8 +68,10 @@ def nodes() -> Iterator[list[Node]]:
 
 @pytest.mark.parametrize(
     ("planted", "cause", "port"),
-    [(SLEEPS, "host", 29713), (MULTIPLIES, "more compute", 29714)],
-    ids=["sleep", "backward"],
+    [
+        pytest.param(SLEEPS, "host", 29713, id="sleep"),
+        pytest.param(MULTIPLIES, "more compute", 29714, id="backward", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_late_rank_its_lag_and_why(
     nodes: list[Node], tmp_path: Path, planted: dict[str, Any], cause: str, port: int
