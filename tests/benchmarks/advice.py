@@ -31,7 +31,7 @@ from overhead import commit, machine
 from wired import DPTUNE, FAST, HERE, SLOW, is_whole, ranks_a_node, settle, shaped, swept, verified
 
 RESULTS = HERE / "results" / "advice.json"
-WIRES = {"": None, "slow": SLOW, "fast": FAST}  # one host; 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms
+WIRES = {"slow": SLOW, "fast": FAST, "": None}  # 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms; one host
 WINDOWS = ("--warmup", "3", "--unprofiled", "30", "--lean", "20", "--rich", "0")
 FURTHER = ("--repeat", "3")  # of each faulty script, so that what is promised rests on several processes
 LIMIT = ("--time-limit", "3m")
