@@ -43,6 +43,7 @@ def test_it_is_refused_with_what_to_do(small_disk: Path, tmp_path: Path) -> None
     assert list(small_disk.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_what_the_hint_says_helps(small_disk: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(TRAIN)

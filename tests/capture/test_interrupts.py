@@ -140,6 +140,7 @@ def test_a_killed_script_says_what_kills_like_that(start: Callable[..., Started]
     assert record_in(run.folder).ending.note.startswith("SIGKILL")
 
 
+@pytest.mark.thorough
 def test_a_torchrun_that_is_killed_leaves_no_rank_behind(start: Callable[..., Started]) -> None:
     run = start(TRAIN, "--nproc-per-node", "2", "--continue")
     run.wait_for_step(5)

@@ -33,6 +33,8 @@ def last_line(out: str) -> str:
 
 RARELY = (
     "accelerate_loop",
+    "lightning_fit",
+    "fsdp2",
     "accumulate",
     "forked",
     "grad_scaler",

@@ -130,6 +130,7 @@ def test_a_failing_rank_under_torchrun_is_what_run_json_says(place: Path) -> Non
     assert left_behind(only_run(place)) == []
 
 
+@pytest.mark.thorough
 def test_srun_starts_dptune_for_each_task(place: Path, srun: dict[str, str]) -> None:
     done = run("srun", *DPTUNE, "profile", *SHORT, "train.py", cwd=place, env=srun)
     whole(done, place / "dptune-runs" / "slurm-4711.0-train", "launcher")
@@ -174,6 +175,7 @@ def test_a_sample_of_the_ranks(place: Path) -> None:
     assert "not recorded, as asked" in " ".join(report.out.split()), report.out
 
 
+@pytest.mark.thorough
 def test_a_wrapper_between_launcher_and_dptune(place: Path) -> None:
     wrapper = place / "wrapper.sh"
     wrapper.write_text(f"#!/bin/sh\n{shlex.join(DPTUNE)} profile {shlex.join(SHORT)} train.py\nexit $?\n")
@@ -191,6 +193,7 @@ def test_torchrun_on_two_nodes_starts_dptune_for_each_rank(place: Path) -> None:
     whole(run("bash", "-c", both, cwd=place), place / "dptune-runs" / f"127.0.0.1-{port}-train", "launcher")
 
 
+@pytest.mark.thorough
 def test_accelerate_starts_dptune_and_dptune_starts_accelerate(place: Path) -> None:
     pytest.importorskip("accelerate", reason="this launcher comes with accelerate")
     launcher = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")

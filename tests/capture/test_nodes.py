@@ -111,6 +111,7 @@ def test_with_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
     assert "missing" not in report.out.partition("Rules that could not run")[0].partition("Collectives")[0]
 
 
+@pytest.mark.thorough
 def test_the_same_folder_twice_is_refused(nodes: list[Node], tmp_path: Path) -> None:
     first = profile(nodes, [tmp_path] * 2, "--run-dir", "run", port=29612)
     assert [one.status for one in first] == [0, 0], first
@@ -138,6 +139,7 @@ def test_without_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
     assert "Ranks (2)" in report.out
 
 
+@pytest.mark.thorough
 def test_a_node_that_fails_is_what_run_json_says(nodes: list[Node], tmp_path: Path) -> None:
     script = TRAIN.replace("    optimizer.zero_grad()", "    if step == 8 and rank: os._exit(9)")
     done = profile(nodes, [tmp_path] * 2, "--run-dir", "run", port=29615, script=script)

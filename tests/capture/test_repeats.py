@@ -51,6 +51,7 @@ def test_the_script_is_timed_in_further_processes(profile):
     assert (run.folder.parent / "dptune-runs" / "latest").read_text().strip().endswith("run")
 
 
+@pytest.mark.thorough
 @pytest.mark.records
 def test_one_that_fails_is_said_and_not_counted(profile):
     run = profile(FAILS, *SHORT, "--repeat", "3")

@@ -27,6 +27,7 @@ def recorded(tmp_path, monkeypatch, capfd):
     return record
 
 
+@pytest.mark.thorough
 def test_the_link_is_measured_too(recorded):
     report, said = recorded()
     assert report["measured"]["world_size"] == 2

@@ -4,7 +4,7 @@ import pytest
 
 from .mutate import SEED, Source, Tally, run
 
-INPUTS = 1500
+INPUTS = 600
 
 
 def test_no_damage_leads_to_a_wrong_figure(tmp_path, real_traces):

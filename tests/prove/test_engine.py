@@ -210,6 +210,7 @@ def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> 
     assert "B learns something else" in " ".join(done.stdout.split())
 
 
+@pytest.mark.thorough
 def test_where_trials_write_is_told(project: Path) -> None:
     """Before they run, where; after them, which of the user's own files they changed."""
     (project / "big.pt").write_bytes(bytes(8 * 2**20 + 1))
@@ -343,6 +344,7 @@ DEAF = (
 )
 
 
+@pytest.mark.thorough
 def test_a_script_that_does_not_end_costs_a_trial_little(project: Path) -> None:
     (project / "loop.py").write_text(TRAIN)
     (project / "train.py").write_text(DEAF)
@@ -385,6 +387,7 @@ def test_a_script_above_the_working_directory_runs(project: Path) -> None:
     assert "begun anew" in run(*words, cwd=here).stderr
 
 
+@pytest.mark.thorough
 def test_a_proof_of_another_command_says_so(project: Path) -> None:
     (project / "other.py").write_text(TRAIN)
     short = (*AMOUNT, "--time-limit", "1")
