@@ -39,14 +39,16 @@ types: ## mypy --strict
 layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: ## pytest on two cores, a file on one of them; its last lines say what was skipped, and why
-	$(BIN)/python -m pytest -rs -n 2 --dist loadfile --durations=25
+tests: ## pytest on two cores, a file on one of them, then what measures the machine; says what was skipped, and why
+	$(BIN)/python -m pytest -rs -n 2 --dist loadfile --durations=25 -m "not thorough and not alone"
+	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
 
 fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes; tests/fuzz/results.json)
 	$(BIN)/python -m tests.fuzz.mutate
 
 test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (long)
-	$(BIN)/python -m pytest -rs -n 2 --dist loadfile -m thorough
+	$(BIN)/python -m pytest -rs -n 2 --dist loadfile -m "thorough and not alone"
+	$(BIN)/python -m pytest -rs -m "thorough and alone"
 
 bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
 	$(BIN)/python tests/benchmarks/overhead.py

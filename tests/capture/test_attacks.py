@@ -27,12 +27,14 @@ def recorded(run: Run) -> bool:
     return windows == [("unprofiled", 4), ("lean", 2), ("rich", 1)] and run.facts().ended == "complete"
 
 
+@pytest.mark.thorough
 def test_a_status_that_the_script_sets_on_its_way_out(profile: Callable[..., Run]) -> None:
     run = profile(START + "    try:\n        for _ in range(60): train()\n    finally:\n        sys.exit(5)\n", *SHORT)
     assert run.status == 5
     assert recorded(run)
 
 
+@pytest.mark.thorough
 def test_files_that_only_the_end_of_python_flushes(profile: Callable[..., Run]) -> None:
     body = """
     log = open("metrics.csv", "w")
@@ -45,6 +47,7 @@ def test_files_that_only_the_end_of_python_flushes(profile: Callable[..., Run]) 
     assert len((run.folder.parent / "metrics.csv").read_text().splitlines()) == 11
 
 
+@pytest.mark.thorough
 def test_optimizers_that_step_inside_the_backward_pass(profile: Callable[..., Run]) -> None:
     body = """
     inside = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
@@ -60,6 +63,7 @@ def test_optimizers_that_step_inside_the_backward_pass(profile: Callable[..., Ru
     assert {calls for window in run.facts().windows for calls in window.backwards} == {1}
 
 
+@pytest.mark.thorough
 def test_training_in_a_thread_that_the_script_abandons(profile: Callable[..., Run]) -> None:
     """The profiler cannot be stopped from another thread: its window is lost, and nothing else."""
     body = """
@@ -84,7 +88,9 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(
+    "name", [next(iter(BATCHES)), *(pytest.param(one, marks=pytest.mark.thorough) for one in [*BATCHES][1:])]
+)
 def test_batches_of_any_kind(name: str, profile: Callable[..., Run]) -> None:
     body = f"""
     from collections.abc import Mapping
@@ -101,6 +107,7 @@ def test_batches_of_any_kind(name: str, profile: Callable[..., Run]) -> None:
     assert {drawn for window in run.facts().windows for drawn in window.loader_samples} == {4}
 
 
+@pytest.mark.thorough
 def test_things_without_a_hash(profile: Callable[..., Run]) -> None:
     body = """
     class Loader(torch.utils.data.DataLoader):
@@ -114,7 +121,7 @@ def test_things_without_a_hash(profile: Callable[..., Run]) -> None:
     assert run.facts().loaders[0].where == "train.py:13"
 
 
-@pytest.mark.parametrize("options", ["", ", num_workers=1"])
+@pytest.mark.parametrize("options", [pytest.param("", marks=pytest.mark.thorough), ", num_workers=1"])
 def test_a_loader_that_only_the_loop_holds_is_among_the_facts(profile: Callable[..., Run], options: str) -> None:
     body = f"""
     for batch in torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=4{options}): train()
@@ -140,6 +147,7 @@ def test_validation_batches_are_no_samples_of_a_step(profile: Callable[..., Run]
     assert {drawn for window in run.facts().windows for drawn in window.loader_batches} == {4 + 1}
 
 
+@pytest.mark.thorough
 def test_a_sigterm_handler_of_the_scripts_own_may_take_its_time(profile: Callable[..., Run]) -> None:
     body = """
     import signal
@@ -170,6 +178,7 @@ def test_a_program_that_the_script_starts_is_not_the_script(profile: Callable[..
     assert recorded(run)
 
 
+@pytest.mark.thorough
 def test_workers_of_a_pool_are_not_ended(profile: Callable[..., Run]) -> None:
     script = START.replace("    import os", "    import multiprocessing, os")
     body = """
@@ -199,6 +208,7 @@ def test_a_script_that_does_not_let_itself_be_ended_runs_on(profile: Callable[..
     assert recorded(run)
 
 
+@pytest.mark.thorough
 def test_a_second_phase_with_another_optimizer(profile: Callable[..., Run]) -> None:
     body = """
     head = torch.nn.Linear(8, 8)
@@ -228,6 +238,7 @@ RANKS = """
 ENDS = "    dist.barrier()\n    dist.destroy_process_group()\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "loop",
     [

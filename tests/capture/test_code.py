@@ -73,6 +73,7 @@ def report(folder: Path) -> dict[str, dict[str, object]]:
     return told
 
 
+@pytest.mark.thorough
 def test_norms_of_gradients_are_taken_from_code_too(tmp_path: Path) -> None:
     """One process with one pass a step: the small gradient is the large one."""
     script = START + LOOP.format(f"{SIZES}, noise_scale=4")
@@ -97,6 +98,7 @@ def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
     assert report(tmp_path / "mine")["trust"]["level"] == "sound"
 
 
+@pytest.mark.thorough
 def test_several_recordings_in_one_process_get_folders_of_their_own(tmp_path: Path) -> None:
     done = python(tmp_path, START + LOOP.format(SIZES) + LOOP.format(SIZES))
     assert done.returncode == 0, done.stderr
@@ -106,6 +108,7 @@ def test_several_recordings_in_one_process_get_folders_of_their_own(tmp_path: Pa
     assert (tmp_path / "dptune-runs" / "latest").read_text().strip() in {folder.name for folder in folders}
 
 
+@pytest.mark.thorough
 def test_an_exception_in_the_loop_is_the_scripts_own(tmp_path: Path) -> None:
     loop = LOOP.replace("prof.step()", "prof.step()\n            if prof.done: raise KeyError('mine')")
     done = python(tmp_path, START + loop.format(f"'mine', {SIZES.replace('rich=1', 'rich=0')}"))
@@ -161,6 +164,7 @@ def test_it_stands_aside_where_the_command_records(tmp_path: Path) -> None:
     assert [facts.ended for facts in facts_in(tmp_path / "outer")] == ["complete"]
 
 
+@pytest.mark.thorough
 def test_a_step_outside_of_the_block_is_a_mistake_and_negative_counts_are_too(tmp_path: Path) -> None:
     done = python(tmp_path, START + "    dptune.profile().step()\n")
     assert "RuntimeError: dptune.profile: step() outside of" in done.stderr

@@ -57,6 +57,7 @@ def test_a_script_that_profiles_itself_is_left_to_it(profile: Callable[..., Run]
     assert run.facts().ended == "recording stopped: the script runs torch.profiler itself (train.py:6)"
 
 
+@pytest.mark.thorough
 def test_steps_made_in_a_thread_each(profile: Callable[..., Run]) -> None:
     """A profiler is bound to its thread: a thread that is gone is not taken for its successor."""
     script = """
@@ -85,6 +86,7 @@ def test_a_rank_that_skips_steps_leaves_with_the_others(profile: Callable[..., R
     assert [run.facts(rank).ended for rank in (0, 1)] == ["complete", "complete"]
 
 
+@pytest.mark.thorough
 def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[..., Run]) -> None:
     fails = """
         if rank == 1 and step == 2:
@@ -121,7 +123,7 @@ def test_an_optimizer_that_was_only_tried_is_not_the_clock(profile: Callable[...
     assert run.facts().ended == "complete"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)])
 def test_a_signal_to_dptune_ends_the_script_too(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(PLAIN).replace("range(60)", "range(10**9)"))
     command = [sys.executable, "-m", "dptune", "profile", "--continue", "--run-dir", "run", *SHORT, "train.py"]

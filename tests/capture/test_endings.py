@@ -77,6 +77,7 @@ def test_a_script_that_never_steps(profile: Callable[..., Run]) -> None:
     assert run.record.ending.how == "no-steps"
 
 
+@pytest.mark.thorough
 def test_no_first_step_in_time_says_where_each_rank_is(profile: Callable[..., Run]) -> None:
     waits = "if rank == 1:\n    time.sleep(120)\ndist.barrier()\n"
     run = profile(two_ranks(waits), "--nproc-per-node", "2", "--first-step-timeout", "15")
@@ -90,7 +91,9 @@ def test_no_first_step_in_time_says_where_each_rank_is(profile: Callable[..., Ru
     assert run.record.ending.how == "timed-out"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
+)
 def test_a_signal_to_the_script_in_a_window(tmp_path: Path, number: signal.Signals, status: int) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     body = (

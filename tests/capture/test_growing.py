@@ -27,6 +27,7 @@ def test_a_script_that_keeps_a_tensor_each_step_grows_by_it(profile: Callable[..
     assert one.known("peak_allocated_bytes") is None
 
 
+@pytest.mark.thorough
 def test_a_script_that_keeps_nothing_does_not_grow(profile: Callable[..., Run]) -> None:
     run = measure(load([profile(PLAIN, *THREE_RICH).folder]))
     (one,) = run.memory

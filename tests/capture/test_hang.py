@@ -86,6 +86,7 @@ def test_a_process_that_has_not_imported_torch(tmp_path: Path) -> None:
     assert left_behind(only_run(tmp_path)) == []
 
 
+@pytest.mark.thorough
 def test_a_rank_that_never_showed_up_is_said(tmp_path: Path) -> None:
     script = "import os, sys, time\nif os.environ['RANK'] == '1': time.sleep(600)\nimport torch\ntime.sleep(600)\n"
     done = profile(tmp_path, script, "--nproc-per-node", "2", "--first-step-timeout", "12")

@@ -98,6 +98,7 @@ with warnings.catch_warnings():
     assert "hunter2" not in (tmp_path / "run" / "rank-00000.facts.json").read_text()
 
 
+@pytest.mark.thorough
 def test_a_float32_precision_that_this_cpu_has_not_is_said(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="recording needs torch")
     if torch.cuda.is_available() or torch.cpu._is_amx_fp16_supported():
@@ -147,7 +148,7 @@ for name, make in made.items():
     ("setting", "saved", "fused", "foreach"),
     [
         ("optimizer.fused=false", "True, None", False, False),
-        ("optimizer.fused=true", "None, True", True, False),
+        pytest.param("optimizer.fused=true", "None, True", True, False, marks=pytest.mark.thorough),
         pytest.param("optimizer.foreach=true", "True, None", False, True, marks=pytest.mark.thorough),
     ],
 )
@@ -224,6 +225,7 @@ print(round(inner.param_groups[0]["lr"], 9))
 """
 
 
+@pytest.mark.thorough
 def test_a_wrapped_optimizer_has_its_rate_changed_once(tmp_path: Path) -> None:
     out, said, _ = profiled(tmp_path, WRAPPED, "optimizer.lr=0.2")
     assert out.splitlines() == ["0.2"]
@@ -240,6 +242,7 @@ train(model)
     assert said.startswith("dptune: optimizer.lr did not take effect: the script makes several optimizers")
 
 
+@pytest.mark.thorough
 def test_a_schedule_that_was_loaded_and_starts_elsewhere_is_said(tmp_path: Path) -> None:
     script = """\
 model = torch.nn.Linear(8, 8)
@@ -252,6 +255,7 @@ train(model, optimizer)
     assert said == "dptune: optimizer.lr did not take effect: StepLR starts from 0.1 there"
 
 
+@pytest.mark.thorough
 def test_a_learning_rate_that_the_script_sets_itself_is_said(tmp_path: Path) -> None:
     script = """\
 model = torch.nn.Linear(8, 8)
@@ -263,6 +267,7 @@ train(model, optimizer)
     assert said == "dptune: optimizer.lr did not take effect: it is 0.3 there"
 
 
+@pytest.mark.thorough
 def test_an_optimizer_that_cannot_be_it_is_left_alone(tmp_path: Path) -> None:
     script = """\
 model = torch.nn.Linear(8, 8)
@@ -272,7 +277,7 @@ train(model, torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1)))
     assert "optimizer.foreach did not take effect: a learning rate that is a tensor goes with foreach only" in said
 
 
-@pytest.mark.parametrize("value", ["true", "false"])
+@pytest.mark.parametrize("value", [pytest.param("true", marks=pytest.mark.thorough), "false"])
 def test_buffers_are_sent_as_asked_whichever_name_the_script_uses(tmp_path: Path, value: str) -> None:
     script = """\
 models = []
@@ -347,6 +352,7 @@ with torch.no_grad():
     assert said == NOTHING_SAID
 
 
+@pytest.mark.thorough
 def test_autocast_of_the_script_can_be_switched_off_but_not_told(tmp_path: Path) -> None:
     script = """\
 model = DistributedDataParallel(torch.nn.Linear(8, 8))
@@ -359,6 +365,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     assert "precision.autocast: cannot be told: the script enters autocast itself" in said
 
 
+@pytest.mark.thorough
 def test_what_torch_refuses_in_a_script_does_not_end_it(tmp_path: Path) -> None:
     script = """\
 def refuse(precision):
@@ -380,7 +387,12 @@ print("trained")
     [
         ("DataLoader(data, 2), DataLoader(data, 12)", "4 12", ""),
         pytest.param("DataLoader(data, 2), DataLoader(data, 2)", "4 4", "", marks=pytest.mark.thorough),
-        ("[*reversed((DataLoader(data, 12), DataLoader(data, 2)))]", "2 4", "it is 2 there"),
+        pytest.param(
+            "[*reversed((DataLoader(data, 12), DataLoader(data, 2)))]",
+            "2 4",
+            "it is 2 there",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_loader_of_other_batches_has_another_purpose(tmp_path: Path, made: str, batches: str, told: str) -> None:

@@ -40,6 +40,7 @@ RARELY = (
     "grad_scaler",
     "hf_trainer",
     "loader_workers",
+    "spawn",
     "several_optimizers",
     "accumulate_synced",
     "remade_optimizer",
@@ -90,6 +91,7 @@ def test_every_rank_is_recorded_and_the_script_ended(kind: Kind, tmp_path: Path)
     CHECKS.get(kind.name, lambda facts, run: None)(run.facts(), run)
 
 
+@pytest.mark.thorough
 def test_hydra_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
     kind = Kind("hydra_args", needs="hydra", arguments=("hydra.job.chdir=True",))
     kind.check_installed()

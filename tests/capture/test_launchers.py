@@ -92,6 +92,7 @@ def test_torchrun_counts_the_ranks(place: Path) -> None:
     assert (record.nproc_per_node, record.world_size) == ("cpu", os.cpu_count())
 
 
+@pytest.mark.thorough
 def test_the_users_own_torchrun_is_started_as_it_is(place: Path) -> None:
     command = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
     done = run(*DPTUNE, "profile", *SHORT, *command, cwd=place)
@@ -165,6 +166,7 @@ def test_the_environment_alone_makes_any_launcher_record(place: Path) -> None:
     assert run(*DPTUNE, "report", str(folder), "--no-tui", cwd=place).status == 0
 
 
+@pytest.mark.thorough
 def test_a_sample_of_the_ranks(place: Path) -> None:
     done = run(*DPTUNE, "profile", *SHORT, "--nproc-per-node", "2", "--ranks", "1", "train.py", cwd=place)
     assert done.status == 0, done.err
@@ -215,6 +217,7 @@ def test_deepspeed_starts_dptune_and_dptune_starts_deepspeed(place: Path) -> Non
     whole(done, place / "run", "command")
 
 
+@pytest.mark.thorough
 def test_a_rank_that_its_launcher_starts_again_is_recorded_anew(place: Path) -> None:
     """As torchrun --max-restarts does it: the first try has failed, and its process is gone."""
     made = run(*DPTUNE, "profile", "--env", "--run-dir", "run", *SHORT, cwd=place)

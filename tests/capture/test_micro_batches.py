@@ -96,10 +96,9 @@ def test_what_cannot_be_left_out_is_left_alone(both: tuple[Ends, Ends], way: str
     "way",
     [
         "own-switch",
-        "clipped-each-time",
         *(
             pytest.param(way, marks=pytest.mark.thorough)
-            for way in ("read-on-one-rank", "closure", "joined", "compiled")
+            for way in ("clipped-each-time", "read-on-one-rank", "closure", "joined", "compiled")
         ),
     ],
 )

@@ -94,6 +94,7 @@ def profile(nodes: list[Node], cwds: list[Path], *words: str, port: int, script:
     return [Done(process.returncode, *end) for process, end in zip(started, ends, strict=True)]
 
 
+@pytest.mark.thorough
 def test_with_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
     done = profile(nodes, [tmp_path] * 2, "--nproc-per-node", "1", "--run-dir", "shared/run", port=29611)
     assert [one.status for one in done] == [0, 0], done

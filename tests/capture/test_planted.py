@@ -10,7 +10,7 @@ import pytest
 from dptune.measure import measure
 from dptune.trace import load
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.alone]
 
 SCRIPT = """
     import gc, json, os, time

@@ -72,7 +72,7 @@ def prepared(profile: Callable[..., Run]) -> Callable[..., PreparingFacts]:
     return record
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_reading_that_sleeps_and_collating_that_computes(prepared: Callable[..., PreparingFacts], workers: int) -> None:
     """A batch of four samples sleeps 8 ms, and collating it computes for 12 ms."""
     told = prepared("collates", workers)
@@ -85,6 +85,7 @@ def test_reading_that_sleeps_and_collating_that_computes(prepared: Callable[...,
     assert (told.read_by, told.collated_by) == ("Samples.__getitem__ (train.py:16)", "collate (train.py:26)")
 
 
+@pytest.mark.thorough
 def test_a_stream_that_computes_and_an_object_that_collates(prepared: Callable[..., PreparingFacts]) -> None:
     told = prepared("stream", 0)
     assert told.reading_cpu_ns / told.batches / 1e6 >= 8

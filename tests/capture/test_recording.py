@@ -110,6 +110,26 @@ def test_continue_lets_the_script_reach_its_end(profile: Callable[..., Run]) -> 
     assert run.record.ending.how == "complete"
 
 
+def test_no_more_of_torch_is_loaded_than_by_the_script(profile: Callable[..., Run]) -> None:
+    """torch's own optimizers load torch.compile, one of the script's own does not."""
+    script = """
+    import sys, torch
+    class Descent(torch.optim.Optimizer):
+        def add_param_group(self, group): self.param_groups.append({**group, "params": list(group["params"])})
+        def step(self):
+            for param in self.param_groups[0]["params"]: param.data -= param.grad
+    model = torch.nn.Linear(8, 8)
+    optimizer = Descent(model.parameters(), {})
+    for step in range(40):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    print(sorted({"torch._dynamo", "torch._inductor"} & sys.modules.keys()))
+"""
+    run = profile(script, "--continue", *SHORT)
+    assert (run.status, run.out.strip()) == (0, "[]")
+    assert run.record.ending.how == "complete"
+
+
 def test_everything_after_the_script_is_the_scripts(profile: Callable[..., Run]) -> None:
     words = ("--quiet", "--warmup", "99", "-m", "--", "--run-dir=x", "last word")
     run = profile("    import sys\n    print(sys.argv[1:])\n    sys.exit(5)\n", *SHORT, arguments=words)

@@ -96,7 +96,13 @@ def profile(folder: Path, settings: dict[str, str], *more: str, script: tuple[st
     return done, facts_in(folder / "run")
 
 
-@pytest.mark.parametrize(("settings", "script"), TOGETHER, ids=["one", "other", "powersgd"])
+@pytest.mark.parametrize(
+    ("settings", "script"),
+    [
+        pytest.param(*each, id=name, marks=pytest.mark.thorough if name == "powersgd" else ())
+        for name, each in zip(("one", "other", "powersgd"), TOGETHER, strict=True)
+    ],
+)
 def test_they_are_in_force(tmp_path: Path, settings: dict[str, str], script: tuple[str, ...]) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     done, facts = profile(tmp_path, settings, script=script)

@@ -100,6 +100,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert of_sweeps(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
     words = ("--nproc-per-node", "2", "--kinds", "all_reduce", "--sizes", "64k,4g", "--seconds", "3")
     done = run(*LINKS, *words, cwd=tmp_path)

@@ -135,7 +135,7 @@ def test_what_the_script_leaves_behind_on_purpose_is_not_ended() -> None:
 
 
 @pytest.mark.records
-@pytest.mark.parametrize("sink", [">(head -1 > /dev/null)", "/dev/full"])
+@pytest.mark.parametrize("sink", [">(head -1 > /dev/null)", pytest.param("/dev/full", marks=pytest.mark.thorough)])
 def test_a_stderr_that_nobody_reads_does_not_end_the_script(tmp_path: Path, sink: str) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text("\n".join(line[4:] for line in PLAIN.splitlines()) + "\nprint('end')\n")

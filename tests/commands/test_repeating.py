@@ -23,11 +23,19 @@ import sys, time
 import torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Descent(torch.optim.Optimizer):  # one of torch's loads torch.compile: a third of what such a short run takes
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+    def add_param_group(self, group):
+        self.param_groups.append({**group, "params": list(group["params"])})
+    def step(self):
+        for param in self.param_groups[0]["params"]:
+            param.data -= 0.1 * param.grad
+            param.grad = None
+optimizer = Descent(model.parameters(), lr=0.1)
 for step in range(40):
     model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
-    optimizer.zero_grad()
     time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else PAUSE)
 """
 AMOUNT = ("--warmup", "2", "--steps", "12", "--seconds", "0")

@@ -17,20 +17,30 @@ import pytest
 pytestmark = pytest.mark.records
 
 DPTUNE = (sys.executable, "-m", "dptune")
-# A step takes PAUSE; the script writes beside itself, and one variable makes it fail, hang, or run out of memory.
+# A step takes PAUSE; the script writes beside itself, and one variable makes it fail, hang, or run out of memory. Its
+# optimizer is its own: one of torch's loads torch.compile, which is a third of what such a short trial takes.
 TRAIN = """\
 import os, time
 import torch
 torch.set_num_threads(1)
 torch.manual_seed(1)
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=float(os.environ.get("RATE", "0.1")))
+class Descent(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+    def add_param_group(self, group):
+        self.param_groups.append({**self.defaults, **group, "params": list(group["params"])})
+    def step(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.data -= group["lr"] * param.grad
+                param.grad = None
+optimizer = Descent(model.parameters(), lr=float(os.environ.get("RATE", "0.1")))
 with open("checkpoint.txt", "a") as file:
     file.write(os.environ.get("DPTUNE_TRIAL", "the user's own") + os.environ.get("WANDB_MODE", "") + "\\n")
 for step in range(60):
     model(torch.randn(4, 8)).pow(2).mean().backward()
     optimizer.step()
-    optimizer.zero_grad()
     time.sleep(float(os.environ.get("PAUSE", "0.01")))
     ending = os.environ.get("ENDING") if step == 6 else None
     if ending == "fail":
@@ -107,8 +117,8 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert proof["trials"][:2] == made
     assert (proof["outcome"], proof["ended"]) == ("worse", "decided")
     assert [len([t for t in proof["trials"] if t["side"] == side]) for side in "AB"] == [6, 6]
-    assert proof["a_step_ns"] == pytest.approx(10e6, rel=0.25)
-    assert proof["b_step_ns"] == pytest.approx(30e6, rel=0.15)
+    assert 10e6 < proof["a_step_ns"] < 15e6  # the pause, and what little is computed beside other tests
+    assert 30e6 < proof["b_step_ns"] < 36e6
     assert proof["learning"]["outcome"] == "alike"
     assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")
 
@@ -148,7 +158,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
         pytest.param(
             "memory", "out of memory", "DefaultCPUAllocator: can't allocate memory", marks=pytest.mark.thorough
         ),
-        ("hang", "hung", "no optimizer step for 5 s"),
+        pytest.param("hang", "hung", "no optimizer step for 5 s", marks=pytest.mark.thorough),
     ],
 )
 def test_what_a_trial_comes_to_is_a_result(project: Path, ending: str, status: str, note: str) -> None:
@@ -289,6 +299,7 @@ def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: P
     assert all(trial["status"] == "ran" and not trial["without_effect"] for trial in made)
 
 
+@pytest.mark.thorough
 def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TRAIN)
@@ -306,6 +317,7 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
 
 
+@pytest.mark.thorough
 def test_code_that_changes_while_trials_run_ends_them(project: Path) -> None:
     """What was timed before is kept, and of the trial in which it changed nothing."""
     words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.02", *AMOUNT]
@@ -412,6 +424,7 @@ def test_a_script_that_is_gone_is_told_before_the_first_trial(project: Path) -> 
     assert not (project / "base" / "verified").exists()
 
 
+@pytest.mark.thorough
 def test_what_a_trial_leaves_behind_is_ended(project: Path) -> None:
     leaving = 'import subprocess\nsubprocess.Popen(["sleep", "300"], start_new_session=True)\n'
     (project / "train.py").write_text(leaving + TRAIN)

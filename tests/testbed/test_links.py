@@ -18,7 +18,7 @@ from dptune.trace import load
 from .network import FAST, SLOW, Node, Unavailable, Wire, shaped
 from .running import on_both, recorded
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.alone]
 
 # Models with their gradients in one bucket each, which are exchanged one after the other.
 TRAIN = """\

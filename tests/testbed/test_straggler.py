@@ -18,7 +18,7 @@ from dptune.trace import load
 from .network import SLOW, Node, Unavailable, shaped
 from .running import recorded
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.alone]
 
 LATE_NS = 50_000_000
 # Rank 1 is late by what it does in `late`, which it times itself.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,8 @@ class Tracing:
 
     def prepare(self) -> None:
         """Let the profiler set itself up, one step before it records."""
-        self._profiler.prepare_trace()
+        with _without_loading_inductor():
+            self._profiler.prepare_trace()
 
     def begin(self) -> None:
         """Start to record."""
@@ -71,6 +75,24 @@ class Tracing:
         finally:
             for left in (plain, packed):
                 left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _without_loading_inductor() -> Iterator[None]:
+    """Leave torch.compile's backend unloaded where the script has not loaded it.
+
+    The profiler looks whether `torch` has an `_inductor`, to ask it for CUDA graphs, and looking loads it: the training
+    stands still for seconds, and keeps modules that it would not have. What is not loaded has compiled nothing.
+    """
+    lazy = getattr(torch, "_lazy_modules", set())
+    if "torch._inductor" in sys.modules or "_inductor" not in lazy:
+        yield
+        return
+    lazy.discard("_inductor")
+    try:
+        yield
+    finally:
+        lazy.add("_inductor")
 
 
 def _whole(plain: Path) -> int:
