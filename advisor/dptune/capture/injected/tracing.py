@@ -84,7 +84,7 @@ def _without_loading_inductor() -> Iterator[None]:
     The profiler looks whether `torch` has an `_inductor`, to ask it for CUDA graphs, and looking loads it: the training
     stands still for seconds, and keeps modules that it would not have. What is not loaded has compiled nothing.
     """
-    lazy = getattr(torch, "_lazy_modules", set())
+    lazy: set[str] = getattr(torch, "_lazy_modules", set())
     if "torch._inductor" in sys.modules or "_inductor" not in lazy:
         yield
         return
