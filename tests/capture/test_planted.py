@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from statistics import median
 
 import pytest
 
 from dptune.measure import measure
 from dptune.trace import load
+
+from ..quiet import measured_in_quiet  # noqa: TID252 - tests are no installed package
 
 pytestmark = [pytest.mark.records, pytest.mark.alone]
 
@@ -66,6 +69,7 @@ OPTIONS = ("--nproc-per-node", "2", "--warmup", "2", "--unprofiled", "4", "--lea
 
 def recorded(profile, script, folder):
     """The figures of a run, what each rank logged by step number, and the recording."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
     done = profile(script, *OPTIONS)
     assert done.status == 0, done.err
     logs = [(folder / f"planted-{rank}.jsonl").read_text().splitlines() for rank in range(2)]
@@ -73,14 +77,17 @@ def recorded(profile, script, folder):
 
 
 def test_planted_gaps_are_found_where_they_were_planted(profile, tmp_path):
-    measured, logged, done = recorded(profile, SCRIPT, tmp_path)
+    measured_in_quiet(lambda _: found(*recorded(profile, SCRIPT, tmp_path)))
+
+
+def found(measured, logged, done):
     for rank, truth in zip(measured.ranks, logged, strict=True):
         (device,) = rank.devices
         steps = [truth[step.number] for step in device.steps]
         assert len(steps) in (3, 4)  # where the machine stood still in one, that is set aside
         for cause in ("input", "gc"):
-            found = getattr(device.total, f"{cause}_idle_ns") / 1e9
-            assert found == pytest.approx(sum(step[cause] for step in steps), rel=0.1)
+            idle = getattr(device.total, f"{cause}_idle_ns") / 1e9
+            assert idle == pytest.approx(sum(step[cause] for step in steps), rel=0.1)
         # A busy loop and a sleep of the script are both the host's; the first is planted on both ranks.
         assert device.total.host_idle_ns / 1e9 >= 0.9 * sum(step["host"] + step["late"] for step in steps)
         assert device.total.unexplained_idle_ns == 0
@@ -148,7 +155,10 @@ LATE_BACKWARD = """
 
 @pytest.mark.thorough
 def test_a_late_backward_that_equal_step_times_hide(profile, tmp_path):
-    measured, logged, done = recorded(profile, LATE_BACKWARD, tmp_path)
+    measured_in_quiet(lambda _: hidden(*recorded(profile, LATE_BACKWARD, tmp_path)))
+
+
+def hidden(measured, logged, done):
     steps = [median(done.facts(rank).window("unprofiled").durations_ns) for rank in range(2)]
     assert steps[0] == pytest.approx(steps[1], rel=0.1)  # each step takes both ranks as long
     assert (measured.straggler.rank, measured.straggler.steps_share) == (1, 1.0)
