@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ..quiet import measured_in_quiet  # noqa: TID252 - tests are no installed package
 from .network import FAST, SLOW, Unavailable, Wire, shaped
 
 SERVER = """
@@ -46,8 +47,14 @@ def names() -> str:
     return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("wire", "sent"), [(SLOW, 10_000_000), (FAST, 50_000_000)], ids=["slow", "fast"])
 def test_rate_and_delay_are_those_asked_for(wire: Wire, sent: int) -> None:
+    measured_in_quiet(lambda _: sent_over(wire, sent))
+    assert f"dptune-bed-{os.getpid()}-" not in names()
+
+
+def sent_over(wire: Wire, sent: int) -> None:
     try:
         with shaped(wire) as (near, far):
             trips, times = [], []
@@ -68,7 +75,6 @@ def test_rate_and_delay_are_those_asked_for(wire: Wire, sent: int) -> None:
     carried = sent / statistics.median(times) / 1e9
     assert carried <= wire.gb_per_s  # nothing is faster than the wire
     assert carried > 0.85 * wire.gb_per_s
-    assert f"dptune-bed-{os.getpid()}-" not in names()
 
 
 def test_nothing_is_left_when_its_user_is_killed() -> None:
