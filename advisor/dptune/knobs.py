@@ -91,7 +91,10 @@ class Knob:
         return [value] if isinstance(value, (int, float)) and value != float("inf") else []
 
     def _is_enough(self, value: Value) -> bool:
-        return self.least is None or (isinstance(value, (int, float)) and self.least <= value < float("inf"))
+        if self.least is None:
+            return True
+        numbers = self._numbers(value)
+        return bool(numbers) and all(self.least <= one < float("inf") for one in numbers)
 
 
 def _can_be_passed(text: str) -> bool:
@@ -129,6 +132,7 @@ _ALL = (
         "same",
         "the size of each bucket in the order of the backward pass, the last that of all further ones, like 1,8,25",
         "DistributedDataParallel(model, ..., bucket_cap_mb_list=[{then}])",
+        least=1e-6,  # a byte
         list_of_numbers=True,
         argument="bucket_cap_mb_list",
     ),

@@ -63,4 +63,16 @@ class WhatIf(Figures):
     predictions: list[Prediction] = Field(default_factory=list, description="in the order of asking, or the best found")
     curve: list[BucketSize] = Field(default_factory=list, description="the bucket sizes that a search went through")
     strategies: list[Strategy] = Field(default_factory=list, description="other ways to share the work, if asked for")
+    limits: list[str] = Field(
+        default_factory=list, description="what the recording lacks, a sentence each, no full stop"
+    )
     too_large: bool = Field(False, description="whether a rank's part does not fit its device however it is sharded")
+
+
+def missed(error_share: float, held_out_share: float) -> str:
+    """What the unchanged replay misses by more than WORST_ERROR; empty where that is nothing."""
+    if max(error_share, held_out_share) <= WORST_ERROR:
+        return ""
+    if error_share >= held_out_share:
+        return f"the unchanged replay misses the measured step by {100 * error_share:.1f} %"
+    return f"the unchanged replay misses steps that it was not made from by {100 * held_out_share:.1f} %"

@@ -58,12 +58,14 @@ def test_a_floor_that_is_not_known_is_left_out():
 def test_a_bound_has_no_step_and_its_reason():
     bound = Prediction.only("only a bound can be told", changes={"optimizer.fused": True}, low_ns=80_000_000)
     said = text([predicted({"ddp.no_sync": True}), bound])
-    assert "optimizer.fused=true [a] 80.0 [a] [a] [a]" in said
-    assert "[a] not predicted: only a bound can be told" in said
+    assert "optimizer.fused=true at least 80.0" in said
+    assert "At least Only a bound can be told." in said
 
 
 def test_a_bound_of_nothing_is_a_bound():
-    assert "host.times=0 0" in text([Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)])
+    assert "host.times=0 at least 0 At least Only a bound." in text(
+        [Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)]
+    )
 
 
 def test_a_search_shows_the_curve_and_the_best():
@@ -78,7 +80,16 @@ def test_a_search_shows_the_curve_and_the_best():
 
 
 def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
-    assert "The replay is off by more than 10.0 %, so the best is not looked for." in text([], error_share=0.2)
+    words = "The unchanged replay misses the measured step by 20.0 %, so the best is not looked for."
+    assert words in text([], error_share=0.2)
+    other = text([], error_share=0.01, held_out_share=0.2)
+    assert "The unchanged replay misses steps that it was not made from by 20.0 %, so" in other
+
+
+def test_what_the_recording_lacks_comes_first():
+    assert text([predicted({"ddp.no_sync": True})], limits=["rank 1 has no trace"]).startswith(
+        "Partial Rank 1 has no trace."
+    )
 
 
 def test_what_is_taken_for_granted_is_said_once():

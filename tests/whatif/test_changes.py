@@ -161,6 +161,32 @@ def test_workers_that_are_there_or_are_not_cannot_be_kept_from_now_on():
         changed(some, {"loader.persistent_workers": True, "loader.num_workers": 4})
 
 
+def test_batches_that_there_are_not_and_workers_beyond_what_was_seen_are_not_told():
+    before = model(step(one(loader=400)), step(one(loader=400)), loading=replace(LOADING, epoch=10))
+    assert changed(before, {"loader.batch_size": 80}).loading.epoch == 1  # all that a rank draws
+    with pytest.raises(Missing, match="a rank draws 80 samples in an epoch"):
+        changed(before, {"loader.batch_size": 81})
+    endless = replace(before, loading=LOADING)
+    assert changed(endless, {"loader.batch_size": 64 * 8}).loading.batch == 512
+    with pytest.raises(Missing, match="up to 512 samples, 64 times the batch"):
+        changed(endless, {"loader.batch_size": 513})
+    with pytest.raises(Missing, match="different sizes"):
+        changed(replace(before, loading=replace(LOADING, batch=None)), {"loader.batch_size": 8})
+    assert changed(endless, {"loader.num_workers": 16}).loading.workers == 16
+    with pytest.raises(Missing, match="8 workers to a core"):
+        changed(endless, {"loader.num_workers": 17})
+
+
+def test_sizes_of_buckets_are_given_once():
+    with pytest.raises(Missing, match="sizes of buckets are given twice"):
+        changed(model(step(one()), step(one())), {"ddp.bucket_cap_mb": 1.0, "ddp.bucket_cap_mb_list": "1,2"})
+
+
+def test_of_a_bounded_knob_the_value_that_saves_nothing_is_not_told():
+    with pytest.raises(Missing, match=r"only what another optimizer\.fused could save at most"):
+        changed(model(step(one()), step(one())), {"optimizer.fused": False})
+
+
 def test_epochs_of_larger_batches_and_of_more_ranks_are_shorter():
     before = model(step(one()), step(one()), loading=replace(LOADING, epoch=8, sharded=True))
     assert changed(before, {"loader.batch_size": 16}).loading.epoch == 4
@@ -307,8 +333,8 @@ def test_latency_is_given_as_it_is_measured():
 
 
 def test_compute_twice_as_quick():
-    """50 + 25 + 60 + 50: the exchange and what comes after stay."""
-    assert step_ns(changed(model(step(one()), step(one())), {"compute.times": 0.5})) == pytest.approx(185)
+    """50 + 25 + 60 + 25: the exchange stays."""
+    assert step_ns(changed(model(step(one()), step(one())), {"compute.times": 0.5})) == pytest.approx(160)
 
 
 def test_a_ring_of_four():

@@ -122,12 +122,24 @@ def test_no_change_is_the_measured_step():
 @pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])
 def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     told = ground(**far_off).predict({"ddp.no_sync": True})
-    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, 10, *ALWAYS))
-    missed = "the unchanged replay misses the measured step by 11 %: only a bound can be told"
+    made = ground(**far_off)
+    off = made.error_share + made.held_out_share
+    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, off * 500, *ALWAYS))
+    what = "the measured step" if made.error_share > 0.1 else "steps that it was not made from"
+    missed = f"the unchanged replay misses {what} by 11.0 %: only a bound can be told"
     more = "a recording of more traced steps tells more often (--lean 20)"
     assert told.missing["step_ns"] == f"{missed}; {more}"
     many = replace(MODEL, steps={rank: [STEP] * 20 for rank in (0, 1)})
     assert ground(**far_off, model=many).predict({"ddp.no_sync": True}).missing["step_ns"] == missed
+
+
+@pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])
+def test_beyond_a_tenth_nothing_is_said_to_cost_more_and_no_part_of_the_step_is_told(far_off):
+    made = ground(**far_off)
+    assert made.predict({"compute.times": 40.0}).low_ns == 500
+    told = made.told([])
+    assert told.known("floor_ns") is None
+    assert "unchanged replay misses" in told.missing["floor_ns"]
 
 
 def test_what_no_model_tells_of_has_no_bound_either():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,14 +88,15 @@ def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(record
         abs(found["replayed_ns"] - found["measured_ns"]) / found["measured_ns"],
         abs=1e-6,  # what is told is in whole nanoseconds
     )
-    assert 0 <= found["floor_ns"] <= found["measured_ns"]
     assert found["link"] == "dptune links (base/links.json)"
     same, *others = found["predictions"]
     assert [one["changes"]["ddp.bucket_cap_mb"] for one in found["predictions"]] == [0.5, 0.1, 100]
     if max(found["error_share"], found["held_out_share"]) > 0.10:
         assert {one["step_ns"] for one in found["predictions"]} == {None}
-        assert "misses the measured step" in same["missing"]["step_ns"]
+        assert "the unchanged replay misses" in same["missing"]["step_ns"]
+        assert found["floor_ns"] is None
     else:
+        assert 0 <= found["floor_ns"] <= found["measured_ns"]
         assert same["step_ns"] == found["measured_ns"]
         assert all(one["low_ns"] <= one["step_ns"] <= one["high_ns"] for one in [same, *others])
 
@@ -123,7 +125,7 @@ def test_a_bound_is_no_prediction(recorded: Path) -> None:
     (one,) = told(recorded, "--set", "optimizer.fused=true")["predictions"]
     assert one["low_ns"] > 0
     assert one["step_ns"] is None
-    too_far = "misses the measured step" in one["missing"]["high_ns"]
+    too_far = "the unchanged replay misses" in one["missing"]["high_ns"]
     assert too_far or one["missing"]["high_ns"].startswith("the model tells only")
 
 
@@ -133,7 +135,7 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     assert "Nothing" in done.stdout
     found = told(recorded, "--set", "cudnn.benchmark=true")
     why = found["predictions"][0]["missing"]["step_ns"]
-    assert why == "no step model tells what cudnn.benchmark does" or "misses the measured step" in why
+    assert why == "no step model tells what cudnn.benchmark does" or "the unchanged replay misses" in why
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,14 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
         (("--set", "ddp.bucket"), "--set takes a knob and its value"),
         (("--sweep", "ddp.bucket_cap"), "there is no knob called 'ddp.bucket_cap'"),
         (("--sweep", "world_size=4", "--world-size", "8"), "--sweep and --world-size are two sweeps"),
+        (("--set", "world_size=4", "--world-size", "8"), "world_size is both set and swept"),
+        (
+            ("--set", "ddp.bucket_cap_mb=1", "--sweep", "ddp.bucket_cap_mb=5,25"),
+            "ddp.bucket_cap_mb is both set and swept",
+        ),
+        (("--sweep", "ddp.bucket_cap_mb_list=1,2"), "ddp.bucket_cap_mb_list cannot be swept"),
+        (("--set", "ddp.bucket_cap_mb_list=1,0,5"), "numbers with commas between of MiB, at least 1e-06"),
+        (("--links", "base/run.json"), "run.json holds no measurement of links"),
         (("--world-size", "x"), "world_size cannot be 'x'"),
         (("--sweep", "loader.num_workers"), "--sweep loader.num_workers needs values"),
         (("--sweep", "ddp.bucket_cap_mb=1,x"), "ddp.bucket_cap_mb cannot be 'x'"),
@@ -151,6 +161,26 @@ def test_what_is_no_change_is_refused(recorded: Path, words: tuple[str, ...], sa
     done = run(recorded, "whatif", "base", *words)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_rank_without_facts_is_named(recorded: Path, tmp_path: Path) -> None:
+    shutil.copytree(recorded / "base", tmp_path / "base")
+    (tmp_path / "base" / "rank-00001.facts.json").unlink()
+    for words in ((), ("--strategies",), ("--set", "ddp.no_sync=true")):
+        done = run(tmp_path, "whatif", "base", *words)
+        assert done.returncode == 1
+        said = " ".join(done.stdout.split())
+        assert "No model Nothing can be predicted: rank 1 has a trace but no facts." in said
+        assert said.startswith("Partial ")
+
+
+def test_of_what_cannot_be_judged_nothing_is_told(real_traces: Path, tmp_path: Path) -> None:
+    damaged = str(real_traces / "damaged" / "two_ranks_overwritten_tail.json")
+    done = run(tmp_path, "whatif", damaged, "--no-cache", "--set", "host.times=0", "--format", "json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert "several ranks wrote to one file" in found["missing"]["measured_ns"]
+    assert found["predictions"][0]["low_ns"] is None
 
 
 def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path: Path) -> None:

@@ -29,19 +29,43 @@ SLOW = {"link.between_alpha_us": 0.1, "link.between_gb_per_s": 0.25}
     ],
 )
 def test_by_hand(settings, alpha_ns, ns_per_byte):
-    link = relinked(MEASURED, 2, settings)
+    link = relinked(MEASURED, 2, 1, settings)
     assert link.alpha_ns == pytest.approx(alpha_ns)
     assert 1 / link.bytes_per_ns == pytest.approx(ns_per_byte)
     assert link.lanes == 2
 
 
+def test_of_a_rank_a_node_only_the_link_between_counts():
+    """2 hops of 100, and 1 byte of each at a quarter, in whatever way they reduce; a quicker link is quicker."""
+    for algorithm in ("ring", "hierarchical"):
+        link = relinked(MEASURED, 2, 1, {"nodes": 2, "allreduce.algorithm": algorithm, **SLOW})
+        assert (link.alpha_ns, 1 / link.bytes_per_ns) == pytest.approx((200, 4))
+    quick = relinked(MEASURED, 2, 1, {"nodes": 2, "link.between_alpha_us": 0.001, "link.between_gb_per_s": 10})
+    assert (quick.alpha_ns, 1 / quick.bytes_per_ns) == pytest.approx((2, 0.1))
+
+
+def test_of_ranks_on_several_hosts_the_link_measured_is_that_between_them():
+    assert relinked(MEASURED, 2, 2, {}) == MEASURED
+    assert relinked(MEASURED, 2, 2, {"nodes": 2}) == MEASURED
+    three = relinked(MEASURED, 2, 2, {"world_size": 3})
+    assert (three.alpha_ns, 1 / three.bytes_per_ns) == pytest.approx((20, 4 / 3))  # 4 hops, 4 thirds
+    for settings in ({"nodes": 2}, {}):
+        other = relinked(MEASURED, 2, 2, {**settings, **SLOW})
+        assert (other.alpha_ns, 1 / other.bytes_per_ns) == pytest.approx((200, 4))
+    four = relinked(MEASURED, 2, 2, {"world_size": 4, "nodes": 2})
+    assert (four.alpha_ns, 1 / four.bytes_per_ns) == pytest.approx((30, 1.5))
+    for settings in ({"nodes": 1}, {"world_size": 4, "nodes": 2, "allreduce.algorithm": "hierarchical"}):
+        with pytest.raises(Missing, match="ranks of one host is not known"):
+            relinked(MEASURED, 2, 2, settings)
+
+
 def test_what_cannot_be():
     with pytest.raises(Missing, match="spread evenly over 3 nodes"):
-        relinked(MEASURED, 2, {"nodes": 3})
+        relinked(MEASURED, 2, 1, {"nodes": 3})
     with pytest.raises(Missing, match="one node has no link to others"):
-        relinked(MEASURED, 2, {"world_size": 8, **SLOW})
+        relinked(MEASURED, 2, 1, {"world_size": 8, **SLOW})
     with pytest.raises(Missing, match="one rank"):
-        relinked(MEASURED, 1, {"nodes": 1})
+        relinked(MEASURED, 1, 1, {"nodes": 1})
 
 
 @given(
@@ -53,12 +77,12 @@ def test_what_cannot_be():
 )
 def test_of_one_node_hierarchical_is_a_ring_and_as_it_was_is_as_measured(before, times, alpha, rate, algorithm):
     measured, ranks = Link(alpha, rate), {"world_size": before * times}
-    own, ring = (relinked(measured, before, {**ranks, "allreduce.algorithm": one}) for one in (algorithm, "ring"))
+    own, ring = (relinked(measured, before, 1, {**ranks, "allreduce.algorithm": one}) for one in (algorithm, "ring"))
     if algorithm == "hierarchical":
         assert (own.alpha_ns, own.bytes_per_ns) == pytest.approx((ring.alpha_ns, ring.bytes_per_ns))
     if times == 1:
         assert (ring.alpha_ns, ring.bytes_per_ns) == pytest.approx((alpha, rate))
     assert ring.alpha_ns >= alpha * 0.999
     assert ring.bytes_per_ns <= rate * 1.001
-    apart = relinked(measured, before, {**ranks, "nodes": before * times, "allreduce.algorithm": "hierarchical"})
+    apart = relinked(measured, before, 1, {**ranks, "nodes": before * times, "allreduce.algorithm": "hierarchical"})
     assert (apart.alpha_ns, apart.bytes_per_ns) == pytest.approx((ring.alpha_ns, ring.bytes_per_ns))

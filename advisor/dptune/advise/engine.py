@@ -42,13 +42,24 @@ class Outcome:
     failures: list[Finding] = field(default_factory=list)
 
 
+def _found(run: Run) -> tuple[list[Facts], list[Finding]]:
+    """The facts by rank, and what was found while recording and reading."""
+    facts = [run.facts[rank] for rank in sorted(run.facts)]
+    return facts, [*recording(run.record, facts), *run.findings]
+
+
+def trust_in(run: Run, measured: Measured) -> Trust:
+    """Whether the run can be judged, as its report says but for what rules add."""
+    facts, findings = _found(run)
+    return judge(measured, facts, findings)
+
+
 def build_report(run: Run, measured: Measured, settings: Settings, *, advised: bool = True) -> Report:
     """The report of a run; without advice where that is not wanted, for rules may take seconds.
 
     Raises UsageError where the settings name a rule or threshold that is not installed.
     """
-    facts = [run.facts[rank] for rank in sorted(run.facts)]
-    findings = [*recording(run.record, facts), *run.findings]
+    facts, findings = _found(run)
     predictor = Predictor(run, measured)
     installed = packs.survey()
     report = assemble(summary(run), facts, findings, measured, settings, installed, predictor, advised=advised)

@@ -66,21 +66,28 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print it; 1 where nothing could be predicted."""
+    from dptune.advise.engine import trust_in
     from dptune.commands.reading import latest, measured_of
     from dptune.present.ink import paint
     from dptune.present.whatif import page
     from dptune.runfile.paths import RUNS
-    from dptune.whatif.predicting import compare, predict, search
+    from dptune.whatif.predicting import compare, nothing, predict, search
 
     wanted = _wanted(args)
     if args.strategies and wanted:
         raise UsageError("--strategies stands alone", "ask for the changes without it")
     named = shlex.join(args.paths)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
-    if args.strategies:
+    trust = trust_in(found, measured)
+    why = next((one.text for one in trust.findings if one.level == "unjudgeable"), "")
+    if why:
+        told = nothing(f"the run cannot be judged: {why}", wanted)
+    elif args.strategies:
         told = compare(found, measured)
     else:
         told = predict(found, measured, wanted) if wanted else search(found, measured)
+    limits = [one.text for one in trust.findings if one.level == "partial"]
+    told = told.model_copy(update={"limits": limits})
     if args.format == "json":
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
@@ -100,7 +107,11 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
         sweep = f"world_size={args.world_size}"
     if sweep is None:
         return [together] if together else []
-    return [{**together, **one} for one in _swept(sweep)]
+    swept = _swept(sweep)
+    twice = swept[0].keys() & together.keys()
+    if twice:
+        raise UsageError(f"{min(twice)} is both set and swept", "leave out one of them")
+    return [{**together, **one} for one in swept]
 
 
 def _swept(text: str) -> list[dict[str, Value]]:
@@ -108,6 +119,8 @@ def _swept(text: str) -> list[dict[str, Value]]:
 
     name, _, values = text.partition("=")
     one = named(name)
+    if one.list_of_numbers:
+        raise UsageError(f"{name} cannot be swept: a value of it is a list itself", f"give one: --set {name}=1,8,25")
     if not values and one.kind is bool:
         values = "true,false"
     values = values or _USUAL.get(name, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.knobs import KNOBS, written
-from dptune.predicted import WORST_ERROR, Prediction, Strategy, WhatIf
+from dptune.predicted import Prediction, Strategy, WhatIf, missed
 from dptune.present.advice import change
 from dptune.present.amounts import Hole, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
@@ -34,6 +34,8 @@ _LONGEST_NAME = 30  # of a set of changes inside the table
 
 def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     """What it rests on, then the step with each set of changes. `run` is how the user named it; empty: not at all."""
+    for words in told.limits:
+        yield from labelled("Partial", f"{words[0].upper()}{words[1:]}.", width, role="warning")
     measured_ns = told.known("measured_ns")
     if measured_ns is None:
         yield from labelled(
@@ -64,8 +66,8 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         yield from _compared(told, width)
         return
     if not told.predictions:
-        words = f"The replay is off by more than {percent(WORST_ERROR)}, so the best is not looked for."
-        yield from labelled("Nothing", words, width, role="warning")
+        words = missed(told.error_share, told.held_out_share)
+        yield from labelled("Nothing", f"{words.capitalize()}, so the best is not looked for.", width, role="warning")
         return
     if not any(one.known("low_ns") is not None for one in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
@@ -82,6 +84,11 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     for own, name in zip(short, names, strict=True):
         if own != name:
             yield from labelled(own.capitalize(), name, width)
+    bounds = [one for one in told.predictions if one.known("step_ns") is None and one.known("low_ns") is not None]
+    for why in dict.fromkeys(one.missing["step_ns"] for one in bounds):
+        yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
+    if len(bounds) < len(told.predictions):
+        yield from labelled("From, to", "Where nine of ten such steps are meant to lie.", width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
     best = min(
@@ -119,7 +126,7 @@ def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 def _compared(told: WhatIf, width: int) -> Iterator[Line]:
     """Other ways to share the work, between bounds."""
-    words = "What each rank holds, and the least and the most that a step can take, by the link as it was measured:"
+    words = "What each rank holds at most, and between what bounds a step lies, by the link as it was measured:"
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
     notes = [
@@ -158,10 +165,12 @@ def _times(one: Prediction, told: WhatIf) -> float:
 
 
 def _row(name: str, one: Prediction, told: WhatIf) -> list[Cell]:
+    batch = one.known("global_batch")
     if one.known("step_ns") is None:
         why, least = Hole(one.missing["step_ns"], "not predicted"), one.known("low_ns")
-        return [name, why, why if least is None else ns_as_ms(least), why, why, why]
-    batch = one.known("global_batch")
+        if least is None:
+            return [name, why, why, why, why, why]
+        return [name, f"at least {ns_as_ms(least)}", "", "", "" if batch is None else str(batch), ""]
     samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)
     times = [ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns)]
     return [name, *times, samples, change(_times(one, told))]

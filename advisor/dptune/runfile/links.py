@@ -87,6 +87,8 @@ class LinkRecord:
 def read(path: Path) -> LinkRecord:
     """Read a sweep. Raises OSError, or ValueError with one sentence on what cannot have been measured."""
     record = form.read(path, LinkRecord)
+    if not record.backend or not record.kinds:
+        raise ValueError(f"{path.name} holds no measurement of links")
     for kind in record.kinds:
         if not all(0 <= rank < record.world_size for rank in kind.ranks):
             raise ValueError(f"{path.name}: {kind.kind!r} names ranks that a run of {record.world_size} does not have")

@@ -23,11 +23,12 @@ _POWERSGD = (
 _EVERYWHERE = {
     "link.": "an exchange takes its latency and its bytes at the link's rate; nothing else is on the link",
     "world_size": "further ranks compute as those recorded do, over links like the one measured",
-    "nodes": "ranks are spread evenly over nodes; the link measured is that within one, and those of a node share its "
-    "link to others",
     "optimizer.lr": "what the optimizer computes takes as long with any learning rate",
     "allreduce.": "the algorithm takes the hops and bytes of its formula, and what was measured is a ring",
 }
+_NODES = (
+    "ranks are spread evenly over nodes; the link measured is that {}, and those of a node share its link to others"
+)
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
@@ -60,6 +61,7 @@ def assumed(model: StepModel | Program, changes: Mapping[str, Value], traced: bo
 
 def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced: bool) -> Iterator[str]:
     known = {**_EVERYWHERE, **(_ON_GPUS if isinstance(model, Program) else _ON_CPUS)}
+    known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
     for name in changes:
         yield from (words for begin, words in known.items() if name.startswith(begin))
     if isinstance(model, Program):

@@ -28,6 +28,7 @@ from dptune.whatif.latency import latency_of, seen
 from dptune.whatif.model import Latency, Loading, LowRank, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.timeline import Timeline, timeline
+from dptune.whatif.topology import ALONE
 from dptune.whatif.wire import Link
 
 _GLOO_LANES = 2  # threads of a process group of gloo
@@ -84,6 +85,7 @@ class Recorded:
             samples=self.samples,
             low_rank=_low_rank(self.ddp),
             dtype=next(iter(self.ddp.gradient_dtypes), None),
+            hosts=hosts_of(self.facts),
             others=others,
             others_ns=others_ns,
             buffers_ns=_buffers_ns(self.ddp, next(iter(traced.steps.values()))[0], others, others_ns),
@@ -126,6 +128,9 @@ def read(run: Run, measured: Measured) -> Recorded:
         raise Missing("the step model is of steps that a CPU computes")
     if {rank.rank for rank in run.ranks} != set(range(measured.world_size)):
         raise Missing(f"{len(run.ranks)} of {measured.world_size} ranks were read")
+    lacking = sorted({rank.rank for rank in run.ranks} - run.facts.keys())
+    if lacking:
+        raise Missing(f"rank {lacking[0]} has a trace but no facts")
     facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
     for own in facts.values():
         unprofiled(own)
@@ -159,6 +164,11 @@ def _bucket_sizes(ddp: DdpFacts) -> list[int]:
     return [sum(sizes[place] for place in bucket) for bucket in assign(sizes, _caps(ddp))]
 
 
+def hosts_of(facts: Mapping[int, Facts]) -> int:
+    """How many hosts the ranks were on; 1 where the recording does not say."""
+    return len({own.host for own in facts.values()}) or 1
+
+
 def _crowded(facts: Mapping[int, Facts]) -> bool:
     """Whether all ranks are on one host, with no core but their own; False where its cores are not known.
 
@@ -186,7 +196,8 @@ def built(run: Run, measured: Measured) -> Program:
         figures = None
     link = None if figures is None else _link(figures, "nccl")
     ranks = measured.known("world_size") or len(run.ranks)
-    return build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
+    program = build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
+    return replace(program, hosts=hosts_of(run.facts))
 
 
 def _batch(facts: Mapping[int, Facts]) -> int | None:
@@ -229,12 +240,13 @@ def _loading(facts: Mapping[int, Facts]) -> Loading | None:
     if len(loaders) != 1 or window is None or not loaders[0].batch_size:
         return None
     (loader,) = loaders
+    sizes = {one.batch_size for own in facts.values() for one in own.loaders if one.batches_drawn}
     batches, waited = sum(window.loader_batches), sum(window.loader_wait_ns)
     cores = first.device.usable_cores if first.device and first.device.usable_cores else 1
     neighbours = sum(own.host == first.host for own in facts.values())
     prepare = waited / batches if batches and not loader.num_workers else None
     return Loading(
-        batch=loader.batch_size or 0,
+        batch=(loader.batch_size or 0) if len(sizes) == 1 else None,
         workers=loader.num_workers or 0,
         prepare_ns=prepare,
         computing=sum(window.loader_cpu_ns) / waited if waited else 0.0,
@@ -359,6 +371,8 @@ def _link(figures: LinkFigures, backend: str) -> Link:
 def link_figures(measured: Measured) -> LinkFigures:
     """The link that all-reduces go over: by `dptune links`, else by what the trace shows."""
     fitted = [one for one in measured.links if one.kind == "all_reduce" and one.known("algbw_gb_per_s")]
+    if measured.known("world_size") == 1:
+        raise Missing(ALONE)
     if not fitted:
         raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
     return min(fitted, key=lambda one: (one.basis != "sweep", -len(one.ranks)))

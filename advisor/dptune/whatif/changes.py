@@ -34,7 +34,11 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not _loading(model).workers:
         raise Missing("workers that are not there cannot be kept")
     only = bounded(settings)
+    if {_CAP, _CAPS} <= settings.keys():
+        raise Missing("sizes of buckets are given twice: one for all, and one for each")
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
+        if name in BOUNDS:
+            raise Missing(f"the model tells only what another {name} could save at most")
         raise Missing(f"no step model tells what {name} does")
     for name, change in CHANGES.items():
         if name in settings and name not in only and name not in _BEFORE_TOPOLOGY:
@@ -160,6 +164,10 @@ def _workers(model: StepModel, value: Value) -> StepModel:
         return model
     if loading.prepare_ns is None:
         raise Missing("workers prepare batches already, so how long one takes is not seen")
+    if workers > max(_FEW_WORKERS, _WORKERS_A_CORE * loading.cores_per_rank):
+        raise Missing(
+            f"the model tells of {_WORKERS_A_CORE} workers to a core that the rank may use, or {_FEW_WORKERS}"
+        )
     if not workers:
         raise Missing("the loader has no workers")
     supply = dict.fromkeys(model.steps, loading.prepare_ns / workers)
@@ -188,9 +196,17 @@ def _persistent(model: StepModel, value: Value) -> StepModel:
 def _batch(model: StepModel, value: Value) -> StepModel:
     """Forward, backward and the preparing of batches grow with the batch, but for a fixed share; the rest does not."""
     loading = _loading(model)
+    if loading.batch is None:
+        raise Missing("ranks take batches of different sizes")
     times = int(value or 0) / loading.batch
     if not times:
         raise Missing("a batch holds a sample at least")
+    if loading.epoch is not None and times > loading.epoch:
+        raise Missing(f"a rank draws {loading.epoch * loading.batch} samples in an epoch, which is no such batch")
+    if times > _MOST_BATCHES:
+        raise Missing(
+            f"the model tells of up to {_MOST_BATCHES * loading.batch} samples, {_MOST_BATCHES} times the batch"
+        )
     grown = model.fixed_share + (1 - model.fixed_share) * times
     prepare = None if loading.prepare_ns is None else loading.prepare_ns * times
     return replace(
@@ -242,8 +258,8 @@ def _pass_ns(one: Pass) -> float:
 
 
 def _compute(model: StepModel, value: Value) -> StepModel:
-    """Forward and backward passes take so many times as long."""
-    return replace(model, steps=_each_pass(model, lambda one: one.scaled(float(value or 0))))
+    """Passes, the optimizer and all else that the ranks' own threads compute take so many times as long."""
+    return _computing(model, float(value or 0))
 
 
 def _alpha(model: StepModel, value: Value) -> StepModel:
@@ -262,7 +278,7 @@ def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     return replace(
         model,
         steps={rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)},
-        link=relinked(model.link, before, settings),
+        link=relinked(model.link, before, model.hosts, settings),
         supply_ns={rank: supply[rank % before] for rank in range(ranks)} if supply else {},
         loading=loading and replace(loading, epoch=_shorter(loading.epoch, ranks / before if loading.sharded else 1.0)),
         samples=None if model.samples is None else model.samples * ranks / before,
@@ -360,6 +376,9 @@ CHANGES: dict[str, Changing] = {
     "optimizer.lr": _same_time,
 }
 _BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
+_CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
+# Beyond what these allow, what was recorded says little: caches, memory and a core's turns decide.
+_MOST_BATCHES, _WORKERS_A_CORE, _FEW_WORKERS = 64, 8, 16
 _POWERSGD, _WORKERS, _PERSISTENT = "powersgd", "loader.num_workers", "loader.persistent_workers"
 # To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,
 # Linux, fork).

@@ -57,13 +57,14 @@ class RankStep:
 class Loading:
     """How batches come: the batch of a rank, the processes that prepare them, and what one takes to prepare, ns.
 
+    `batch` are the samples that each rank takes at once, None where they take different ones.
     `prepare_ns` is None where workers prepare them already: how long one takes then is not seen. `computing` is the
     part of it in which a core computes; `cores_per_rank` are those of its host that a rank may use. `epoch` is how many
     batches a rank draws until the loader starts again, None if not known; `persistent`: whether workers outlive that;
     `sharded`: whether each rank draws its part of the samples.
     """
 
-    batch: int
+    batch: int | None
     workers: int
     prepare_ns: float | None
     computing: float
@@ -113,12 +114,12 @@ class StepModel:
     to the late one's exchange, so a recording of that does not show it.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
-    any. `fixed_share` is the
-    part of forward and backward that does not grow with the batch. `low_rank` is None where the shapes of gradients
-    are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype` is that of all
-    gradients, None if not known. `others` are the exchanges of a step outside of backward passes: they stay as
-    recorded, part of what is computed, and take `others_ns`. `buffers_ns` is what a forward pass that begins by sending
-    buffers takes for it: each does that follows a pass that exchanged its gradients. 0 where it is not known.
+    any. `fixed_share` is the part of forward and backward that does not grow with the batch. `low_rank` is None where
+    the shapes of gradients are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype`
+    is that of all gradients, None if not known. The ranks were on so many `hosts`. `others` are the exchanges of a step
+    outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns`. `buffers_ns` is
+    what a forward pass that begins by sending buffers takes for it: each does that follows a pass that exchanged its
+    gradients. 0 where it is not known.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -141,6 +142,7 @@ class StepModel:
     low_rank: LowRank | None = None
     hook_times: float = 1.0
     dtype: str | None = None
+    hosts: int = 1
     others: int = 0
     others_ns: float = 0.0
     buffers_ns: float = 0.0

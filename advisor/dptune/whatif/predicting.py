@@ -19,7 +19,7 @@ from statistics import mean, median
 from dptune import __version__
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing
-from dptune.predicted import WORST_ERROR, BucketSize, Prediction, WhatIf
+from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
@@ -48,6 +48,7 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
 )
+_OF_MANY = ("ddp.comm_hook",)  # ranks
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
 MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
@@ -137,28 +138,32 @@ class Ground:
             off.append(self._off(others, changes, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        always = (self.slack_ns, *self._of_any_model(other, difference), _OF_DIFFERENCE * difference)
+        told_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(changes)
+        if self.missed:  # a bound is lower by all of that
+            slack_ns = (self.error_share + self.held_out_share) * max(told_ns, self.step_ns)
+        always = (slack_ns, *self._of_any_model(other, difference), _OF_DIFFERENCE * difference)
         lower, higher = (hypot(*always, *one) for one in zip(*off, strict=True))
-        low_ns = round(max(0.0, self.step_ns + difference - lower))
+        low_ns = round(max(0.0, told_ns - lower))
         assumptions = assumed(self.model, changes, self.traced)
         batch = None if other.samples is None else round(other.samples)
-        why = self.why_only_a_bound(changes)
+        if self.missed:  # nor is it known that a change costs what it is said to
+            low_ns = min(low_ns, self.step_ns)
         if why:
             return Prediction.only(
                 why, changes=dict(changes), global_batch=batch, low_ns=low_ns, assumptions=assumptions
             )
         figures = {
             "global_batch": batch,
-            "ns_per_sample": None if other.samples is None else (self.step_ns + difference) / other.samples,
+            "ns_per_sample": None if other.samples is None else told_ns / other.samples,
         }
         why_none = self.measured.missing.get("samples_per_step", "")
         return Prediction(
             changes=dict(changes),
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
-            step_ns=max(0, round(self.step_ns + difference)),
+            step_ns=max(0, round(told_ns)),
             low_ns=low_ns,
-            high_ns=max(0, round(self.step_ns + difference + higher)),
+            high_ns=max(0, round(told_ns + higher)),
             assumptions=assumptions,
         )
 
@@ -167,12 +172,15 @@ class Ground:
         """Whether the measured step is a traced one: no other was recorded."""
         return self.measured.step.basis != "unprofiled"
 
+    @cached_property
+    def missed(self) -> str:
+        """What the replay misses by too much; empty where it does not."""
+        return missed(self.error_share, self.held_out_share)
+
     def why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
         """Why no more is known of these changes; empty where it is."""
-        error = max(self.error_share, self.held_out_share)
-        if error > WORST_ERROR:
-            missed = f"the unchanged replay misses the measured step by {100 * error:.0f} %: only a bound can be told"
-            return f"{missed}; {MORE_STEPS}" if self._has_few_steps() else missed
+        if self.missed:
+            return f"{self.missed}: only a bound can be told{f'; {MORE_STEPS}' if self._has_few_steps() else ''}"
         only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"of {' and '.join(only)} " if len(changes) > 1 else ""
         return f"{named}the model tells only what could be saved at most" if only else ""
@@ -234,7 +242,7 @@ class Ground:
 
     def told(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
         """Predictions, with what they rest on."""
-        batch, floor_ns = self.measured.known("samples_per_step"), self.at_best_ns()
+        batch, floor_ns = self.measured.known("samples_per_step"), None if self.missed else self.at_best_ns()
         try:
             basis = link_figures(self.measured)
             link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
@@ -242,7 +250,8 @@ class Ground:
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
-            missing["floor_ns"] = missing.get("link", "no collective of known size was read on all its ranks")
+            why = self.missed or missing.get("link", "no collective of known size was read on all its ranks")
+            missing["floor_ns"] = why
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(
@@ -303,15 +312,22 @@ def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]])
     try:
         ground = Ground.of(run, measured)
     except Missing as lack:
-        none = [Prediction.only(lack.reason, changes=dict(changes)) for changes in wanted]
-        return WhatIf.only(lack.reason, dptune=__version__, predictions=none)
+        return nothing(lack.reason, wanted)
     return ground.told([ground.predict(changes) for changes in wanted])
+
+
+def nothing(why: str, wanted: Sequence[Mapping[str, Value]] = ()) -> WhatIf:
+    """No prediction of any of the wanted sets of changes, and the reason."""
+    none = [Prediction.only(why, changes=dict(changes)) for changes in wanted]
+    return WhatIf.only(why, dptune=__version__, predictions=none)
 
 
 def compare(run: Run, measured: Measured) -> WhatIf:
     """Other ways to share the work among the same ranks."""
     try:
         ground = Ground.of(run, measured)
+        if ground.missed:
+            raise Missing(ground.missed)
         basis, floor_ns = link_figures(measured), ground.at_best_ns()
         if floor_ns is None:
             raise Missing("how long a step takes without its exchange is not known")
@@ -320,7 +336,7 @@ def compare(run: Run, measured: Measured) -> WhatIf:
             link = replace(ground.model.link, lanes=1)
         told = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
     except Missing as lack:
-        return WhatIf.only(lack.reason, dptune=__version__)
+        return nothing(lack.reason)
     return ground.told([]).model_copy(update={"strategies": told, "too_large": too_large(measured, told)})
 
 
@@ -332,10 +348,11 @@ def search(run: Run, measured: Measured) -> WhatIf:
     try:
         ground = Ground.of(run, measured)
     except Missing as lack:
-        return WhatIf.only(lack.reason, dptune=__version__)
+        return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        return ground.told([ground.predict({name: value}) for name, value in _OF_GPUS])
-    if ground.why_only_a_bound({}):
+        asked = [one for one in _OF_GPUS if ground.model.world_size > 1 or one[0] not in _OF_MANY]
+        return ground.told([ground.predict({name: value}) for name, value in asked])
+    if ground.missed:
         return ground.told([])
     off_ns = round(ground.step_ns - ground.replayed_ns)
     shown = [

@@ -20,7 +20,7 @@ from dptune.whatif.changes import changed
 from dptune.whatif.model import StepModel
 from dptune.whatif.replay import step_ns
 
-LEAST_GAIN = 0.01  # of a step: what a list has to save over one size for all, and any change over none
+LEAST_GAIN = 0.01  # of a step: what a list has to save over one size for all, a size and any change over none
 _ALIKE = 0.002  # of the step: what is so near to the best is as good
 _MOST_TRIED = 300  # plans: all of nine gradients, or those of one way downhill
 _FEW = 24  # gradients: with more no plan of a bucket for each is tried, whose replay takes long
@@ -98,8 +98,10 @@ def best_sets(model: StepModel) -> Iterator[dict[str, Value]]:
             other = changed(model, settings)
         except Missing:
             continue
-        found.append((step_ns(other), settings))
-        found += [(one.step_ns, {**settings, _CAP: one.cap_mb}) for one in curve(other)]
+        took = step_ns(other)
+        found.append((took, settings))
+        sizes = [one for one in curve(other) if one.step_ns <= (1 - LEAST_GAIN) * took]
+        found += [(one.step_ns, {**settings, _CAP: one.cap_mb}) for one in sizes]
     least = min(took for took, _ in found)
     took, settings = next(one for one in found if one[0] <= (1 + _ALIKE) * least)  # the simplest come first
     if took <= (1 - LEAST_GAIN) * step_ns(model):

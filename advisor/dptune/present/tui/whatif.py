@@ -119,7 +119,9 @@ class WhatIfPane(Container, can_focus=True):
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
         self._ground: Ground | None = None
-        self._lack, self._making, self._replaying = "", False, False
+        no_trust = (one.text for one in report.trust.findings if one.level == "unjudgeable")
+        self._lack = next((f"the run cannot be judged: {why}" for why in no_trust), "")
+        self._making = self._replaying = False
         self._last: tuple[dict[str, Value], Prediction] | None = None
 
     def compose(self) -> ComposeResult:
@@ -225,10 +227,9 @@ class WhatIfPane(Container, can_focus=True):
     def _told(self, told: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
         step_ns = told.known("step_ns")
         if step_ns is None:
-            yield from labelled("Then", f"not predicted: {told.missing['step_ns']}", width, role="warning")
-            least = told.known("low_ns")
-            if least is not None:
-                yield from labelled("At least", f"{ns_as_ms(least)} ms", width)
+            why, least = told.missing["step_ns"], told.known("low_ns")
+            words = f"not predicted: {why}" if least is None else f"at least {ns_as_ms(least)} ms: {why}"
+            yield from labelled("Then", words, width, role="warning")
         else:
             between = f"{ns_as_ms(told.low_ns)} to {ns_as_ms(told.high_ns)}"
             yield from labelled("Then", f"{ns_as_ms(step_ns)} ms {_bar(step_ns, measured_ns)}", width, role="strong")

@@ -9,7 +9,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.changes import is_off
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
-from dptune.whatif.topology import RING, TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.wire import Link
 
 Changing = Callable[[Program, Value], Program]
@@ -37,6 +37,8 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
             program = BOUNDS[name](program)
         elif name in CHANGES:
             program = CHANGES[name](program, value)
+        elif name in BOUNDS:
+            raise Missing(f"the trace of a GPU tells only what another {name} could save at most")
         else:
             raise Missing(f"the trace of a GPU alone does not tell what {name} does")
     return program
@@ -96,6 +98,8 @@ def _messages(program: Program, times: Callable[[Message], float]) -> Program:
 
 
 def _link(program: Program) -> Link:
+    if program.world_size == 1:
+        raise Missing(ALONE)
     if program.link is None:
         raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
     return program.link
@@ -146,8 +150,9 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
     """Those ranks that were read stand for the others."""
     before = program.world_size
     ranks = ranks_asked(settings, before)
-    link = relinked(_link(program), before, settings)
-    around = relinked(_link(program), before, {**settings, "allreduce.algorithm": RING})  # what others than these take
+    link = relinked(_link(program), before, program.hosts, settings)
+    ring = {**settings, "allreduce.algorithm": RING}  # what others than all-reduces take
+    around = relinked(_link(program), before, program.hosts, ring)
     told = _relinked(program, link, around)
     samples = None if program.samples is None else program.samples * ranks / before
     return replace(told, samples=samples, world_size=ranks)

@@ -66,7 +66,7 @@ class Program:
 
     An item without edges comes to pass when it did, as do all before a rank's first step. `link` is None if not known.
     `batch` are the samples that a rank's loader gives at once, None if not known; `growing` is the part of what kernels
-    and copies take that grows with it.
+    and copies take that grows with it. The ranks were on so many `hosts`, as far as that is known.
     """
 
     recorded_ns: Sequence[int]
@@ -78,6 +78,7 @@ class Program:
     samples: float | None = None
     batch: int | None = None
     growing: float = 1.0
+    hosts: int = 1
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
