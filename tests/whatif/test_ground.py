@@ -134,10 +134,8 @@ def test_beyond_a_tenth_only_a_bound_is_told(far_off):
 
 
 @pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])
-def test_beyond_a_tenth_nothing_is_said_to_cost_more_and_no_part_of_the_step_is_told(far_off):
-    made = ground(**far_off)
-    assert made.predict({"compute.times": 40.0}).low_ns == 500
-    told = made.told([])
+def test_beyond_a_tenth_no_part_of_the_step_is_told(far_off):
+    told = ground(**far_off).told([])
     assert told.known("floor_ns") is None
     assert "unchanged replay misses" in told.missing["floor_ns"]
 

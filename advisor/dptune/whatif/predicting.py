@@ -146,8 +146,6 @@ class Ground:
         low_ns = round(max(0.0, told_ns - lower))
         assumptions = assumed(self.model, changes, self.traced)
         batch = None if other.samples is None else round(other.samples)
-        if self.missed:  # nor is it known that a change costs what it is said to
-            low_ns = min(low_ns, self.step_ns)
         if why:
             return Prediction.only(
                 why, changes=dict(changes), global_batch=batch, low_ns=low_ns, assumptions=assumptions
