@@ -59,18 +59,18 @@ def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails,
 @pytest.mark.parametrize(
     ("ddp", "others", "told"),
     [
-        ({}, 2, 15.0),
-        ({}, 4, 15.0),  # of floats, and of whole numbers
-        ({}, 3, 0.0),  # something else is exchanged as well
-        ({"buffer_bytes": 0}, 2, 0.0),
-        ({"broadcast_buffers": False}, 2, 0.0),
+        ({}, 2, {0: 15.0, 1: 5.0}),
+        ({}, 4, {0: 15.0, 1: 5.0}),  # of floats, and of whole numbers
+        ({}, 3, {}),  # something else is exchanged as well
+        ({"buffer_bytes": 0}, 2, {}),
+        ({"broadcast_buffers": False}, 2, {}),
     ],
 )
 def test_buffers_are_all_that_is_exchanged_in_forward_passes(ddp, others, told):
     """30 of a step with three passes, of which the second exchanges nothing."""
     facts = DdpFacts("Net", **{"broadcast_buffers": True, "buffer_bytes": 8, **ddp})
     passes = [Pass(0.0, 100.0, 60.0, ready) for ready in ((50.0,), (), (50.0,))]
-    assert _buffers_ns(facts, RankStep(tuple(passes), 0.0), others, 30.0) == told
+    assert _buffers_ns(facts, RankStep(tuple(passes), 0.0), others, {0: 30.0, 1: 10.0}) == told
 
 
 QUEUED = {1000: 1600, 4000: 4300, 16_000: 16_000}  # on two lanes 1200, 600 and 0 beyond their bytes

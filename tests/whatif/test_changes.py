@@ -54,16 +54,30 @@ def test_without_an_exchange_no_buffers_are_sent_before_the_next_pass():
 
     Three of 100 + 50 + 60 and 50 before; 160, 140 and 190 with 50 after it.
     """
-    before = model(*[step(one(), one(), one())] * 2, others=3, others_ns=60.0, buffers_ns=20.0)
+    before = model(
+        *[step(one(), one(), one())] * 2, others=3, others_ns={0: 60.0, 1: 60.0}, buffers_ns={0: 20.0, 1: 20.0}
+    )
     assert step_ns(before) == pytest.approx(3 * 210 + 50)
     after = changed(before, {"ddp.no_sync": True})
     assert step_ns(after) == pytest.approx(160 + 140 + 190 + 50)
-    assert (after.others, after.others_ns) == (1, pytest.approx(20))
+    assert (after.others, after.others_ns) == (1, pytest.approx({0: 20, 1: 20}))
     back = changed(after, {"ddp.no_sync": False})
     assert step_ns(back) == pytest.approx(step_ns(before))
-    assert (back.others, back.others_ns) == (3, pytest.approx(60))
-    unknown = replace(before, buffers_ns=0.0)
+    assert (back.others, back.others_ns) == (3, pytest.approx({0: 60, 1: 60}))
+    unknown = replace(before, buffers_ns={})
     assert step_ns(changed(unknown, {"ddp.no_sync": True})) == pytest.approx(160 + 160 + 210 + 50)
+
+
+def test_who_gets_buffers_waits_for_them_and_who_sends_them_does_not():
+    """Rank 1 waits for 80 in each of its forward passes of 100, rank 0, with 20, only for rank 1's gradients."""
+    sends, gets = (step(*[one(forward=forward)] * 3) for forward in (20.0, 100.0))
+    before = model(sends, gets, others=3, others_ns={0: 0.0, 1: 240.0}, buffers_ns={0: 0.0, 1: 80.0})
+    assert step_ns(before) == pytest.approx(3 * 210 + 50)
+    assert step_ns(changed(before, {"ddp.no_sync": True})) == pytest.approx(160 + 80 + 130 + 50)
+    four = changed(before, {"world_size": 4})
+    assert four.buffers_ns == {0: 0.0, 1: 80.0, 2: 0.0, 3: 80.0}
+    off = changed(before, {"ddp.broadcast_buffers": False})
+    assert step_ns(off) == pytest.approx(step_ns(before) - 240)
 
 
 def test_passes_that_exchange_already_stay_as_they_are():
@@ -221,10 +235,10 @@ def test_what_is_off_saves_nothing():
 def test_exchanges_outside_of_passes_are_taken_off_where_they_are():
     """4 passes, of which the first waits for 80 of its 100 in them; and one that has them after its pass."""
     quick = one(forward=10.0)
-    before = model(*[step(one(), quick, quick)] * 2, others=1, others_ns=80.0)
+    before = model(*[step(one(), quick, quick)] * 2, others=1, others_ns={0: 80.0, 1: 80.0})
     off = {"ddp.broadcast_buffers": False}
     assert step_ns(before) - step_ns(changed(before, off)) == pytest.approx(80)
-    after = model(*[step(quick)] * 2, others=1, others_ns=40.0)
+    after = model(*[step(quick)] * 2, others=1, others_ns={0: 40.0, 1: 40.0})
     assert step_ns(after) - step_ns(changed(after, off)) == pytest.approx(40)
 
 
@@ -393,7 +407,7 @@ def test_what_no_model_tells_of_is_missing():
 def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
     """400 for a batch, 100, ready at 50 of 60, 60 bytes at 1 byte per ns, 60 * 0.1 copied back, 50: 666."""
     hooked = Pass(400.0, 100.0, 60.0, (10.0, 50.0), 15.0)
-    before = model(step(hooked), step(hooked), copy_ns_per_byte=0.1, others=1, others_ns=30.0)
+    before = model(step(hooked), step(hooked), copy_ns_per_byte=0.1, others=1, others_ns={0: 30.0, 1: 30.0})
     assert step_ns(before) == pytest.approx(666)
     assert bounded(settings) == list(settings)
     assert step_ns(changed(before, settings)) == pytest.approx(step_ns_at_best)

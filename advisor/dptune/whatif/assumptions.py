@@ -69,7 +69,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
             yield "the profiler slows calls of the host, all by the same factor, and nothing that devices do"
         return
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
-        took = f"{model.others_ns / 1e6:.1f} ms"
+        took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
         yield f"{model.others} exchanges of a step outside of backward passes stay as they are ({took})"
     if "ddp.comm_hook" in changes:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST

@@ -74,7 +74,7 @@ class Recorded:
         copy_ns = median(own.copy_ns / stretch[rank].backward for rank, own in self.timelines.items())
         traced = self._traced(part, sizes)
         others = round(median(own.others for own in self.timelines.values()))
-        others_ns = median(own.others_ns / stretch[rank].rest for rank, own in self.timelines.items())
+        others_ns = {rank: own.others_ns / stretch[rank].rest for rank, own in self.timelines.items()}
         return replace(
             traced,
             steps={rank: _unprofiled(own, part, stretch[rank], facts[rank]) for rank, own in self.timelines.items()},
@@ -148,15 +148,15 @@ def read(run: Run, measured: Measured) -> Recorded:
     return Recorded(facts, timelines, ddp, latency.on(link), samples, crowded, latency)
 
 
-def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: float) -> float:
-    """What sending buffers takes of a forward pass, where nothing else is exchanged outside of backward passes.
+def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[int, float]) -> dict[int, float]:
+    """What sending buffers takes of a forward pass, by rank, where passes exchange nothing else outside of backward.
 
     They travel in one broadcast, or one for each of two types.
     """
     sending = sum(bool(one.ready_ns) for one in step.passes)
     if not (ddp.broadcast_buffers and ddp.buffer_bytes and sending) or others not in (sending, 2 * sending):
-        return 0.0
-    return others_ns / sending
+        return {}
+    return {rank: ns / sending for rank, ns in others_ns.items()}
 
 
 def _bucket_sizes(ddp: DdpFacts) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from math import ceil, isfinite
 from statistics import median
 
@@ -94,25 +95,29 @@ def _no_sync(model: StepModel, value: Value) -> StepModel:
     return _sending(model, steps) if model.buffers_ns else replace(model, steps=steps)
 
 
+def _sends(step: RankStep) -> list[bool]:
+    """Of each pass whether buffers are sent before it."""
+    return [bool(one.ready_ns) for one in (step.passes[-1], *step.passes[:-1])]
+
+
 def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
     """Buffers are sent before each forward pass that follows a pass that exchanges its gradients, and before no other.
 
     The first pass of a step follows the last one of the step before.
     """
 
-    def sends(step: RankStep) -> list[bool]:
-        return [bool(one.ready_ns) for one in (step.passes[-1], *step.passes[:-1])]
-
-    def of(before: RankStep, after: RankStep) -> RankStep:
-        more = [(now - was) * model.buffers_ns for was, now in zip(sends(before), sends(after), strict=True)]
+    def of(rank: int, before: RankStep, after: RankStep) -> RankStep:
+        ns = model.buffers_ns.get(rank, 0.0)
+        more = [(now - was) * ns for was, now in zip(_sends(before), _sends(after), strict=True)]
         passes = [
             replace(one, forward_ns=max(0.0, one.forward_ns + ns)) for one, ns in zip(after.passes, more, strict=True)
         ]
         return replace(after, passes=tuple(passes))
 
-    moved = {rank: [*map(of, model.steps[rank], own)] for rank, own in steps.items()}
-    was, now = (sum(sends(next(iter(one.values()))[0])) for one in (model.steps, steps))
-    return replace(model, steps=moved, others=round(model.others * now / was), others_ns=model.others_ns * now / was)
+    moved = {rank: [*map(of, repeat(rank), model.steps[rank], own)] for rank, own in steps.items()}
+    was, now = (sum(_sends(next(iter(one.values()))[0])) for one in (model.steps, steps))
+    others_ns = {rank: ns * now / was for rank, ns in model.others_ns.items()}
+    return replace(model, steps=moved, others=round(model.others * now / was), others_ns=others_ns)
 
 
 def _comm_hook(model: StepModel, value: Value) -> StepModel:
@@ -227,13 +232,15 @@ def _straggler(model: StepModel, value: Value) -> StepModel:
     """The rank that computes longest takes what the one in the middle of the others takes, in other steps."""
     if not value:
         return model
-    *others, latest = sorted(model.steps, key=lambda rank: _own_ns(model, rank))
-    if not others:
+    *rest, latest = sorted(model.steps, key=lambda rank: _own_ns(model, rank))
+    if not rest:
         raise Missing("a rank alone is later than no other")
-    middle = others[(len(others) - 1) // 2]
+    middle = rest[(len(rest) - 1) // 2]
     supply = {**model.supply_ns, latest: model.supply_ns[middle]} if model.supply_ns else {}
     steps = {**model.steps, latest: _turned(model.steps[middle], 1)}
-    return replace(model, steps=steps, supply_ns=supply, slowdown=_together(model, latest, middle))
+    others, buffers = ({**own, latest: own[middle]} if own else own for own in (model.others_ns, model.buffers_ns))
+    slowdown = _together(model, latest, middle)
+    return replace(model, steps=steps, supply_ns=supply, slowdown=slowdown, others_ns=others, buffers_ns=buffers)
 
 
 def _together(model: StepModel, latest: int, other: int) -> float:
@@ -274,12 +281,19 @@ def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """Further ranks compute as those recorded do, in other steps."""
     before = len(model.steps)
     ranks = ranks_asked(settings, before)
-    recorded, supply, loading = list(model.steps.values()), list(model.supply_ns.values()), model.loading
+    recorded, loading = list(model.steps.values()), model.loading
+
+    def also(own: Mapping[int, float]) -> dict[int, float]:
+        known = list(own.values())
+        return {rank: known[rank % before] for rank in range(ranks)} if known else {}
+
     return replace(
         model,
         steps={rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)},
         link=relinked(model.link, before, model.hosts, settings),
-        supply_ns={rank: supply[rank % before] for rank in range(ranks)} if supply else {},
+        supply_ns=also(model.supply_ns),
+        others_ns=also(model.others_ns),
+        buffers_ns=also(model.buffers_ns),
         loading=loading and replace(loading, epoch=_shorter(loading.epoch, ranks / before if loading.sharded else 1.0)),
         samples=None if model.samples is None else model.samples * ranks / before,
     )
@@ -307,18 +321,23 @@ def _no_compute(model: StepModel) -> StepModel:
 
 
 def _no_others(model: StepModel) -> StepModel:
-    """What is exchanged outside of backward passes takes no time."""
+    """What is exchanged outside of backward passes takes no time: buffers where they are sent."""
     if not model.others:
         raise Missing("nothing is exchanged outside of backward passes")
 
-    def of(step: RankStep) -> RankStep:
-        left, passes = model.others_ns, []
+    def of(rank: int, step: RankStep) -> RankStep:
+        if model.buffers_ns:
+            spared = [sent * model.buffers_ns[rank] for sent in _sends(step)]
+            pairs = zip(step.passes, spared, strict=True)
+            each = tuple(replace(one, forward_ns=max(0.0, one.forward_ns - ns)) for one, ns in pairs)
+            return replace(step, passes=each)
+        left, passes = model.others_ns.get(rank, 0.0), []
         for one in step.passes:
             passes.append(replace(one, forward_ns=max(0.0, one.forward_ns - left)))
             left = max(0.0, left - one.forward_ns)
         return RankStep(tuple(passes), max(0.0, step.after_ns - left))
 
-    return replace(model, steps={rank: [of(step) for step in steps] for rank, steps in model.steps.items()})
+    return replace(model, steps={rank: [of(rank, step) for step in steps] for rank, steps in model.steps.items()})
 
 
 def _no_loader(model: StepModel) -> StepModel:

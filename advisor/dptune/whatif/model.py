@@ -117,9 +117,10 @@ class StepModel:
     any. `fixed_share` is the part of forward and backward that does not grow with the batch. `low_rank` is None where
     the shapes of gradients are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype`
     is that of all gradients, None if not known. The ranks were on so many `hosts`. `others` are the exchanges of a step
-    outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns`. `buffers_ns` is
-    what a forward pass that begins by sending buffers takes for it: each does that follows a pass that exchanged its
-    gradients. 0 where it is not known.
+    outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns` of each rank: who
+    sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
+    sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not
+    known.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -144,5 +145,5 @@ class StepModel:
     dtype: str | None = None
     hosts: int = 1
     others: int = 0
-    others_ns: float = 0.0
-    buffers_ns: float = 0.0
+    others_ns: Mapping[int, float] = field(default_factory=dict)
+    buffers_ns: Mapping[int, float] = field(default_factory=dict)
