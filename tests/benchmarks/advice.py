@@ -304,7 +304,10 @@ def table(results: dict[str, Any]) -> str:
     lines.append(
         "planted                       script   place said                                           promised      gave"
     )
-    lines += [_row(name, FAULTY[name], own) for name, own in faulty.items()]
+    for name, own in faulty.items():
+        if "moved" in own:
+            lines.append(_row(f"  {name}", FAULTY[name], own["moved"]))
+        lines.append(_row(name, FAULTY[name], own))
     first = [1 in places(FAULTY[name], own["advice"]) for name, own in faulty.items()]
     three = [
         all(place is not None and place <= 3 for place in places(FAULTY[name], own["advice"]))
