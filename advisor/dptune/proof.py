@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, field_validator
 from dptune.knobs import CANNOT_BE_TOLD, Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
-SCHEMA_VERSION = "0.2"
+SCHEMA_VERSION = "0.3"
 
 SideName = Literal["A", "B"]
 Ended = Literal[
@@ -60,6 +60,14 @@ class Trial(Figures):
     note: str = Field("", description="why it did not run to the end, in a sentence")
     began: str = Field(description="ISO 8601")
     seconds: float = Field(description="how long it took in all")
+    taken_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="of the time for which cores had work while steps were timed, what went to others on the host of a "
+        "virtual machine, where most did; 0: nothing, or it is not counted",
+    )
+    set_aside: bool = Field(False, description="that was so much that it was run again: it does not count")
     steps: int = Field(0, description="steps that were timed, on the rank that has most")
     ended_early: bool = Field(False, description="the script ended before so many steps were timed as were asked for")
     step_ns: Figure[int] = Field(ABSENT, gt=0, description="median over ranks of each rank's mean unprofiled step")
@@ -86,14 +94,20 @@ class Trial(Figures):
         return {name for name, why in self.without_effect.items() if CANNOT_BE_TOLD not in why}
 
 
+def in_place(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that take a place in the order of A and B: none that was set aside."""
+    return [one for one in trials if not one.set_aside]
+
+
 def pairs(trials: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
     """A and B of each pair of trials that were made one after the other and both ran.
 
     Only they count: of a side whose trials fail often the others would be later ones, on a machine that may have
-    changed.
+    changed. A trial that was set aside has its place taken by the next one.
     """
     found = []
-    for first, second in zip(trials[::2], trials[1::2], strict=False):
+    placed = in_place(trials)
+    for first, second in zip(placed[::2], placed[1::2], strict=False):
         both = {one.side: one for one in (first, second) if one.status == "ran"}
         if len(both) == 2:
             found.append((both["A"], both["B"]))

@@ -197,6 +197,28 @@ def test_cores_are_counted_by_host_and_ranks_that_were_not_recorded_too(make_mea
     assert text_of(judge(make_measured(), [*apart, last]), "cores-shared").startswith("4 ranks share 2 cores of h1:")
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([None, None], None),
+        ([0.0, 0.05], None),
+        ([0.051, 0.2], "20 % of the time of the cores of h1 went to others while steps were timed: it is a virtual"),
+        ([0.2, None], "20 % of the time of the cores of h0 went"),
+    ],
+)
+def test_cores_that_were_taken_away_while_steps_were_timed(make_measured, make_facts, shares, said):
+    facts = [
+        make_facts(rank=rank, host=f"h{rank}", windows=[Window("unprofiled", 5, taken_share=share)])
+        for rank, share in enumerate(shares)
+    ]
+    trust = judge(make_measured(), facts)
+    assert trust.level == "sound"
+    if said is None:
+        assert "cores-taken" not in codes(trust)
+    else:
+        assert text_of(trust, "cores-taken").startswith(said)
+
+
 class TestRecording:
     """What an early end of the script left out."""
 

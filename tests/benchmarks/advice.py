@@ -8,7 +8,8 @@ fault or two, and healthy ones. How large everything is and how bad the fault is
 `train.py` with `dptune profile`, between nodes with `dptune links` beside it, and `dptune report` is asked. Then
 `dptune verify` runs the advice itself where it can be set from outside, and the mended script where it cannot: right
 after a fresh recording, whose advice is the promise. Where the script as it is took a tenth more or less in the trials
-than in that recording, the machine became another one meanwhile, and it is done once more; both are kept.
+than in that recording, the machine became another one meanwhile, and it is done once more; both are kept. What it gave
+is of the steps that are promised, the median ones; the verdict of `dptune verify`, by means, stands beside it.
 
 As root (two nodes: tests/testbed/network.py). It resumes where it stopped, within a comparison too; raw results stand
 in results/advice.json. The rest of the machine should be idle.
@@ -30,7 +31,7 @@ from typing import Any, NamedTuple
 
 from command_line import main
 from overhead import commit, machine
-from wired import DPTUNE, FAST, HERE, SLOW, is_whole, ranks_a_node, settle, shaped, swept, verified
+from wired import DPTUNE, FAST, HERE, SLOW, is_whole, medians, ranks_a_node, record, settle, shaped, swept, verified
 
 RESULTS = HERE / "results" / "advice.json"
 WIRES = {"slow": SLOW, "fast": FAST, "": None}  # 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms; one host
@@ -112,11 +113,7 @@ def recorded(place: Path, case: Case, seed: int, links: Path | None, further: Se
         script = ["sh", "run.sh", "train.py"]
     else:
         script = [*(("--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()), "train.py"]
-    words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, *further, *words, *script]
-    status = subprocess.run(words, cwd=place, check=False).returncode
-    if status:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise SystemExit(f"{' '.join(words)}\nended with {status}, in {place}")
+    record(folder, [*WINDOWS, *further, *words, *script])
     if links is not None:
         shutil.copy(links, folder / "links.json")
     return folder
@@ -229,8 +226,14 @@ def _unproven(own: dict[str, Any]) -> bool:
 
 def _moved(own: dict[str, Any]) -> bool:
     """Whether the script as it is took a tenth more or less than when it was recorded, of those that were proven."""
-    found = own.get("found")
-    return bool(found and found["a_step_ns"]) and abs(found["a_step_ns"] / own["measured_ns"] - 1) > MOVED
+    drift = _drift(own)
+    return drift is not None and abs(drift - 1) > MOVED
+
+
+def _drift(own: dict[str, Any]) -> float | None:
+    """How many times as long as it was recorded the script as it is took in the trials."""
+    steps = medians(own.get("found") or {})
+    return steps and steps[0] / own["measured_ns"]
 
 
 def _healthy(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
@@ -261,9 +264,18 @@ def promise(case: Case, advice: Sequence[dict[str, Any]]) -> dict[str, Any] | No
 
 
 def gave(own: dict[str, Any]) -> float | None:
-    """The part of the time that was saved, as measured."""
-    found = own.get("found")
-    return None if not found or found["ratio"] is None else 1 - found["ratio"]
+    """The part of the time of a sample that was saved, by the steps that promises are of: medians, not means."""
+    found = own.get("found") or {}
+    steps, samples = medians(found), [_samples(found, side) for side in "AB"]
+    if steps is None:
+        return None
+    grown = samples[1] / samples[0] if all(samples) else 1.0
+    return 1 - steps[1] / steps[0] / grown
+
+
+def _samples(found: dict[str, Any], side: str) -> float:
+    """The global batch of a side; 0 where no trial tells."""
+    return median([one["samples_per_step"] or 0 for one in found.get("trials", []) if one["side"] == side] or [0])
 
 
 def kept(case: Case, own: dict[str, Any]) -> bool | None:
@@ -289,7 +301,7 @@ def _row(name: str, case: Case, own: dict[str, Any]) -> str:
     measured = "-" if saved is None or not found else f"{100 * saved:.0f} % ({found['by']}, {found['outcome']})"
     right = {True: "kept", False: "broken", None: ""}[kept(case, own)]
     if _moved(own):
-        right += f" (as it is took {found['a_step_ns'] / own['measured_ns']:.2f} times what was recorded)"
+        right += f" (as it is took {_drift(own):.2f} times what was recorded)"
     where = ", ".join("-" if place is None else str(place) for place in places(case, own["advice"]))
     return f"{name:29s} {case.script:8s} {where:5s} {said:46s} {promised:13s} {measured:26s} {right}"
 

@@ -82,7 +82,9 @@ def judged(work: Path, kind: str, ranks: int, number: int) -> dict[str, Any]:
         **{"kind": kind, "ranks": ranks, "number": number, "outcome": told["outcome"]},
         **{"statuses": [done.returncode, strict.returncode], "regression": told["regression"]},
         **{"seconds": sum(one["seconds"] for one in trials)},
-        "step_ns": {side: [one["step_ns"] for one in trials if one["side"] == side] for side in "AB"},
+        "step_ns": {
+            side: [one["step_ns"] for one in trials if one["side"] == side and not one["set_aside"]] for side in "AB"
+        },
     }
 
 

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from command_line import main
 from overhead import commit as commit_of_code
 from overhead import machine
-from wired import DPTUNE, FAST, SLOW, Node, ranks_a_node, recorded, settle, shaped, swept, verified
+from wired import DPTUNE, FAST, SLOW, Node, medians, ranks_a_node, recorded, settle, shaped, swept, verified
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
@@ -201,11 +201,8 @@ class Error(NamedTuple):
 
 
 def _times(one: dict[str, Any]) -> tuple[float, float] | None:
-    """The step before and after: of each side the median over the trials that ran."""
-    trials = one.get("found", {}).get("trials", [])
-    sides = [[trial["median_step_ns"] for trial in trials if trial["side"] == side] for side in "AB"]
-    ran = [[step for step in side if step] for side in sides]
-    return (median(ran[0]), median(ran[1])) if all(ran) else None
+    """The step before and after: of each side the median over the trials that count."""
+    return medians(one.get("found", {}))
 
 
 def _error(one: dict[str, Any], drifting: bool) -> Error | None:

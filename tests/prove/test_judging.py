@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError
-from dptune.proof import Side, Trial, pairs
+from dptune.proof import Side, Trial, in_place, pairs
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
 from dptune.prove.task import Task, numerics_of
@@ -279,3 +279,65 @@ def test_a_time_that_is_too_short_is_told_after_the_first_pair(budget_s, words):
     assert engine._too_short(dataclasses.replace(asked, budget_s=3.0), both([trial("A", 1)], [trial("B", 1)])) == (
         "3 s will do for about 1 trial a side, and a verdict takes 6: --time-limit 12 would be enough for these"
     )
+
+
+class TestOfTakenCores:
+    """Trials during which the host of a virtual machine ran others are run again, of either side alike."""
+
+    @staticmethod
+    def run_all(monkeypatch, tmp_path, shares, most=2):
+        """The proof of trials of which, in the order of running, such a part of the cores' time was taken."""
+        given = iter(shares)
+
+        def of(task, side, number, folder, left_s):
+            made = trial(side, 10.0 if side == "A" else 12.0, taken_share=next(given, 0.0))
+            return made.model_copy(update={"number": number})
+
+        monkeypatch.setattr(engine, "_run", of)
+        monkeypatch.setattr(engine, "_unchanged", lambda task, side: None)
+        said = []
+        made = engine.prove(dataclasses.replace(task(), most=most), tmp_path, lambda proof, what: said.append(what))
+        return made, said
+
+    def test_its_place_goes_to_the_next_one(self, monkeypatch, tmp_path):
+        made, said = self.run_all(monkeypatch, tmp_path, [0.0, 0.2, 0.05, 0.0, 0.9])
+        sides = [one.side for one in made.trials]
+        assert [one.set_aside for one in made.trials] == [False, True, False, False, True, False]
+        assert sides[1] == sides[2] != sides[0]
+        assert sides[4] == sides[5] != sides[3]
+        assert [(a.number, b.number) for a, b in pairs(made.trials)] == [
+            tuple(sorted(pair, key=lambda number: sides[number - 1])) for pair in ((1, 3), (4, 6))
+        ]
+        assert (made.a_step_ns, made.b_step_ns) == (10e6, 12e6)
+        assert "20 % of the time of the cores went to others: run again, and not counted" in said
+        assert folders.read(tmp_path / folders.PROOF) == made
+
+    def test_where_they_always_are_some_of_them_count(self, monkeypatch, tmp_path):
+        made, _ = self.run_all(monkeypatch, tmp_path, [0.3] * 50, most=6)
+        counted = [one for one in made.trials if not one.set_aside]
+        assert len(pairs(made.trials)) == 6
+        assert len(counted) == 12
+        assert len(made.trials) - len(counted) == 6
+        assert made.looks
+
+    def test_it_goes_on_in_the_same_place(self, monkeypatch, tmp_path):
+        whole, _ = self.run_all(monkeypatch, tmp_path / "whole", [0.0, 0.2, 0.0, 0.0])
+        for stopped in range(1, 5):
+            folder = tmp_path / str(stopped)
+            folder.mkdir()
+            folders.write(folder, judging.proof(task(), whole.trials[:stopped], "interrupted"))
+            monkeypatch.setattr(engine, "_goes_on", lambda task, proof: True)
+            made, _ = self.run_all(monkeypatch, folder, [])
+            assert made.trials[:stopped] == whole.trials[:stopped]
+            assert [one.side for one in in_place(made.trials)] == [one.side for one in in_place(whole.trials)]
+
+    def test_nobody_sets_aside_what_does_not_please(self, tmp_path):
+        trials = [
+            trial(side, ms).model_copy(update={"number": n}) for n, (side, ms) in enumerate([("A", 10), ("B", 9)], 1)
+        ]
+        folders.write(tmp_path, judging.proof(task(), trials, "out of time"))
+        told = json.loads((tmp_path / folders.PROOF).read_text())
+        told["trials"].append({**told["trials"][1], "number": 3, "set_aside": True})
+        (tmp_path / folders.PROOF).write_text(json.dumps(told))
+        with pytest.raises(RunError, match="not those of its trials"):
+            folders.read(tmp_path / folders.PROOF)

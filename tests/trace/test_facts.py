@@ -51,6 +51,8 @@ def test_possible_facts_are_no_finding(folder):
         ({"backwards": [1]}, "backwards holds 1 steps and durations_ns 2"),
         ({"backwards": [1, 1], "unsynced_backwards": [1, 2]}, "2 of 1 backward calls"),
         ({"first_step": -1}, "begins with step -1"),
+        ({"taken_share": 1.5}, "1.5 of the time of its cores were taken away"),
+        ({"taken_share": -0.1}, "-0.1 of the time of its cores were taken away"),
     ],
 )
 def test_an_impossible_window_is_left_out(folder, changed, why):

@@ -1,4 +1,5 @@
-"""What the ranks say of the recording that limits what it shows: windows cut short, cores shared, debug switches."""
+"""What the ranks say of the recording that limits what it shows: windows cut short, cores shared or
+taken away, debug switches."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ def limits(facts: Sequence[Facts]) -> Iterator[Finding]:
     """A finding for each."""
     yield from _windows(facts)
     yield from _cores(facts)
+    yield from _taken(facts)
     yield from _switches(facts)
 
 
@@ -57,6 +59,23 @@ def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:
             cores = f"{device.usable_cores} {'core' if device.usable_cores == 1 else 'cores'}"
             text = f"{ranks} ranks share {cores} of {host}: they slow each other"
             yield Finding(code="cores-shared", level="info", text=text)
+
+
+def _taken(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """The host that lost most of its cores' time while steps were timed, and how much of it."""
+    shares = {
+        rank.host: window.taken_share
+        for rank in facts
+        if (window := rank.window("unprofiled") or rank.window("lean")) and window.disturbed
+    }
+    if not shares:
+        return
+    host, share = max(shares.items(), key=lambda one: one[1] or 0.0)
+    text = (
+        f"{100 * (share or 0.0):.0f} % of the time of the cores of {host} went to others while steps were timed: it is "
+        "a virtual machine, and its host is busy. Steps took longer than they would alone: record again"
+    )
+    yield Finding(code="cores-taken", level="info", text=text)
 
 
 def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from dptune.capture import recording
+from dptune.capture.conclusion import facts_in
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.session import Recording
@@ -35,8 +37,9 @@ def whole(made: Recording) -> bool:
 def repeat(started: Launch, options: Options, folder: Path, times: int, told: Told) -> Recording | None:
     """Run it so many times again, and time as many steps without the profiler; what it prints goes beside the facts.
 
-    Facts go to `repeats/N` in the folder of the recording. It ends with the first that does not come to all its steps,
-    which it returns: those before it are kept.
+    Facts go to `repeats/N` in the folder of the recording. One that the host of a virtual machine took much of the
+    cores' time from is run anew, as often as there are repeats at most. It ends with the first that does not come to
+    all its steps, which it returns: those before it are kept.
     """
     place = folder / REPEATS
     own = options.schedule
@@ -45,7 +48,8 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, told: To
         place.mkdir()
     except OSError as error:
         raise CaptureError(f"cannot make {place}: {error.strerror}") from None
-    for number in range(1, times + 1):
+    number, anew = 1, times
+    while number <= times:
         told(f"once more without the profiler, {number} of {times}: what it prints goes to {place / f'{number}.txt'}")
         once = replace(
             options,
@@ -61,7 +65,19 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, told: To
         shorten(place / f"{number}.txt")
         if not made.complete or made.interrupted or made.hung:
             return made
+        if anew and (share := _taken_share(made.folder)):
+            told(f"{100 * share:.0f} % of the time of the cores went to others meanwhile: that one is run anew")
+            shutil.rmtree(made.folder, ignore_errors=True)
+            anew -= 1
+        else:
+            number += 1
     return None
+
+
+def _taken_share(folder: Path) -> float:
+    """What of the cores' time was taken while steps were timed, where that was much; else 0."""
+    windows = [one.window("unprofiled") for one in facts_in(folder)]
+    return max((one.taken_share or 0.0 for one in windows if one is not None and one.disturbed), default=0.0)
 
 
 def shorten(output: Path) -> None:

@@ -11,6 +11,7 @@ from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 from dptune.proof import PAIRED, Proof, Side, SideName, Trial
+from dptune.runfile.facts import MOST_TAKEN
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TRIALS = (
@@ -63,6 +64,15 @@ def page(proof: Proof, width: int) -> Iterator[Line]:
         f"{100 * proof.level:.1f} % of cases."
     )
     yield from wrapped(words, width, "  ", role="dim")
+    lost = [one for one in proof.trials if one.status == "ran" and not one.set_aside and one.taken_share > MOST_TAKEN]
+    if lost:
+        numbers = ", ".join(str(one.number) for one in lost)
+        words = (
+            f"Of trial{'s' if len(lost) > 1 else ''} {numbers}, which count, more than {100 * MOST_TAKEN:g} % of the "
+            "time of the cores went to others, too: the host of this virtual machine is busy, and differences are "
+            "harder to see."
+        )
+        yield from wrapped(words, width, "  ", role="warning")
     for trial in proof.trials:
         if trial.note:
             yield from wrapped(f"Trial {trial.number} ({trial.side}): {trial.note}", width, "  ", "    ")
@@ -119,7 +129,7 @@ def _row(trial: Trial) -> list[Cell]:
     return [
         str(trial.number),
         trial.side,
-        trial.status,
+        "set aside" if trial.set_aside else trial.status,
         Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(step_ns),
         Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(trial.fast_step_ns),
         str(trial.steps),

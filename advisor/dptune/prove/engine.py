@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from dptune.errors import RunError
-from dptune.proof import Ended, Look, Proof, SideName, Trial
+from dptune.proof import Ended, Look, Proof, SideName, Trial, in_place
 from dptune.prove import folder as folders
 from dptune.prove import identity, judging, order, scratch, sequential, trial
 from dptune.prove.sequential import Times
@@ -21,6 +21,7 @@ from dptune.prove.task import Task
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
 _LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
+_FIRST_AGAIN, _AGAIN = 2, 0.5  # trials that are run again: of the first ones, and of all that count
 _ENDED_WELL = ("decided", "excluded", "hopeless", "all trials made", "out of time", "interrupted")
 
 Told = Callable[[Proof, str], None]
@@ -36,18 +37,18 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
         if what:
             told(judging.proof(task, trials, "interrupted"), what)
         began = time.monotonic() - sum(one.seconds for one in trials)
-        upcoming = order.following(_seed(task), trials)
+        seed = _seed(task)
         while (ended := _over(task, trials, time.monotonic() - began)) is None:
-            number, side = len(trials) + 1, next(upcoming)
+            number, side = len(trials) + 1, next(order.following(seed, in_place(trials)))
             told(judging.proof(task, trials, "interrupted"), f"trial {number}: {task.side(side).name}")
             done = _run(task, side, number, folder, task.budget_s - (time.monotonic() - began))
             if done.status == "interrupted":
                 ended = "interrupted"
                 break
             _unchanged(task, side)
-            trials.append(done)
+            trials.append(_set_aside(done) if _is_to_be_run_again(done, trials) else done)
             folders.write(folder, judging.proof(task, trials, "interrupted"))
-            if words := _too_short(task, trials):
+            if words := trials[-1].note if trials[-1].set_aside else _too_short(task, trials):
                 told(judging.proof(task, trials, "interrupted"), words)
         proof = judging.proof(task, trials, ended)
         folders.write(folder, proof)
@@ -55,11 +56,22 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
         return proof
 
 
+def _is_to_be_run_again(done: Trial, before: Sequence[Trial]) -> bool:
+    """Whether its cores were others' for much of its time; of a machine on which they always are only some are."""
+    again = sum(one.set_aside for one in before)
+    return judging.disturbed(done) and again < max(_FIRST_AGAIN, (len(before) - again) * _AGAIN)
+
+
+def _set_aside(trial: Trial) -> Trial:
+    share = f"{100 * trial.taken_share:.0f} % of the time of the cores went to others"
+    return trial.model_copy(update={"set_aside": True, "note": f"{share}: run again, and not counted"})
+
+
 def _too_short(task: Task, trials: Sequence[Trial]) -> str:
     """After the first pair: that the time will not do for the first look; empty where it may."""
-    pair_s = sum(one.seconds for one in trials)
+    pair_s, made = sum(one.seconds for one in trials), len(in_place(trials))
     pairs = min(sequential.LOOKS[0], task.most)
-    if len(trials) != _PAIR or pair_s * pairs <= task.budget_s:
+    if made != _PAIR or pair_s * pairs <= task.budget_s:
         return ""
     enough = max(1, int(task.budget_s / pair_s))
     return (
@@ -151,7 +163,7 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     last = sequential.look(a, b)
     if last is not None and (clear := _clear(task, last, a, b)):
         return clear
-    if len(a) >= task.most or len(trials) >= 2 * task.most + 2 * _LEAST_FAILED:
+    if len(a) >= task.most or len(in_place(trials)) >= 2 * task.most + 2 * _LEAST_FAILED:
         return "all trials made"
     if spent_s + max((one.seconds for one in trials), default=0.0) > task.budget_s:
         return "out of time"

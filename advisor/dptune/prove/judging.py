@@ -16,6 +16,7 @@ from dptune.prove import sequential
 from dptune.prove.learning import learning
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
+from dptune.runfile.facts import MOST_TAKEN
 
 Objective = Literal["time per sample", "time per step"]
 _SIDES: tuple[SideName, ...] = ("A", "B")
@@ -183,6 +184,8 @@ def consistent(proof: Proof) -> bool:
     trials, seen = proof.trials, looks(proof.trials)
     if [one.number for one in trials] != [*range(1, len(trials) + 1)] or len(seen) != len(proof.looks):
         return False
+    if any(one.set_aside and not disturbed(one) for one in trials):
+        return False
     a, b = times(trials)
     comparable = bool(a) and not incomparable(trials)
     told = [(proof.known("ratio"), sequential.times_as_long(*_of(a, b, "mean")) if comparable else None)]
@@ -193,6 +196,11 @@ def consistent(proof: Proof) -> bool:
         return False
     by = sequential.decides(seen[-1]) if seen and proof.ended == "decided" else ""
     return (proof.decided_by, proof.outcome) == (by, _outcome(seen[-1] if seen else None, by))
+
+
+def disturbed(trial: Trial) -> bool:
+    """Whether it was timed, on cores that were others' for so much of the time that it tells of those, too."""
+    return trial.status == "ran" and trial.taken_share > MOST_TAKEN
 
 
 def failures(trials: Sequence[Trial]) -> list[str]:

@@ -92,7 +92,8 @@ def run(
     facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
     shorten(folder / OUTPUT)
-    timed = [steps for own in facts if (steps := durations(own.window("unprofiled")))]
+    windows = [window for own in facts if (window := own.window("unprofiled"))]
+    timed = [steps for window in windows if (steps := durations(window))]
     if status == "ran" and not timed:
         status, note = "no steps", "no step was timed"
     samples, no_samples = samples_per_step(facts, facts[0].world_size if facts else None)
@@ -110,6 +111,7 @@ def run(
         ended_early=early,
         began=began,
         seconds=time.monotonic() - clock,
+        taken_share=max((window.taken_share or 0.0 for window in windows), default=0.0),
         steps=count,
         step_ns=step_ns,
         fast_step_ns=fast_step_ns,

@@ -11,6 +11,10 @@ from statistics import median_low
 
 SCHEMA_VERSION = "0.2"
 
+# Of the cores' time, what the host of a virtual machine may take while steps are timed. On one with two cores under
+# load 0 to 3 % is usual, and for minutes at a time 10 to 24 %, in which like trials took up to 1.9 times as long.
+MOST_TAKEN = 0.05
+
 
 @dataclass
 class Window:
@@ -25,8 +29,9 @@ class Window:
     `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU it is the one that does), and
     `unsynced_backwards` those of them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None
     where the optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the trace before compression,
-    `saving_ns` how long writing it took, after the window. `complete`: the window was not broken off; `cut_short`: its
-    time bound ended it before its number of steps.
+    `saving_ns` how long writing it took, after the window. `taken_share` is what the host of a virtual machine
+    ran others for, of the time for which that machine's cores had work meanwhile (None where its kernel does not count
+    it). `complete`: the window was not broken off; `cut_short`: its time bound ended it before its number of steps.
     """
 
     name: str
@@ -47,8 +52,14 @@ class Window:
     trace: str | None = None
     trace_text_bytes: int | None = None
     saving_ns: int | None = None
+    taken_share: float | None = None
     complete: bool = False
     cut_short: bool = False
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether so much of the cores' time was taken that its steps tell of others' work, too."""
+        return self.taken_share is not None and self.taken_share > MOST_TAKEN
 
     @property
     def steps(self) -> int:

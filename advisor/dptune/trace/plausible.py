@@ -64,6 +64,8 @@ def _impossible(window: Window) -> Iterator[str]:
         for value in values:
             if not 0 <= value <= LIMIT_NS:
                 yield f"{name} holds {_shown(value)}"
+    if window.taken_share is not None and not 0 <= window.taken_share <= 1:
+        yield f"{window.taken_share:.3g} of the time of its cores were taken away"
     if any(len(each) != 2 or not 0 <= each[0] <= each[1] <= LIMIT_NS for each in window.collections_ns):
         yield "it collected garbage at impossible times"
     for waited, duration in zip(window.loader_wait_ns, window.durations_ns, strict=False):

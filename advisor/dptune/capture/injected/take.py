@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 from dptune.capture.injected import identity
+from dptune.capture.injected.cores import Ticks, taken_share
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.noise import GradientNoise
@@ -38,6 +39,7 @@ class Take:
         self._window: Window | None = None
         self._tracing: Tracing | None = None
         self._noise: GradientNoise | None = None
+        self._ticks: Ticks | None = None
         self.facts = Facts(rank=identity.rank(), host=socket.gethostname(), pid=os.getpid())
 
     @property
@@ -102,6 +104,7 @@ class Take:
         if name == "noise":
             self._begin_noise()
         self._observers.garbage.take()
+        self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
 
     def step(self, tally: Tally, skipped: bool | None, last: bool, number: int) -> None:
@@ -142,6 +145,7 @@ class Take:
             return
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
         window.complete, window.cut_short = complete, cut_short
+        window.taken_share = taken_share(self._ticks, Ticks.now())
         if tracing is not None:
             target = paths.trace(self._plan.path, self.facts.rank, window.name)
             begun = time.monotonic_ns()
