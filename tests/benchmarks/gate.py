@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gate.json"
 KINDS = {"same": "0", "10 % longer": "0.1"}
 EACH = 6  # of each kind and number of ranks
-GATE = ("--max-regression", "time_per_sample=5%", "--repeat", "18")
+GATE = ("--max-regression", "time_per_sample=5%", "--repeat", "35")
 DPTUNE = (sys.executable, "-m", "dptune")
 SCRIPT = "gated.py"
 PLANTED = 'os.environ.get("PLANTED", "0")'

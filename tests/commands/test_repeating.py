@@ -125,10 +125,10 @@ def test_two_commands(tmp_path: Path) -> None:
         ),
         (("--script", "train.py", ".", "."), ".: no such script: train.py"),
         (
-            ("--script", "train.py", ".", ".", "--repeat", "19"),
-            "--repeat 19: it is decided after 6, 9, 13 and 18 trials a side",
+            ("--script", "train.py", ".", ".", "--repeat", "36"),
+            "--repeat 36: it is decided after 6, 9, 13, 18, 25 and 35 trials a side",
         ),
-        (("--script", "train.py", ".", ".", "--repeat", "5"), "--repeat 5: it is decided after 6, 9, 13 and 18"),
+        (("--script", "train.py", ".", ".", "--repeat", "5"), "--repeat 5: it is decided after 6, 9, 13, 18, 25"),
         (("--script", "train.py", "a" * 5000, "."), "aaaa"),
         (("a", "b", "--repeat", "9"), "--repeat is of trials, and nothing is to be run"),
         (("a", "b", "--set", "env.A=1"), "--set is of trials, and nothing is to be run"),

@@ -131,7 +131,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     bare = run("report", "--no-tui", cwd=project)
     assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
-    assert "dptune: it takes 6, 9, 13 or 18 trials a side, and 1800 s at most" in done.stderr
+    assert "dptune: it takes 6, 9, 13, 18, 25 or 35 trials a side, and 1800 s at most" in done.stderr
 
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert "dptune: trials taken over: 12" in done.stderr

@@ -225,6 +225,7 @@ def numbered(trials):
         {"fast_ratio": -2.0},
         {"decided_by": ""},
         {"looks": []},
+        {"looks": "lax"},
         {"trials": "repeated"},
     ],
 )
@@ -235,9 +236,20 @@ def test_figures_that_are_not_those_of_the_trials_are_damage(tmp_path: Path, dam
     assert folders.read(tmp_path / folders.PROOF).outcome == "better"
     if damage == {"trials": "repeated"}:
         damage = {"trials": whole["trials"] * 4}
+    if damage == {"looks": "lax"}:
+        damage = {"looks": [{**whole["looks"][0], "level": 0.5}]}
     (tmp_path / folders.PROOF).write_text(json.dumps({**whole, **damage}))
     with pytest.raises(RunError, match="its figures are not those of its trials"):
         folders.read(tmp_path / folders.PROOF)
+
+
+def test_a_proof_of_tests_at_a_level_of_before_is_still_one(tmp_path: Path):
+    a, b = ([trial(side, ms + at / 10) for at in range(6)] for side, ms in (("A", 10), ("B", 5)))
+    whole = judging.proof(task(), numbered(both(a, b)), "decided")
+    earlier = judging.looks(whole.trials, 0.0044)
+    assert earlier != whole.looks
+    folders.write(tmp_path, whole.model_copy(update={"looks": earlier}))
+    assert folders.read(tmp_path / folders.PROOF).looks == earlier
 
 
 def test_a_side_of_which_most_end_early_is_not_compared_with_one_that_goes_on():

@@ -61,7 +61,7 @@ def repeating_arguments(parser: argparse.ArgumentParser, script: str) -> None:
     group = parser.add_argument_group("run both sides, in turn and shuffled, instead of reading recordings")
     group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=script)
     group.add_argument(
-        "--repeat", type=positive, default=18, metavar="N", help="trials a side at most, 6 to 18 (default: 18)"
+        "--repeat", type=positive, default=35, metavar="N", help="trials a side at most, 6 to 35 (default: 35)"
     )
     trial_arguments(group)
     group.add_argument("--time-limit", type=seconds, default=3600.0, metavar="S", help="for all trials (default: 3600)")
@@ -111,7 +111,7 @@ def _most(args: argparse.Namespace) -> int:
 
     asked, looks = args.repeat, f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
     if not LOOKS[0] <= asked <= LOOKS[-1]:
-        raise UsageError(f"--repeat {asked}: it is decided after {looks} trials a side", "leave it out for 18 at most")
+        raise UsageError(f"--repeat {asked}: it is decided after {looks} trials a side", "leave it out for 35 at most")
     most = max(one for one in LOOKS if one <= asked)
     if most < asked and not args.quiet:
         print(f"dptune: it is decided after {looks} trials a side: {most} are made at most", file=sys.stderr)

@@ -76,12 +76,12 @@ def _time(one: Trial, samples: float) -> Times:
     return Times(one.step_ns / samples, one.fast_step_ns / samples)
 
 
-def looks(trials: Sequence[Trial]) -> list[Look]:
+def looks(trials: Sequence[Trial], level: float = sequential.LEVEL_OF_A_TEST) -> list[Look]:
     """Every look that was due so far."""
     if objective(trials) is None:
         return []
     a, b = times(trials)
-    found = [sequential.look(a[:n], b[:n]) for n in sequential.LOOKS if n <= len(a)]
+    found = [sequential.look(a[:n], b[:n], level) for n in sequential.LOOKS if n <= len(a)]
     return [one for one in found if one is not None]
 
 
@@ -181,7 +181,10 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
 
 def consistent(proof: Proof) -> bool:
     """Whether its figures are those of its trials: another hand may have written it."""
-    trials, seen = proof.trials, looks(proof.trials)
+    trials, level = proof.trials, proof.looks[0].level if proof.looks else sequential.LEVEL_OF_A_TEST
+    if level not in sequential.LEVELS_OF_TESTS:
+        return False
+    seen = looks(trials, level)
     if [one.number for one in trials] != [*range(1, len(trials) + 1)] or len(seen) != len(proof.looks):
         return False
     if any(one.set_aside and not disturbed(one) for one in trials):
