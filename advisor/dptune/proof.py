@@ -22,6 +22,7 @@ Ended = Literal[
     "decided",
     "excluded",
     "hopeless",
+    "narrow",
     "all trials made",
     "out of time",
     "interrupted",

@@ -31,13 +31,27 @@ from typing import Any, NamedTuple
 
 from command_line import main
 from overhead import commit, machine
-from wired import DPTUNE, FAST, HERE, SLOW, is_whole, medians, ranks_a_node, record, settle, shaped, swept, verified
+from wired import (
+    DPTUNE,
+    FAST,
+    HERE,
+    SLOW,
+    is_whole,
+    medians,
+    ranks_a_node,
+    record,
+    settle,
+    shaped,
+    swept,
+    times_as_long,
+    verified,
+)
 
 RESULTS = HERE / "results" / "advice.json"
 WIRES = {"slow": SLOW, "fast": FAST, "": None}  # 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms; one host
 WINDOWS = ("--warmup", "3", "--unprofiled", "30", "--lean", "20", "--rich", "0")
 FURTHER = ("--repeat", "3")  # of each faulty script, so that what is promised rests on several processes
-LIMIT = ("--time-limit", "3m")
+LIMIT = ("--within", "5%", "--time-limit", "5m")
 MOVED = 0.1
 REPEATS = 5  # of each healthy script, with other sizes each time
 
@@ -266,11 +280,11 @@ def promise(case: Case, advice: Sequence[dict[str, Any]]) -> dict[str, Any] | No
 def gave(own: dict[str, Any]) -> float | None:
     """The part of the time of a sample that was saved, by the steps that promises are of: medians, not means."""
     found = own.get("found") or {}
-    steps, samples = medians(found), [_samples(found, side) for side in "AB"]
-    if steps is None:
+    times, samples = times_as_long(found), [_samples(found, side) for side in "AB"]
+    if times is None:
         return None
     grown = samples[1] / samples[0] if all(samples) else 1.0
-    return 1 - steps[1] / steps[0] / grown
+    return 1 - times / grown
 
 
 def _samples(found: dict[str, Any], side: str) -> float:

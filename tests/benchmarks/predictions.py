@@ -13,8 +13,9 @@ recorded to take, it has: the script is recorded, predicted and run again, whate
 before stands beside it (`moved`).
 
 `before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
-predicted step is from the measured one, `effect` the same of after / before; `replay` how far the unchanged replay is
-off the recording, `others` off the trials without the change, which are processes of their own, and later.
+predicted step is from the measured one, `effect` the same of after / before, which is taken within pairs of trials;
+`replay` how far the unchanged replay is off the recording, `others` off the trials without the change, which are
+processes of their own, and later. Trials go on until what a change does is known to 4 %, or for 400 s.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 
 The C library is told to keep memory that is freed. Else it gives it back to the system after a step, or not, by how
@@ -39,7 +40,20 @@ from typing import Any, NamedTuple
 from command_line import main
 from overhead import commit as commit_of_code
 from overhead import machine
-from wired import DPTUNE, FAST, SLOW, Node, medians, ranks_a_node, recorded, settle, shaped, swept, verified
+from wired import (
+    DPTUNE,
+    FAST,
+    SLOW,
+    Node,
+    medians,
+    ranks_a_node,
+    recorded,
+    settle,
+    shaped,
+    swept,
+    times_as_long,
+    verified,
+)
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
@@ -47,7 +61,7 @@ SHAPED = ("200 Mbit/s", "1 Gbit/s")
 WINDOWS = ("--warmup", "5", "--lean", "20", "--rich", "0", "--repeat", "3", "--unprofiled")
 UNPROFILED = {"200 Mbit/s": "50"}  # steps; of quicker ones 120
 IN_A_ROW = 3  # changes over one wire, before the next has its turn
-LIMIT = ("--time-limit", "100")
+LIMIT = ("--within", "4%", "--time-limit", "400")
 KEEPING = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}  # bytes
 MOVED, AGAIN = 0.10, 2  # of the script as it is, from its recording to its trials; how often it is recorded again
 LARGE, CLEAR = 0.10, 0.05  # effects: of so many there are to be enough, and of these the sign is to be right
@@ -213,10 +227,9 @@ def _error(one: dict[str, Any], drifting: bool) -> Error | None:
     told, found = one["predicted"], _times(one)
     if not told["step_ns"] or found is None:
         return None
-    before, after = found
-    times = before / told["measured_ns"] if drifting else 1.0
-    step, low, high = (times * told[name] for name in ("step_ns", "low_ns", "high_ns"))
-    return Error(step / after - 1, low <= after <= high, (high - low) / after)
+    unit, took = (told["measured_ns"], _effect(one)) if drifting else (1, found[1])
+    step, low, high = (told[name] / unit for name in ("step_ns", "low_ns", "high_ns"))
+    return Error(step / took - 1, low <= took <= high, (high - low) / took)
 
 
 def _row(one: dict[str, Any]) -> str:
@@ -283,9 +296,8 @@ def _spread(shares: list[float]) -> str:
 
 
 def _effect(one: dict[str, Any]) -> float:
-    """After / before, as measured."""
-    before, after = _times(one) or (1.0, 1.0)
-    return after / before
+    """After / before, as measured within pairs of trials."""
+    return times_as_long(one.get("found", {})) or 1.0
 
 
 def _signs(told: list[dict[str, Any]]) -> list[bool]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from command_line import run
 
+from dptune.measure.comparing import signed_ranks
 from dptune.runfile.facts import MOST_TAKEN
 
 HERE = Path(__file__).parent
@@ -34,6 +35,7 @@ __all__ = [
     "settle",
     "shaped",
     "swept",
+    "times_as_long",
     "verified",
 ]
 
@@ -136,6 +138,19 @@ def medians(found: dict[str, Any]) -> tuple[float, float] | None:
     ]
     ran = [[step for step in side if step] for side in sides]
     return (median(ran[0]), median(ran[1])) if all(ran) else None
+
+
+def times_as_long(found: dict[str, Any]) -> float | None:
+    """B / A of median steps: of the ratios within pairs of trials, and of the means of any two of them, the median.
+
+    A machine that is slower for a while is so for both of a pair, and that is in neither. None where no pair ran.
+    """
+    a, b = (
+        [one["median_step_ns"] for one in found.get("trials", []) if one["side"] == side and not one.get("set_aside")]
+        for side in "AB"
+    )
+    whole = [(before, after) for before, after in zip(a, b, strict=False) if before and after]
+    return median(signed_ranks.means(*zip(*whole, strict=True))) if whole else None
 
 
 def verified(folder: Path, *change: str) -> dict[str, Any]:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from dptune.measure.comparing import signed_ranks, verdict
-from dptune.proof import PAIRED, Side
+from dptune.proof import PAIRED, Side, Trial
 from dptune.prove import sequential
-from dptune.prove.engine import _clear
+from dptune.prove.engine import _clear, _over
 from dptune.prove.sequential import LEVEL, LEVEL_OF_A_TEST, LEVEL_OF_EXCLUDING, LOOKS, Times
 from dptune.prove.task import Task
 
 SIDES = 20_000
-TASK = Task(Side(name="a"), Side(name="b"), launches={}, settings={}, sources={})
+TASK = Task(Side(name="a"), Side(name="b"), launches={}, settings={"A": {}, "B": {}}, sources={})
 
 
 def apart_by(a, b, level):
@@ -127,6 +127,37 @@ def test_when_trials_end(factor, limit, most, ended):
     a = alike([100 + at / 10 for at in range(9)])
     b = alike([factor * (100 + (at * 4 % 9) / 10) for at in range(9)])
     assert _clear(replace(TASK, limit=limit, most=most), sequential.look(a, b), a, b) == ended
+
+
+@pytest.mark.parametrize(
+    ("factor", "within", "most", "ended"),
+    [
+        (1.2, 0.05, 18, "decided"),
+        (1.2, 0.001, 18, None),  # and goes on
+        (1.2, 0.001, 9, "decided"),  # for there are no more
+        (1.0, 0.05, 18, "narrow"),
+        (1.0, 0.001, 18, None),  # hopeless, but not known as closely as was asked
+        (1.0, 0.001, 9, "hopeless"),
+    ],
+)
+def test_trials_go_on_until_a_difference_is_known(factor, within, most, ended):
+    a = alike([100 + at / 10 for at in range(9)])
+    b = alike([factor * (100 + (at * 4 % 9) / 10) for at in range(9)])
+    seen = sequential.look(a, b)
+    assert 0.001 < (seen.high_ratio - seen.low_ratio) / 2 < 0.05
+    assert _clear(replace(TASK, within=within, most=most), seen, a, b) == ended
+
+
+def test_a_verdict_stands_where_the_time_is_up_before_a_difference_is_known():
+    def made(side, ms):
+        whole = dict.fromkeys(("number", "steps", "samples_per_step"), 1)
+        return Trial(side=side, status="ran", began="", seconds=1, step_ns=ms, fast_step_ns=ms, **whole)
+
+    trials = [one for at in range(7) for one in (made("A", 1000 + 10 * at), made("B", 500 + at))]
+    assert _over(replace(TASK, within=0.0001), trials, 0.0) is None
+    assert _over(replace(TASK, within=0.0001), trials, 1800.0) == "decided"
+    assert _over(TASK, trials, 1800.0) == "out of time"  # for it asked for no more than the first look
+    assert _over(replace(TASK, within=0.0001), trials[:8], 1800.0) == "out of time"
 
 
 def test_with_a_limit_nothing_is_hopeless():

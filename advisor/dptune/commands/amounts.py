@@ -53,6 +53,14 @@ def seconds_or_none(text: str) -> float:
     return 0.0 if text == "0" or (text[-1:] not in _UNITS and _as(float, text) == 0) else seconds(text)
 
 
+def percent(text: str) -> float:
+    """A share that is written as a percentage above 0, as `3%`."""
+    number = _as(float, text.removesuffix("%"))
+    if not text.endswith("%") or not 0 < number < 100:
+        raise argparse.ArgumentTypeError(f"must be between 0% and 100%, as 3%, not {text}")
+    return number / 100
+
+
 def _as(kind: type[int] | type[float], text: str) -> int | float:
     try:
         return kind(text)

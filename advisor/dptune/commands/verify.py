@@ -2,8 +2,9 @@
 
 RUN is a run folder of `dptune profile` (without it the latest recording). Its script is started again, as it was and
 with the change, in processes of their own, in turn and shuffled; each trial times some steps without the profiler, and
-ends. A test on one time per trial decides; where the trials do not tell, the verdict is inconclusive. The script is not
-edited: what is changed is set from outside, and what did not take effect is said.
+ends. A test on one time per trial decides; where the trials do not tell, the verdict is inconclusive. Trials end with
+the verdict, or go on until the saving is known more closely (--within). The script is not edited: what is changed is
+set from outside, and what did not take effect is said.
 
 Trials run in a copy of the working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that writes to
 an absolute path, or over a large file of its own, still writes there.
@@ -17,6 +18,7 @@ examples:
   dptune verify --set ddp.bucket_cap_mb=1
   dptune verify dptune-runs/2026-11-20T23-31-08-train --advice DP102
   dptune verify --set ddp.comm_hook=fp16 --time-limit 10m
+  dptune verify --advice DP102 --within 3% --time-limit 1h
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import seconds
+from dptune.commands.amounts import percent, seconds
 from dptune.commands.parsing import Parser
 from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
@@ -57,6 +59,9 @@ def arguments(parser: Parser) -> None:
     trial_arguments(amount)
     amount.add_argument(
         "--time-limit", type=seconds, default=1800.0, metavar="S", help="seconds for all trials (default: 1800)"
+    )
+    amount.add_argument(
+        "--within", type=percent, metavar="P%", help="go on until the saving is known to so many percent of the time"
     )
     amount.add_argument(
         "--stall-timeout", type=seconds, default=120.0, metavar="S", help="a trial without a step for S seconds hangs"
@@ -171,6 +176,7 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
         written_since=identity.written_since(source, files, (folder / RUN_JSON).stat().st_mtime),
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
+        within=args.within,
     )
 
 

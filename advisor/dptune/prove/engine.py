@@ -22,7 +22,7 @@ _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it 
 _LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
 _FIRST_AGAIN, _AGAIN = 2, 0.5  # trials that are run again: of the first ones, and of all that count
-_ENDED_WELL = ("decided", "excluded", "hopeless", "all trials made", "out of time", "interrupted")
+_ENDED_WELL = ("decided", "excluded", "hopeless", "narrow", "all trials made", "out of time", "interrupted")
 
 Told = Callable[[Proof, str], None]
 
@@ -164,16 +164,25 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     if last is not None and (clear := _clear(task, last, a, b)):
         return clear
     if len(a) >= task.most or len(in_place(trials)) >= 2 * task.most + 2 * _LEAST_FAILED:
-        return "all trials made"
+        return _by_then(task, trials, "all trials made")
     if spent_s + max((one.seconds for one in trials), default=0.0) > task.budget_s:
-        return "out of time"
+        return _by_then(task, trials, "out of time")
     return None
+
+
+def _by_then(task: Task, trials: Sequence[Trial], ended: Ended) -> Ended:
+    """What trials come to that go on no longer: of those that went on after a verdict it may be that."""
+    seen = judging.looks(trials)
+    return "decided" if task.within is not None and seen and sequential.decides(seen[-1]) else ended
 
 
 def _clear(task: Task, seen: Look, a: Sequence[Times], b: Sequence[Times]) -> Ended | None:
     """Whether a look ends the trials. With a limit a difference below it does not, as long as there may be more."""
     by = sequential.decides(seen)
     ratio = seen.fast_ratio if by == "fast" else seen.ratio
+    if task.within is not None and seen.runs < task.most:
+        narrow = seen.high_ratio - seen.low_ratio <= 2 * task.within
+        return ("decided" if by else "narrow") if narrow else None
     if task.limit is None:
         return "decided" if by else "hopeless" if sequential.hopeless(seen, a, b) else None
     if by and (ratio < 1 or ratio > 1 + task.limit or seen.runs >= task.most):

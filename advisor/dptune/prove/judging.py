@@ -175,6 +175,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         "interrupted": f"it was interrupted before it was clear: {chance}",
         "all trials made": f"the trials lie among each other: {chance}",
         "excluded": f"{100 * (task.limit or 0.0):g} % more is excluded",
+        "narrow": f"the trials lie among each other, and tell to within {100 * (task.within or 0.0):g} %: {chance}",
     }[ended]
     return f"{why}{failed}"
 

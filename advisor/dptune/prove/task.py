@@ -34,7 +34,8 @@ class Task:
 
     `a` and `b` say what they are, without secrets; `command` is what is run, where that is not what was recorded.
     `code` is that of each side when it was asked for, `written_since` what of it is newer than the recording. `limit`:
-    by what share B may take longer; where it is set, that is what trials are to tell.
+    by what share B may take longer; where it is set, that is what trials are to tell. `within`: how far either way the
+    difference may be from what they tell, as a share of A's time; where it is set, they go on until they do.
     """
 
     a: Side
@@ -51,6 +52,7 @@ class Task:
     budget_s: float = 1800.0
     most: int = sequential.LOOKS[-1]
     limit: float | None = None
+    within: float | None = None
 
     def side(self, name: SideName) -> Side:
         """One side."""
