@@ -21,8 +21,8 @@ It resumes where it stopped; raw results stand in results/predictions.json. The 
 The C library is told to keep memory that is freed. Else it gives it back to the system after a step, or not, by how
 large its largest piece was: a change of that is worth 4 to 5 ms of a step of few large layers, and no prediction's.
 
-Rounds before (results/predictions_first.json to predictions_seventh.json) are what the model was mended by: other
-models, other changes. The fourth to seventh were broken off, when they were seen to go wrong.
+Rounds before (results/predictions_first.json to predictions_eighth.json) are what the model was mended by: other
+models, other changes. The fourth to eighth were broken off, when they were seen to go wrong.
 """
 
 from __future__ import annotations
