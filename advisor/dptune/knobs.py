@@ -60,7 +60,7 @@ class Knob:
         if any(number > _MOST for number in self._numbers(value)):
             raise UsageError(f"{self.name} cannot be '{text:.40}'", f"it is more than {_MOST:,.0f}")
         if value is None or (self.choices and value not in self.choices) or not self._is_enough(value):
-            raise UsageError(f"{self.name} cannot be '{text}'", f"{self.name} is {self.takes}: {self.summary}")
+            raise UsageError(f"{self.name} cannot be '{text:.40}'", f"{self.name} is {self.takes}: {self.summary}")
         return value
 
     @property

@@ -38,98 +38,17 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 MODELS = {
     "plain": lambda: nn.Sequential(*[one for _ in range(9) for one in (nn.Linear(256, 256), nn.ReLU())]),  # 2.4 MB
-    "many": lambda: nn.Sequential(  # 120 small layers, 2.0 MB
-        *[one for _ in range(60) for one in (nn.Linear(256, 16), nn.Linear(16, 256), nn.LayerNorm(256))]
+    "scales": lambda: nn.Sequential(  # 144 small layers, 4.9 MB
+        *[one for _ in range(48) for one in (nn.Linear(256, 48), nn.Softplus(), nn.Linear(48, 256), nn.LayerNorm(256))]
     ),
-    "large": lambda: nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 256)),  # 4.2 MB in two
-    "transformer": lambda: nn.Sequential(  # tokens of 32, 1.7 MB
+    "slabs": lambda: nn.Sequential(  # 6.9 MB in three
+        nn.Linear(256, 1600), nn.ReLU(), nn.Linear(1600, 700), nn.ReLU(), nn.Linear(700, 256)
+    ),
+    "poet": lambda: nn.Sequential(  # tokens of 32, 4.2 MB
         nn.Unflatten(1, (8, 32)),
-        nn.Linear(32, 128),
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 3),
-        nn.Linear(128, 32),
-        nn.Flatten(1),
-    ),
-    "deep": lambda: nn.Sequential(  # 3.3 MB
-        nn.Linear(256, 320),
-        nn.ReLU(),
-        *[one for _ in range(6) for one in (nn.Linear(320, 320), nn.ReLU())],
-        nn.Linear(320, 256),
-    ),
-    "blocks": lambda: nn.Sequential(  # 135 small layers, 2.4 MB
-        *[one for _ in range(45) for one in (nn.Linear(256, 24), nn.Linear(24, 256), nn.LayerNorm(256))]
-    ),
-    "wide": lambda: nn.Sequential(  # 4.2 MB in three
-        nn.Linear(256, 1200), nn.ReLU(), nn.Linear(1200, 512), nn.ReLU(), nn.Linear(512, 256)
-    ),
-    "encoder": lambda: nn.Sequential(  # tokens of 16, 1.5 MB
-        nn.Unflatten(1, (16, 16)),
-        nn.Linear(16, 96),
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(96, 4, 288, dropout=0.0, batch_first=True), 4),
-        nn.Linear(96, 16),
-        nn.Flatten(1),
-    ),
-    "tower": lambda: nn.Sequential(  # 105 small layers, 2.7 MB
-        *[one for _ in range(35) for one in (nn.Linear(256, 36), nn.ReLU(), nn.Linear(36, 256), nn.LayerNorm(256))]
-    ),
-    "slab": lambda: nn.Sequential(  # 4.0 MB in three
-        nn.Linear(256, 1000), nn.ReLU(), nn.Linear(1000, 600), nn.ReLU(), nn.Linear(600, 256)
-    ),
-    "former": lambda: nn.Sequential(  # tokens of 32, 1.5 MB
-        nn.Unflatten(1, (8, 32)),
-        nn.Linear(32, 112),
-        nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(112, 4, 336, dropout=0.0, batch_first=True, norm_first=True),
-            3,
-            enable_nested_tensor=False,
-        ),
-        nn.Linear(112, 32),
-        nn.Flatten(1),
-    ),
-    "stack": lambda: nn.Sequential(  # 181 small layers, 6.4 MB
-        nn.Linear(256, 320),
-        *[one for _ in range(60) for one in (nn.Linear(320, 40), nn.GELU(), nn.Linear(40, 320), nn.LayerNorm(320))],
-        nn.Linear(320, 256),
-    ),
-    "bulk": lambda: nn.Sequential(  # 6.2 MB in three
-        nn.Linear(256, 1536), nn.ReLU(), nn.Linear(1536, 640), nn.ReLU(), nn.Linear(640, 256)
-    ),
-    "attending": lambda: nn.Sequential(  # tokens of 32, 4.2 MB
-        nn.Unflatten(1, (8, 32)),
-        nn.Linear(32, 192),
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(192, 6, 512, dropout=0.0, batch_first=True), 3),
-        nn.Linear(192, 32),
-        nn.Flatten(1),
-    ),
-    "chain": lambda: nn.Sequential(  # 135 small layers, 5.0 MB
-        *[one for _ in range(45) for one in (nn.Linear(256, 54), nn.Tanh(), nn.Linear(54, 256), nn.LayerNorm(256))]
-    ),
-    "ladder": lambda: nn.Sequential(  # 120 small layers, 3.8 MB
-        *[one for _ in range(40) for one in (nn.Linear(256, 45), nn.SiLU(), nn.Linear(45, 256), nn.LayerNorm(256))]
-    ),
-    "rungs": lambda: nn.Sequential(  # 108 small layers, 4.9 MB
-        *[one for _ in range(36) for one in (nn.Linear(256, 64), nn.Hardswish(), nn.Linear(64, 256), nn.LayerNorm(256))]
-    ),
-    "mass": lambda: nn.Sequential(  # 6.0 MB in three
-        nn.Linear(256, 1792), nn.ReLU(), nn.Linear(1792, 512), nn.ReLU(), nn.Linear(512, 256)
-    ),
-    "reader": lambda: nn.Sequential(  # tokens of 32, 4.0 MB
-        nn.Unflatten(1, (8, 32)),
-        nn.Linear(32, 160),
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(160, 5, 448, dropout=0.0, batch_first=True), 4),
-        nn.Linear(160, 32),
-        nn.Flatten(1),
-    ),
-    "beads": lambda: nn.Sequential(  # 126 small layers, 4.6 MB
-        *[one for _ in range(42) for one in (nn.Linear(256, 52), nn.ELU(), nn.Linear(52, 256), nn.LayerNorm(256))]
-    ),
-    "trunk": lambda: nn.Sequential(  # 6.3 MB in three
-        nn.Linear(256, 1300), nn.ReLU(), nn.Linear(1300, 800), nn.ReLU(), nn.Linear(800, 256)
-    ),
-    "scribe": lambda: nn.Sequential(  # tokens of 16, 3.3 MB
-        nn.Unflatten(1, (16, 16)),
-        nn.Linear(16, 144),
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(144, 6, 432, dropout=0.0, batch_first=True), 4),
-        nn.Linear(144, 16),
+        nn.Linear(32, 176),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(176, 4, 384, dropout=0.0, batch_first=True), 4),
+        nn.Linear(176, 32),
         nn.Flatten(1),
     ),
 }

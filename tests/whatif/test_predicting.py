@@ -143,7 +143,7 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     [
         (("--set", "ddp.bucket"), "--set takes a knob and its value"),
         (("--sweep", "ddp.bucket_cap"), "there is no knob called 'ddp.bucket_cap'"),
-        (("--sweep", "world_size=4", "--world-size", "8"), "--sweep and --world-size are two sweeps"),
+        (("--sweep", "world_size=4", "--world-size", "8"), "two sweeps are asked for, and one can be made"),
         (("--set", "world_size=4", "--world-size", "8"), "world_size is both set and swept"),
         (
             ("--set", "ddp.bucket_cap_mb=1", "--sweep", "ddp.bucket_cap_mb=5,25"),

@@ -56,8 +56,12 @@ def arguments(parser: Parser) -> None:
     change.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
     )
-    change.add_argument("--sweep", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set")
-    change.add_argument("--world-size", metavar="N[,N,...]", help="so many ranks: the same as --sweep world_size=N,N")
+    change.add_argument(
+        "--sweep", action="append", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set"
+    )
+    change.add_argument(
+        "--world-size", action="append", metavar="N[,N,...]", help="so many ranks: the same as --sweep world_size=N,N"
+    )
     change.add_argument("--strategies", action="store_true", help="other ways to share the work among the ranks")
     parser.add_argument("--links", type=Path, metavar="FILE", help="what `dptune links` measured")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
@@ -100,14 +104,14 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     from dptune.whatif.scenarios import named
 
     together = parsed(args.settings, named)
-    sweep = args.sweep
-    if args.world_size is not None:
-        if sweep is not None:
-            raise UsageError("--sweep and --world-size are two sweeps", "set one of them: --set world_size=8")
-        sweep = f"world_size={args.world_size}"
-    if sweep is None:
+    if {"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"} <= together.keys():
+        raise UsageError("sizes of buckets are set twice: one for all, and one for each", "leave out one of them")
+    sweeps = [*(args.sweep or ()), *(f"world_size={one}" for one in args.world_size or ())]
+    if not sweeps:
         return [together] if together else []
-    swept = _swept(sweep)
+    if len(sweeps) > 1:
+        raise UsageError("two sweeps are asked for, and one can be made", "set one of them: --set world_size=8")
+    swept = _swept(sweeps[0])
     twice = swept[0].keys() & together.keys()
     if twice:
         raise UsageError(f"{min(twice)} is both set and swept", "leave out one of them")
@@ -117,13 +121,13 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
 def _swept(text: str) -> list[dict[str, Value]]:
     from dptune.whatif.scenarios import named
 
-    name, _, values = text.partition("=")
+    name, given, values = text.partition("=")
     one = named(name)
     if one.list_of_numbers:
         raise UsageError(f"{name} cannot be swept: a value of it is a list itself", f"give one: --set {name}=1,8,25")
-    if not values and one.kind is bool:
-        values = "true,false"
-    values = values or _USUAL.get(name, "")
+    if not given:
+        values = _USUAL.get(name, "true,false" if one.kind is bool else "")
     if not values:
-        raise UsageError(f"--sweep {name} needs values", f"like --sweep {name}=1,2,4")
-    return [{name: one.parse(value)} for value in values.split(",")]
+        usual = ",".join(one.choices or ("2", "4", "8"))
+        raise UsageError(f"--sweep {name} needs values", f"like --sweep {name}={usual}")
+    return [{name: value} for value in dict.fromkeys(map(one.parse, values.split(",")))]

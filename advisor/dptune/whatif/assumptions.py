@@ -79,5 +79,16 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         least, most = min(times, key=float), max(times, key=float)
         spread = least if least == most else f"{least} to {most}"
         yield f"latency is {spread} times what the link's fit tells: {model.latency.why}"
+    if model.loading is not None and model.loading.epoch and _batches_of_a_step(model, changes) > model.loading.epoch:
+        yield "a step takes more samples than an epoch has: the next epoch begins within it"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are of float32: the recording does not say"
+
+
+def _batches_of_a_step(model: StepModel, changes: Mapping[str, Value]) -> float:
+    """How many of the batches that a rank draws now a step takes of them with the changes."""
+    batch, ranks = changes.get("loader.batch_size"), changes.get("world_size")
+    passes = len(next(iter(model.steps.values()))[0].passes)
+    times = int(batch) / model.loading.batch if batch and model.loading and model.loading.batch else 1.0
+    spread = int(ranks) / len(model.steps) if ranks and model.loading and model.loading.sharded else 1.0
+    return passes * times * spread

@@ -34,6 +34,8 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         model = _topology(model, settings)
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not _loading(model).workers:
         raise Missing("workers that are not there cannot be kept")
+    if settings.get(_PREFETCH) and not settings.get(_WORKERS, model.loading and model.loading.workers):
+        raise Missing("workers that are not there prepare nothing ahead")
     only = bounded(settings)
     if {_CAP, _CAPS} <= settings.keys():
         raise Missing("sizes of buckets are given twice: one for all, and one for each")
@@ -290,7 +292,7 @@ def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     return replace(
         model,
         steps={rank: _turned(recorded[rank % before], rank // before) for rank in range(ranks)},
-        link=relinked(model.link, before, model.hosts, settings),
+        link=relinked(model.link, before, model.hosts, settings, model.latency.alone),
         supply_ns=also(model.supply_ns),
         others_ns=also(model.others_ns),
         buffers_ns=also(model.buffers_ns),
@@ -398,7 +400,8 @@ _BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
 # Beyond what these allow, what was recorded says little: caches, memory and a core's turns decide.
 _MOST_BATCHES, _WORKERS_A_CORE, _FEW_WORKERS = 64, 8, 16
-_POWERSGD, _WORKERS, _PERSISTENT = "powersgd", "loader.num_workers", "loader.persistent_workers"
+_POWERSGD = "powersgd"
+_WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"
 # To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,
 # Linux, fork).
 WORKER_STARTS_NS = 30e6

@@ -58,11 +58,12 @@ def ranks_asked(settings: Mapping[str, Value], before: int) -> int:
     return ranks
 
 
-def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value]) -> Link:
+def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value], latency: float = 1.0) -> Link:
     """The all-reduce over a topology, from the one that was measured of so many ranks on so many hosts.
 
     Where no `nodes` are asked for, they are as many as the hosts were, or one for each rank where those do not hold as
-    many ranks each. Raises Missing where it cannot be told.
+    many ranks each. `latency`: how many times what a fit tells of it the link's is, and so another link's is, too.
+    Raises Missing where it cannot be told.
     """
     ranks = ranks_asked(settings, before)
     nodes = int(settings.get("nodes") or (ranks if ranks % hosts else hosts))
@@ -76,7 +77,7 @@ def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value])
         raise Missing(f"the link measured is that between {hosts} hosts; what links ranks of one host is not known")
     alpha_us, rate = (settings.get(f"link.between_{name}") for name in ("alpha_us", "gb_per_s"))
     between = Hop(
-        measured.alpha_ns if alpha_us is None else float(alpha_us) * 1e3,
+        measured.alpha_ns if alpha_us is None else float(alpha_us) * 1e3 * latency,
         measured.bytes_per_ns if rate is None else float(rate),
     )
     if algorithm == HIERARCHICAL:
