@@ -71,8 +71,6 @@ class WhatIf(Figures):
 
 def missed(error_share: float, held_out_share: float) -> str:
     """What the unchanged replay misses by more than WORST_ERROR; empty where that is nothing."""
-    if max(error_share, held_out_share) <= WORST_ERROR:
-        return ""
-    if error_share >= held_out_share:
-        return f"the unchanged replay misses the measured step by {100 * error_share:.1f} %"
-    return f"the unchanged replay misses steps that it was not made from by {100 * held_out_share:.1f} %"
+    shares = {"the measured step": error_share, "steps that it was not made from": held_out_share}
+    off = [f"{what} by {100 * share:.1f} %" for what, share in shares.items() if share > WORST_ERROR]
+    return f"the unchanged replay misses {' and '.join(off)}" if off else ""

@@ -15,7 +15,7 @@ before stands beside it (`moved`).
 `before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
 predicted step is from the measured one, `effect` the same of after / before, which is taken within pairs of trials;
 `replay` how far the unchanged replay is off the recording, `others` off the trials without the change, which are
-processes of their own, and later. Trials go on until the change is proven, or for 100 s.
+processes of their own, and later. Trials go on until it is proven which side is quicker, or for 100 s.
 It resumes where it stopped; raw results stand in results/predictions.json. The rest of the machine should be idle.
 
 The C library is told to keep memory that is freed. Else it gives it back to the system after a step, or not, by how

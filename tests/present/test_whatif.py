@@ -29,7 +29,8 @@ def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     assert "Measured 100.0 ms a step, without the profiler." in said
     assert "102.0 ms by the unchanged model: 2.0 % off; steps that it was not made from 3.0 %." in said
     assert (
-        "Exchange Without it, and all else as it is, a step takes 60.0 ms. Link From dptune links (links.json)." in said
+        "Exchange If it took no time, and all else were as it is, a step would take 60.0 ms. A pass that exchanges "
+        "nothing is spared its hooks, too. Link From dptune links (links.json)." in said
     )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
     assert said.endswith("Prove it: dptune verify --set ddp.no_sync=true")
@@ -66,6 +67,16 @@ def test_a_bound_of_nothing_is_a_bound():
     assert "host.times=0 at least 0 At least Only a bound." in text(
         [Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)]
     )
+
+
+def test_what_a_sweep_has_beside_its_knob_stands_once():
+    hook = {"ddp.comm_hook": "fp16"}
+    said = text([predicted({**hook, "ddp.bucket_cap_mb": size}) for size in (1.0, 25.0)])
+    assert "Each with ddp.comm_hook=fp16 " in said
+    assert " ddp.bucket_cap_mb=1 50.0 " in said
+    assert " ddp.bucket_cap_mb=25 50.0 " in said
+    assert "verify --set ddp.comm_hook=fp16 --set ddp.bucket_cap_mb=1" in said
+    assert "Each with" not in text([predicted({**hook, "ddp.no_sync": True}), predicted(hook)])
 
 
 def test_a_search_shows_the_curve_and_the_best():

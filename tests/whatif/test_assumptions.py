@@ -1,5 +1,7 @@
 """What predictions say that they take for granted."""
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.knobs import KNOBS
@@ -7,7 +9,7 @@ from dptune.whatif.assumptions import assumed
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import CHANGES
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.model import Latency, Pass, RankStep, StepModel
+from dptune.whatif.model import Latency, Loading, Pass, RankStep, StepModel
 from dptune.whatif.wire import Link
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (50.0,)),), 50.0)
@@ -50,6 +52,31 @@ def test_latency_that_is_another_than_the_fit_tells_is_said(latency, told):
     sentence = f"latency is {told} times what the link's fit tells: so it was"
     assert sentence in assumed(on_cpus(latency=latency), {"ddp.bucket_cap_mb": 1.0}, traced=False)
     assert not any("latency" in one for one in assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0}, traced=False))
+
+
+def test_latency_that_is_set_is_taken_as_that_of_the_fit_is():
+    model = on_cpus(latency=Latency(0.65, why="so it was"))
+    assert "latency is 0.65 times what is set: so it was" in assumed(model, {"link.alpha_us": 5.0}, traced=False)
+
+
+@pytest.mark.parametrize("changes", [{"straggler.removed": False}, {"ddp.comm_hook": "none"}, {"ddp.no_sync": False}])
+def test_what_changes_nothing_takes_nothing_for_granted(changes):
+    assert assumed(on_cpus(), changes, traced=False) == []
+
+
+def test_steps_that_take_more_than_an_epoch_say_so():
+    """Of 8 batches that a rank draws, steps take one: 8 times the batch is all of them, on twice the ranks twice."""
+    loading = Loading(batch=4, workers=0, prepare_ns=1.0, computing=0.0, cores_per_rank=1.0, epoch=8, sharded=True)
+    more = "a step takes more samples than an epoch has: the next epoch begins within it"
+    for changes, beyond in (
+        ({"loader.batch_size": 32}, False),
+        ({"loader.batch_size": 36}, True),
+        ({"loader.batch_size": 32, "world_size": 4}, True),
+        ({"world_size": 16}, False),
+        ({"world_size": 18}, True),
+    ):
+        assert (more in assumed(on_cpus(loading=loading), changes, traced=False)) == beyond
+    assert more not in assumed(on_cpus(loading=replace(loading, epoch=None)), {"world_size": 18}, traced=False)
 
 
 def test_gradients_of_an_unknown_type():

@@ -171,6 +171,9 @@ def test_workers_that_are_there_or_are_not_cannot_be_kept_from_now_on():
     for asked in ({"loader.persistent_workers": True}, {"loader.persistent_workers": True, "loader.num_workers": 0}):
         with pytest.raises(Missing, match="workers that are not there"):
             changed(none, asked)
+    with pytest.raises(Missing, match="workers that are not there prepare nothing ahead"):
+        changed(none, {"loader.prefetch_factor": 4})
+    assert changed(some, {"loader.prefetch_factor": 4}).loading == some.loading
     with pytest.raises(Missing, match="how long workers take to start"):
         changed(some, {"loader.persistent_workers": True, "loader.num_workers": 4})
 
@@ -344,6 +347,8 @@ def test_latency_is_given_as_it_is_measured():
     """Where half of what `dptune links` tells is taken, half of what is set is, too."""
     before = replace(model(step(one()), step(one())), latency=Latency(0.5))
     assert changed(before, {"link.alpha_us": 4.0}).link.alpha_ns == 2000
+    within = replace(before, link=Link(2000, 1.0))  # which the fit told as 4 us, of two hops
+    assert changed(within, {"nodes": 2, "link.between_alpha_us": 2.0}).link == within.link
 
 
 def test_compute_twice_as_quick():
@@ -392,6 +397,8 @@ def test_what_no_model_tells_of_is_missing():
     for settings in unknown:
         with pytest.raises(Missing):
             changed(before, settings)
+    with pytest.raises(Missing, match=r"only the model of steps that GPUs compute tells what host\.times does"):
+        changed(before, {"host.times": 0.5})
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,11 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
         (("--set", "ddp.bucket_cap_mb_list=1,0,5"), "numbers with commas between of MiB, at least 1e-06"),
         (("--links", "base/run.json"), "run.json holds no measurement of links"),
         (("--world-size", "x"), "world_size cannot be 'x'"),
-        (("--sweep", "loader.num_workers"), "--sweep loader.num_workers needs values"),
+        (("--sweep", "link.alpha_us"), "--sweep link.alpha_us needs values"),
+        (("--sweep", "ddp.bucket_cap_mb="), "--sweep ddp.bucket_cap_mb needs values"),
+        (("--sweep", "allreduce.algorithm"), "like --sweep allreduce.algorithm=ring,tree,hierarchical"),
+        (("--sweep", "ddp.no_sync", "--sweep", "ddp.comm_hook"), "two sweeps are asked for, and one can be made"),
+        (("--set", "ddp.bucket_cap_mb=1", "--set", "ddp.bucket_cap_mb_list=1,2"), "sizes of buckets are set twice"),
         (("--sweep", "ddp.bucket_cap_mb=1,x"), "ddp.bucket_cap_mb cannot be 'x'"),
     ],
 )

@@ -7,9 +7,10 @@ far off, only a bound is told.
 
 Without further options the best bucket sizes are looked for, and the best of the changes that leave what is learned as
 it is, together. --set gives changes, predicted together. --sweep tries values of one knob beside them; without values
-it tries usual ones. `dptune verify` runs a change, and tells what it is really worth. Beside knobs, a prediction can
-change what no script sets: link.alpha_us and link.gb_per_s (another link), world_size (up to 8 times the ranks
-recorded, each with the batch it has), straggler.removed.
+it tries usual ones, where there are. `dptune verify` runs a change, and tells what it is really worth. Beside knobs
+(`dptune rules knobs`), a prediction can change what no script sets: link.alpha_us and link.gb_per_s (another link, as
+`dptune links` measures it), world_size (up to 8 times the ranks recorded, each with the batch it has), nodes,
+allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (how they are connected), straggler.removed.
 
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 
@@ -44,7 +45,11 @@ from dptune.present import terminal
 if TYPE_CHECKING:
     from dptune.knobs import Value
 
-_USUAL = {"ddp.bucket_cap_mb": "default,0.05,0.1,0.2,0.5,1,2,5,10,25,50,100", "ddp.comm_hook": "none,fp16,bf16"}
+_USUAL = {
+    "ddp.bucket_cap_mb": "default,0.05,0.1,0.2,0.5,1,2,5,10,25,50,100",
+    "ddp.comm_hook": "none,fp16,bf16",
+    "loader.num_workers": "1,2,4,8",
+}
 
 
 def arguments(parser: Parser) -> None:
@@ -54,7 +59,12 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("paths", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
     change = parser.add_argument_group("the changes")
     change.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KNOB=VALUE",
+        help="of `dptune rules knobs`, or what is named above",
     )
     change.add_argument(
         "--sweep", action="append", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from dptune.knobs import KNOBS, written
+from dptune.knobs import KNOBS, Value, written
 from dptune.predicted import Prediction, Strategy, WhatIf, missed
 from dptune.present.advice import change
 from dptune.present.amounts import Hole, ns_as_ms, percent
@@ -51,9 +51,11 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     )
     yield from labelled("Replayed", words, width)
     if told.known("floor_ns") is not None:
-        yield from labelled(
-            "Exchange", f"Without it, and all else as it is, a step takes {ns_as_ms(told.floor_ns)} ms.", width
+        words = (
+            f"If it took no time, and all else were as it is, a step would take {ns_as_ms(told.floor_ns)} ms. A pass "
+            "that exchanges nothing is spared its hooks, too."
         )
+        yield from labelled("Exchange", words, width)
     if told.known("link") is None:
         yield from labelled("Link", f"Not known: {told.missing['link']}.", width)
     else:
@@ -66,8 +68,9 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         yield from _compared(told, width)
         return
     if not told.predictions:
-        words = missed(told.error_share, told.held_out_share)
-        yield from labelled("Nothing", f"{words.capitalize()}, so the best is not looked for.", width, role="warning")
+        words = missed(told.error_share, told.held_out_share).capitalize()
+        hint = "A recording of more traced steps (--lean 20) and processes (--repeat 3) tells more often."
+        yield from labelled("Nothing", f"{words}, so the best is not looked for. {hint}", width, role="warning")
         return
     if not any(one.known("low_ns") is not None for one in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
@@ -78,7 +81,13 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
 
 def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
-    names = [", ".join(f"{knob}={written(value)}" for knob, value in one.changes.items()) for one in told.predictions]
+    alike = _alike(told.predictions)
+    if alike:
+        yield from labelled("Each with", _settings(alike), width)
+    names = [
+        _settings({knob: value for knob, value in one.changes.items() if knob not in alike})
+        for one in told.predictions
+    ]
     short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
     yield from table(_COLUMNS, [_row(*both, told) for both in zip(short, told.predictions, strict=True)], width)
     for own, name in zip(short, names, strict=True):
@@ -87,6 +96,9 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     bounds = [one for one in told.predictions if one.known("step_ns") is None and one.known("low_ns") is not None]
     for why in dict.fromkeys(one.missing["step_ns"] for one in bounds):
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
+    if bounds and missed(told.error_share, told.held_out_share):
+        share = percent(told.error_share + told.held_out_share)
+        yield from labelled("Bounds", f"Lower by all that the replay is off, here {share} of a step.", width)
     if len(bounds) < len(told.predictions):
         yield from labelled("From, to", "Where nine of ten such steps are meant to lie.", width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
@@ -102,6 +114,18 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from wrapped(f"Prove it: dptune verify {f'{run} ' if run else ''}{settings}", width)
 
 
+def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:
+    """What a sweep has beside its knob: settings that several sets of the same knobs have in common."""
+    first, *others = (one.changes for one in predictions)
+    if not others or any(one.keys() != first.keys() for one in others):
+        return {}
+    return {knob: value for knob, value in first.items() if all(one[knob] == value for one in others)}
+
+
+def _settings(changes: Mapping[str, Value]) -> str:
+    return ", ".join(f"{knob}={written(value)}" for knob, value in changes.items())
+
+
 def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The step by bucket size, and the best that was found."""
     longest = max(one.step_ns for one in told.curve)
@@ -114,7 +138,8 @@ def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         ]
         for one in told.curve
     ]
-    yield from labelled("Buckets", "The step by bucket size, as replayed with all else as it is.", width)
+    words = "The step by bucket size, as replayed, all else as it is; of sizes that make the same buckets the least."
+    yield from labelled("Buckets", words, width)
     yield from table(_CURVE, rows, width)
     yield BLANK
     if not told.predictions:
@@ -131,7 +156,8 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
     yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
     notes = [
         "State: parameters, gradients and what the optimizer keeps, on each rank; gathered layers come on top. Per "
-        "sample: its time, as a part of what it is now. Exchanging less often makes global batches larger. ZeRO-1 "
+        "sample: its time, as a part of what it is now. Exchanging less often makes global batches larger "
+        "(`ddp.no_sync` leaves them as they are, where gradients are accumulated). ZeRO-1 "
         "shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that within each node."
     ]
     if (most := max((one.known("rank_bytes") or 0 for one in told.strategies), default=0)) > 0:

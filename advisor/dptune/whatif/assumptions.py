@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
 from dptune.whatif.building import OPERATOR_NS, PARAMETER_NS
-from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, MATRIX_NS, TAKING_NS, WORKER_STARTS_NS
+from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, MATRIX_NS, TAKING_NS, WORKER_STARTS_NS, is_off
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.topology import TOPOLOGY
@@ -62,8 +62,9 @@ def assumed(model: StepModel | Program, changes: Mapping[str, Value], traced: bo
 def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced: bool) -> Iterator[str]:
     known = {**_EVERYWHERE, **(_ON_GPUS if isinstance(model, Program) else _ON_CPUS)}
     known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
-    for name in changes:
-        yield from (words for begin, words in known.items() if name.startswith(begin))
+    for name, value in changes.items():
+        if not is_off(value) and value != "none":
+            yield from (words for begin, words in known.items() if name.startswith(begin))
     if isinstance(model, Program):
         if not traced:
             yield "the profiler slows calls of the host, all by the same factor, and nothing that devices do"
@@ -71,14 +72,15 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
         yield f"{model.others} exchanges of a step outside of backward passes stay as they are ({took})"
-    if "ddp.comm_hook" in changes:
+    if changes.get("ddp.comm_hook", "none") != "none":
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
     if model.latency.why:
         times = [f"{one:.2g}" for _, one in model.latency.queued] or [f"{model.latency.alone:.2g}"]
         least, most = min(times, key=float), max(times, key=float)
         spread = least if least == most else f"{least} to {most}"
-        yield f"latency is {spread} times what the link's fit tells: {model.latency.why}"
+        fit = "what is set" if "link.alpha_us" in changes else "what the link's fit tells"
+        yield f"latency is {spread} times {fit}: {model.latency.why}"
     if model.loading is not None and model.loading.epoch and _batches_of_a_step(model, changes) > model.loading.epoch:
         yield "a step takes more samples than an epoch has: the next epoch begins within it"
     if "ddp.comm_hook" in changes and model.dtype is None:

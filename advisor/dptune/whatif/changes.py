@@ -34,7 +34,7 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         model = _topology(model, settings)
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not _loading(model).workers:
         raise Missing("workers that are not there cannot be kept")
-    if settings.get(_PREFETCH) and not settings.get(_WORKERS, model.loading and model.loading.workers):
+    if settings.get(_PREFETCH) and model.loading and not settings.get(_WORKERS, model.loading.workers):
         raise Missing("workers that are not there prepare nothing ahead")
     only = bounded(settings)
     if {_CAP, _CAPS} <= settings.keys():
@@ -42,7 +42,8 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
             raise Missing(f"the model tells only what another {name} could save at most")
-        raise Missing(f"no step model tells what {name} does")
+        which = "no step model" if name not in _OF_GPUS else "only the model of steps that GPUs compute"
+        raise Missing(f"{which} tells what {name} does")
     for name, change in CHANGES.items():
         if name in settings and name not in only and name not in _BEFORE_TOPOLOGY:
             model = change(model, settings[name])
@@ -148,7 +149,7 @@ def _power_sgd(model: StepModel) -> StepModel:
     """Three exchanges of little in place of all buckets, once every gradient is there, and compressing before them."""
     total = sum(model.gradient_bytes)
     if model.low_rank is None:
-        raise Missing("the shapes of gradients are not known")
+        raise Missing("the shapes of gradients are not known: record the run again")
     if model.dtype not in (_HALVED, None):
         raise Missing(f"gradients are of {model.dtype}: the hook is told of for those of {_HALVED}")
     compressing = MATRIX_NS * model.low_rank.matrices + COMPRESSED_NS * total
@@ -400,6 +401,7 @@ _BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
 # Beyond what these allow, what was recorded says little: caches, memory and a core's turns decide.
 _MOST_BATCHES, _WORKERS_A_CORE, _FEW_WORKERS = 64, 8, 16
+_OF_GPUS = frozenset({"host.times", "syncs.removed", "copies.non_blocking", "fsdp.prefetch"})
 _POWERSGD = "powersgd"
 _WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"
 # To start one, and to end it (four of them in epochs of eight batches: 110 to 140 ms more for each epoch; torch 2.13,

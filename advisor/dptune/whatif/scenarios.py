@@ -17,7 +17,7 @@ _ALL = (
         "us",
         0.0,
         "same",
-        "latency of an all-reduce of no bytes among the ranks of the run",
+        "latency of an all-reduce of no bytes among the ranks of the run, as `dptune links` measures it",
         "",
         least=0.0,
     ),

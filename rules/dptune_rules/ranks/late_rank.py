@@ -124,7 +124,7 @@ def check(run: RunView) -> Iterator[Advice]:
     )
     saves = run.saving(
         {"straggler.removed": True},
-        run.bound(0.0, run.unstretched(most), "no more than it is late, and than the others wait for it"),
+        run.bound(0.0, run.unstretched(most), "no more than it is late, or the others wait for it, whichever is more"),
     )
     share = late.waiting_share if saves.predicted_share is None else saves.predicted_share
     severity = severity_of(share)
