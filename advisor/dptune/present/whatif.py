@@ -85,8 +85,7 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     if alike:
         yield from labelled("Each with", _settings(alike), width)
     names = [
-        _settings({knob: value for knob, value in one.changes.items() if knob not in alike})
-        for one in told.predictions
+        _settings({knob: value for knob, value in one.changes.items() if knob not in alike}) for one in told.predictions
     ]
     short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
     yield from table(_COLUMNS, [_row(*both, told) for both in zip(short, told.predictions, strict=True)], width)
