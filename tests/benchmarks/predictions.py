@@ -7,10 +7,10 @@
 Two ranks of on_the_wire.py, a core each: over 200 Mbit/s and 1 ms, over 1 Gbit/s and 0.1 ms (tests/testbed/network.py,
 as root), and unshaped on one host; models of many small layers, of few large ones, and a small transformer; some from
 bad settings; and some of four ranks, who share the two cores, apart from the others. A script is recorded and timed in
-three further processes, a change is predicted from it and written down, and then run at once: the quicker, the less the
-machine has become another one meanwhile. Where trials of the script as it is took a tenth more or less than it was
-recorded to take, it has: the script is recorded, predicted and run again, whatever the change did, and what was found
-before stands beside it (`moved`).
+three further processes (of four ranks in one), a change is predicted from it and written down, and then run at once:
+the quicker, the less the machine has become another one meanwhile. Where trials of the script as it is took a tenth
+more or less than it was recorded to take, it has: the script is recorded, predicted and run again, whatever the change
+did, and what was found before stands beside it (`moved`).
 
 `before` and `after` are medians of steps, as a recording tells them, over the trials of each side. `off` is how far the
 predicted step is from the measured one, `effect` the same of after / before, which is taken within pairs of trials;
@@ -58,8 +58,9 @@ from wired import (
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
 SHAPED = ("200 Mbit/s", "1 Gbit/s")
-WINDOWS = ("--warmup", "5", "--lean", "20", "--rich", "0", "--repeat", "3", "--unprofiled")
+WINDOWS = ("--warmup", "5", "--lean", "20", "--rich", "0")
 UNPROFILED = {"200 Mbit/s": "50"}  # steps; of quicker ones 120
+FURTHER = {2: "3", 4: "1"}  # processes in which a recorded script of so many ranks is timed
 IN_A_ROW = 4  # changes over one wire, before the next has its turn
 LIMIT = ("--time-limit", "100")
 KEEPING = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}  # bytes
@@ -200,7 +201,8 @@ def _recorded(place: Path, case: Case, wire: str) -> Path:
     """A case's recording, made now or before: it may be another's, too."""
     ranks_a_node(case.ranks // 2)
     name = "_".join(f"{case.ranks} {case.options} {case.both}".replace("-", "").split())
-    return recorded(place / name, case.options, case.both, (*WINDOWS, UNPROFILED.get(wire, "120")))
+    windows = (*WINDOWS, "--unprofiled", UNPROFILED.get(wire, "120"), "--repeat", FURTHER[case.ranks])
+    return recorded(place / name, case.options, case.both, windows)
 
 
 class Error(NamedTuple):
