@@ -138,6 +138,13 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     assert why == "no step model tells what cudnn.benchmark does" or "the unchanged replay misses" in why
 
 
+def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:
+    found = told(recorded, "--sweep", "ddp.bucket_cap_mb=1,25,1.0")
+    assert [one["changes"]["ddp.bucket_cap_mb"] for one in found["predictions"]] == [1.0, 25.0]
+    usual = told(recorded, "--sweep", "loader.num_workers")
+    assert [one["changes"]["loader.num_workers"] for one in usual["predictions"]] == [1, 2, 4, 8]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -155,6 +162,7 @@ def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
         (("--world-size", "x"), "world_size cannot be 'x'"),
         (("--sweep", "link.alpha_us"), "--sweep link.alpha_us needs values"),
         (("--sweep", "ddp.bucket_cap_mb="), "--sweep ddp.bucket_cap_mb needs values"),
+        (("--sweep", "ddp.no_sync="), "like --sweep ddp.no_sync=true,false"),
         (("--sweep", "allreduce.algorithm"), "like --sweep allreduce.algorithm=ring,tree,hierarchical"),
         (("--sweep", "ddp.no_sync", "--sweep", "ddp.comm_hook"), "two sweeps are asked for, and one can be made"),
         (("--set", "ddp.bucket_cap_mb=1", "--set", "ddp.bucket_cap_mb_list=1,2"), "sizes of buckets are set twice"),

@@ -138,6 +138,6 @@ def _swept(text: str) -> list[dict[str, Value]]:
     if not given:
         values = _USUAL.get(name, "true,false" if one.kind is bool else "")
     if not values:
-        usual = ",".join(one.choices or ("2", "4", "8"))
+        usual = ",".join(one.choices or (("true", "false") if one.kind is bool else ("2", "4", "8")))
         raise UsageError(f"--sweep {name} needs values", f"like --sweep {name}={usual}")
     return [{name: value} for value in dict.fromkeys(map(one.parse, values.split(",")))]
