@@ -9,7 +9,8 @@ fault or two, and healthy ones. How large everything is and how bad the fault is
 `dptune verify` runs the advice itself where it can be set from outside, and the mended script where it cannot: right
 after a fresh recording, whose advice is the promise. Where the script as it is took a tenth more or less in the trials
 than in that recording, the machine became another one meanwhile, and it is done once more; both are kept. What it gave
-is of the steps that are promised, the median ones; the verdict of `dptune verify`, by means, stands beside it.
+is of the steps that are promised, the median ones; the verdict of `dptune verify`, by means, stands beside it. Whatever
+else was predicted of that recording is run, too, whether it is the fault's or not.
 
 As root (two nodes: tests/testbed/network.py). It resumes where it stopped, within a comparison too; raw results stand
 in results/advice.json. The rest of the machine should be idle.
@@ -145,6 +146,13 @@ def told(folder: Path) -> dict[str, Any]:
     return {"commit": commit(), "measured_ns": report["measured"]["step"]["median_ns"], "advice": advice}
 
 
+def further(case: Case, advice: Sequence[dict[str, Any]]) -> list[str]:
+    """The rules of advice beside that on the first fault whose saving was predicted, and which can be set."""
+    own = next((one["rule"] for one in advice if one["rule"] in case.rules[0]), None)
+    told = [one["rule"] for one in advice if one["changes"] and (one["saves"] or {}).get("basis") == "replayed"]
+    return [rule for rule in dict.fromkeys(told) if rule != own]
+
+
 def proven(folder: Path, case: Case, advice: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """What the advice on the first fault gives, or mending that where it cannot be set from outside."""
     own = next((one for one in advice if one["rule"] in case.rules[0]), None)
@@ -187,7 +195,7 @@ def collect(work: Path) -> dict[str, Any]:
             for name, case in _of(HEALTHY, wire):
                 _healthy(results, work, name, case, links)
     for wire in WIRES:
-        unproven = [(name, case) for name, case in _of(FAULTY, wire) if _unproven(results["faulty"][name])]
+        unproven = [(name, case) for name, case in _of(FAULTY, wire) if _is_open(case, results["faulty"][name])]
         if unproven:
             with nodes_of(wire, work) as links:
                 for name, case in unproven:
@@ -231,6 +239,19 @@ def _prove(results: dict[str, Any], work: Path, name: str, case: Case, links: Pa
         results["faulty"][name] = own
         _keep(results)
         print(_row(name, case, own), file=sys.stderr, flush=True)
+    for rule in _further_unproven(case, own):
+        found = verified(_recorded(work, name, case, links), "--advice", rule, *LIMIT)
+        own.setdefault("others", {})[rule] = {"by": rule, **found}
+        _keep(results)
+        print(_other_row(own, rule), file=sys.stderr, flush=True)
+
+
+def _further_unproven(case: Case, own: dict[str, Any]) -> list[str]:
+    return [rule for rule in further(case, own["advice"]) if rule not in own.get("others", {})]
+
+
+def _is_open(case: Case, own: dict[str, Any]) -> bool:
+    return _unproven(own) or bool(_further_unproven(case, own))
 
 
 def _unproven(own: dict[str, Any]) -> bool:
@@ -272,14 +293,13 @@ def places(case: Case, advice: Sequence[dict[str, Any]]) -> list[int | None]:
     return [next((n for n, rule in enumerate(rules, 1) if rule in own), None) for own in case.rules]
 
 
-def promise(case: Case, advice: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """What the advice on the first fault promises."""
-    return next((one["saves"] for one in advice if one["rule"] in case.rules[0]), None)
+def promise(advice: Sequence[dict[str, Any]], rules: Sequence[str]) -> dict[str, Any] | None:
+    """What the first advice of these rules promises."""
+    return next((one["saves"] for one in advice if one["rule"] in rules), None)
 
 
-def gave(own: dict[str, Any]) -> float | None:
+def gave(found: dict[str, Any]) -> float | None:
     """The part of the time of a sample that was saved, by the steps that promises are of: medians, not means."""
-    found = own.get("found") or {}
     times, samples = times_as_long(found), [_samples(found, side) for side in "AB"]
     if times is None:
         return None
@@ -292,9 +312,8 @@ def _samples(found: dict[str, Any], side: str) -> float:
     return median([one["samples_per_step"] or 0 for one in found.get("trials", []) if one["side"] == side] or [0])
 
 
-def kept(case: Case, own: dict[str, Any]) -> bool | None:
+def kept(saves: dict[str, Any] | None, saved: float | None) -> bool | None:
     """Whether what was measured lies in what was promised; of a bound, whether it is no more. None: no promise."""
-    saves, saved = promise(case, own["advice"]), gave(own)
     if saves is None or saved is None:
         return None
     least = saves["low_share"] if saves["basis"] != "bound" else -1.0
@@ -307,17 +326,28 @@ def _said(advice: dict[str, Any]) -> str:
 
 def _row(name: str, case: Case, own: dict[str, Any]) -> str:
     said = ", ".join(_said(one) for one in own["advice"][:4])
-    saves, saved, found = promise(case, own["advice"]), gave(own), own.get("found")
+    where = ", ".join("-" if place is None else str(place) for place in places(case, own["advice"]))
+    judged = _judged(promise(own["advice"], case.rules[0]), own.get("found") or {})
+    if _moved(own):
+        judged += f" (as it is took {_drift(own):.2f} times what was recorded)"
+    return f"{name:29s} {case.script:8s} {where:5s} {said:46s} {judged}"
+
+
+def _other_row(own: dict[str, Any], rule: str) -> str:
+    place = next(n for n, one in enumerate(own["advice"], 1) if one["rule"] == rule)
+    judged = _judged(promise(own["advice"], [rule]), own["others"][rule])
+    return f"{'  also predicted':29s} {'':8s} {place:<5d} {_said(own['advice'][place - 1]):46s} {judged}"
+
+
+def _judged(saves: dict[str, Any] | None, found: dict[str, Any]) -> str:
+    saved = gave(found)
     promised = "-"
     if saves is not None:
         low, high = 100 * saves["low_share"], 100 * saves["high_share"]
         promised = f"{low:.0f} to {high:.0f} %" if saves["basis"] != "bound" else f"at most {high:.0f} %"
-    measured = "-" if saved is None or not found else f"{100 * saved:.0f} % ({found['by']}, {found['outcome']})"
-    right = {True: "kept", False: "broken", None: ""}[kept(case, own)]
-    if _moved(own):
-        right += f" (as it is took {_drift(own):.2f} times what was recorded)"
-    where = ", ".join("-" if place is None else str(place) for place in places(case, own["advice"]))
-    return f"{name:29s} {case.script:8s} {where:5s} {said:46s} {promised:13s} {measured:26s} {right}"
+    measured = "-" if saved is None else f"{100 * saved:.0f} % ({found['by']}, {found['outcome']})"
+    right = {True: "kept", False: "broken", None: ""}[kept(saves, saved)]
+    return f"{promised:13s} {measured:26s} {right}"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -334,6 +364,7 @@ def table(results: dict[str, Any]) -> str:
         if "moved" in own:
             lines.append(_row(f"  {name}", FAULTY[name], own["moved"]))
         lines.append(_row(name, FAULTY[name], own))
+        lines += [_other_row(own, rule) for rule in own.get("others", {})]
     first = [1 in places(FAULTY[name], own["advice"]) for name, own in faulty.items()]
     three = [
         all(place is not None and place <= 3 for place in places(FAULTY[name], own["advice"]))
@@ -353,20 +384,27 @@ def table(results: dict[str, Any]) -> str:
 
 def _promises(faulty: dict[str, Any]) -> Iterator[str]:
     """How many promises were kept, and how wide they were."""
+    made = [
+        (saves, kept(saves, gave(found)), _moved(own))
+        for name, own in faulty.items()
+        for rules, found in _runs(FAULTY[name], own)
+        if (saves := promise(own["advice"], rules)) is not None
+    ]
     for basis in ("replayed", "bound"):
-        own = [
-            (kept(FAULTY[name], one), saves, _moved(one))
-            for name, one in faulty.items()
-            if (saves := promise(FAULTY[name], one["advice"])) is not None and saves["basis"] == basis
-        ]
-        judged = [(right, moved) for right, _, moved in own if right is not None]
+        judged = [one for one in made if one[0]["basis"] == basis and one[1] is not None]
         if judged:
-            wide = median(saves["high_share"] - saves["low_share"] for _, saves, _ in own)
             words = "inside the interval" if basis == "replayed" else "no more than the bound"
+            wide = median(saves["high_share"] - saves["low_share"] for saves, _, _ in judged)
             width = f", median width {100 * wide:.0f} % of the step" if basis == "replayed" else ""
-            stayed = [right for right, moved in judged if not moved]
-            also = f"; of those on a machine that stayed the same {sum(stayed)} of {len(stayed)}"
-            yield f"{basis}: {sum(right for right, _ in judged)} of {len(judged)} {words}{also}{width}"
+            stayed = [right for _, right, moved in judged if not moved]
+            also = f"; of those on a machine that stayed the same {sum(map(bool, stayed))} of {len(stayed)}"
+            yield f"{basis}: {sum(bool(right) for _, right, _ in judged)} of {len(judged)} {words}{also}{width}"
+
+
+def _runs(case: Case, own: dict[str, Any]) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
+    """The trials of the first fault's advice, and of whatever else was predicted, with the rules that they are of."""
+    yield case.rules[0], own.get("found") or {}
+    yield from (([rule], found) for rule, found in own.get("others", {}).items())
 
 
 if __name__ == "__main__":
