@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol
 
 from dptune.advice import Advice, Basis, Change, Kind, Saving
 from dptune.knobs import Value
-from dptune.measured import Measured, Missing
+from dptune.measured import CommunicationFigures, Measured, Missing
 from dptune.predicted import Prediction
 from dptune.runfile.facts import Facts
 
@@ -108,6 +109,35 @@ class RunView:
         """
         stretch = self.measured.traced_step_ns / self.measured.recorded_step_ns
         return min(1.0, max(0.0, share) * max(1.0, stretch))
+
+    def most_exposed(self, rows: Sequence[CommunicationFigures]) -> float:
+        """The share of a step that communication takes with nothing beside it on the rank that pays most, as a ceiling.
+
+        A rank that receives waits for it, one that sends goes on, and waits for the other in the next all-reduce.
+        """
+        return self.unstretched(sum(row.most_share for row in rows))
+
+    def busy_ns(self, *, feeding: bool = True) -> dict[int, float] | None:
+        """What each rank does in a step without the profiler while it waits for no other rank, ns by rank; medians.
+
+        It is what lies outside of its backward passes, and the time that its thread computes in them; without `feeding`
+        less what it waits for its loader. None where devices compute, or not every rank tells.
+        """
+        if self.measured.device_kind != "cpu" or {one.rank for one in self.facts} != {
+            one.rank for one in self.measured.ranks
+        }:
+            return None
+        own = {}
+        for facts in self.facts:
+            window = facts.window("unprofiled")
+            if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
+                return None
+            waited = [0] * window.steps if feeding else window.loader_wait_ns
+            if len(waited) != window.steps:
+                return None
+            parts = zip(window.durations_ns, window.backward_ns, window.backward_cpu_ns, waited, strict=True)
+            own[facts.rank] = median(took - backward + computed - wait for took, backward, computed, wait in parts)
+        return own
 
     def idle_share(self) -> float:
         """The share of a step in which the device can be idle: the profiler slows the host, not what is computed."""

@@ -63,6 +63,10 @@ def test_a_gpu_by_hand(tmp_path):
         ("all_reduce", "backward"): (1, 30 * US, 10 * US),
         ("all_gather", "optimizer"): (1, 5 * US, 15 * US),
     }
+    assert {one.kind: one.most_share for one in measured.overlap.rows} == {
+        "all_reduce": 10 / 160,
+        "all_gather": 15 / 160,
+    }
     assert measured.overlap.compute_per_communication == pytest.approx(126 / 60)
     with pytest.raises(Missing, match="at one place in the step: 1; it takes 30"):
         _ = measured.overlap.slowdown
@@ -167,6 +171,14 @@ def test_a_collective_that_no_step_launched_takes_its_time_and_is_no_call_of_the
     ]
     (row,) = measure_events(tmp_path, events).overlap.rows
     assert (row.calls, row.exposed_ns) == (1, 16 * US)
+
+
+def test_of_ranks_that_pay_unlike_the_most_is_told(tmp_path):
+    """Rank 0 sends for 20 of 100 us, rank 1 receives for 60, 10 of them behind compute."""
+    first = [step(3, 0, 100), *launched("gemm", 0, 0, 20, 1), *launched(NCCL, 40, 40, 60, 2, stream=8)]
+    second = [step(3, 0, 100), *launched("gemm", 0, 0, 50, 1), *launched(NCCL, 40, 40, 100, 2, stream=8)]
+    (row,) = measure_events(tmp_path, first, second).overlap.rows
+    assert (row.exposed_ns, row.hidden_ns, row.most_share) == ((20 + 50) * US, 10 * US, 0.5)
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 190), st.integers(1, 30)), max_size=3)

@@ -56,6 +56,7 @@ def told(report: Report) -> Report:
             communication_ns=30 * MS,
             hidden_ns=9 * MS,
             exposed_ns=21 * MS,
+            most_share=0.3,
         )
     ]
     overlap = OverlapFigures(rows=rows, compute_per_communication=2.0, slowdown=1.234, slowdown_pairs=1138)

@@ -178,8 +178,13 @@ def all_reduce(
     )
 
 
-def exchanges(*rows: tuple[str, str, float], steps: int = STEPS, world: int = 2) -> OverlapFigures:
-    """What is exchanged beside gradients: kind, phase, and the exposed share of a step; one call a step and rank."""
+def exchanges(
+    *rows: tuple[str, str, float], steps: int = STEPS, world: int = 2, most: float | None = None
+) -> OverlapFigures:
+    """What is exchanged beside gradients: kind, phase, and the exposed share of a step; one call a step and rank.
+
+    `most` is that share of the rank that pays most, if they do not pay alike.
+    """
     told = [
         figures(
             CommunicationFigures,
@@ -189,6 +194,7 @@ def exchanges(*rows: tuple[str, str, float], steps: int = STEPS, world: int = 2)
             communication_ns=int(share * STEP_NS * steps * world),
             hidden_ns=0,
             exposed_ns=int(share * STEP_NS * steps * world),
+            most_share=share if most is None else most,
         )
         for kind, phase, share in rows
     ]

@@ -8,7 +8,7 @@ SENDS = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=4_00
 
 def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_made):
     sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
-    rows = hand_made.exchanges(("broadcast", "forward", 0.08), ("all_reduce", "backward", 0.3))
+    rows = hand_made.exchanges(("broadcast", "forward", 0.08), ("all_reduce", "backward", 0.3), most=0.16)
     run = make_measured(overlap=rows, collectives=[sent])
     (advice,) = ask("DP104", run, [make_facts(ddp=[SENDS])])
     assert advice.title == "8 % of a step goes into sending 4 MB of buffers before forward passes"
@@ -20,7 +20,7 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
         "train.py:31",
     )
     assert (advice.severity, advice.saves.basis, advice.numerics) == ("warning", "bound", "changes")
-    assert advice.saves.high_share == pytest.approx(0.16)  # a mean over two ranks, of which rank 0 waits for none
+    assert advice.saves.high_share == pytest.approx(0.16)  # rank 0 sends, and waits for none
 
 
 def test_a_few_bytes_are_a_note_whatever_they_hold_up(ask, make_measured, make_facts, hand_made):

@@ -17,6 +17,14 @@ def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made)
     ]
 
 
+def test_a_rank_that_waits_longer_than_another_may_save_all_that_it_waits(ask, make_measured, make_facts, hand_made):
+    """One reads and sends for two: it hardly waits itself, the other one for 40 % of its steps."""
+    overlap = hand_made.exchanges(("broadcast", "forward", 0.2), most=0.4)
+    (advice,) = ask("DP105", make_measured(overlap=overlap), [make_facts(ddp=[DDP])])
+    assert "hold up 20 % of a step" in advice.title
+    assert advice.saves.high_share == pytest.approx(0.4)
+
+
 def test_not_what_wrappers_exchange(ask, make_measured, make_facts, hand_made):
     buffers = make_facts(ddp=[DdpFacts("Net", broadcast_buffers=True, buffer_bytes=100)])
     run = make_measured(overlap=hand_made.exchanges(("broadcast", "forward", 0.3)))

@@ -84,6 +84,19 @@ def test_a_rank_that_is_late_only_while_it_is_traced(
     assert len(ask("DP701", run, [facts(0, 5, 4)])) == 1  # nothing is told of rank 1
 
 
+@pytest.mark.parametrize(("forward_ms", "high"), [(3.0, 0.5), (4.0, 0.4), (5.5, 0.3)])
+def test_a_step_saves_at_most_all_but_what_the_others_do(ask, make_measured, make_facts, forward_ms, high):
+    """Rank 1 is 3 of 10 ms late; rank 0 is busy for 2 ms in backward passes and some outside of them."""
+    window = Window("unprofiled", 3, [10_000_000] * 5, backward_cpu_ns=[2_000_000] * 5)
+    ranks = [
+        make_facts(rank=rank, windows=[replace(window, backward_ns=[int((10 - alone) * 1e6)] * 5)])
+        for rank, alone in enumerate((forward_ms, 8.0))
+    ]
+    run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("more compute", 0.95)}, device="cpu")
+    (advice,) = ask("DP701", run, ranks)
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(high))
+
+
 def test_what_other_collectives_bring_later_is_theirs(ask, make_measured):
     """It receives what another rank sends first."""
     told = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("communication", 0.95)})

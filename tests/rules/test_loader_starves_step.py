@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,23 @@ def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, m
     slept = waiting(computed_share=0.1)
     (advice,) = ask("DP501", make_measured(device="cpu", input=slept), facts)
     assert advice.changes[0].then == 3
+
+
+@pytest.mark.parametrize(("told", "high"), [(3, 0.75), (0, 0.5)])
+def test_a_cheaper_batch_leaves_the_cores_to_what_exchanges_too(ask, make_measured, make_facts, told, high):
+    """Steps of 10 ms: 5 waiting for the batch, 1 forward, 4 in the backward pass, in which 1.5 ms are computed."""
+    ms = 1_000_000
+    window = Window("unprofiled", 6, [10 * ms] * 3, loader_wait_ns=[5 * ms] * 3, backward_ns=[4 * ms] * 3)
+    cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
+    ranks = [
+        make_facts(
+            loaders=[loader()], rank=rank, device=cpu, windows=[replace(window, backward_cpu_ns=[computed] * told)]
+        )
+        for rank, computed in enumerate((ms, 3 * ms // 2))
+    ]
+    (advice,) = ask("DP501", make_measured(device="cpu", input=waiting(0.5, computed_share=0.9)), ranks)
+    assert advice.changes == []
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(high))
 
 
 def test_the_loader_that_the_steps_drew_from_is_meant(ask, make_measured, make_facts):

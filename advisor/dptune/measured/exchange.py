@@ -99,6 +99,7 @@ class CommunicationFigures(Figures):
     communication_ns: int = Field(description="hidden + exposed")
     hidden_ns: int = Field(description="with compute beside it")
     exposed_ns: int = Field(description="with no compute beside it")
+    most_share: float = Field(description="exposed, of the steps of that device of which it takes most")
     longest: Figure[Place] = Field(ABSENT, description="where most of it in one stretch has no compute beside it")
 
 

@@ -71,8 +71,6 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if _sent(run) > TIMES * sum(one.buffer_bytes or 0 for one in sending) * _passes(run):
         raise Missing("the script broadcasts more than DDP's buffers: which of it takes how long is not known")
-    ranks = run.measured.world_size
-    most = run.unstretched(share * ranks / max(1, ranks - 1))  # rank 0 hardly waits in what it sends
     changes = [
         Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(one.where)) for one in sending
     ]
@@ -87,9 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{100 * share:.0f} % of a step goes into sending {sent / 1e6:.3g} MB of buffers before forward passes",
         why="DistributedDataParallel sends rank 0's buffers before each forward pass, which waits for them.",
         changes=changes,
-        saves=run.saving(
-            changes, run.bound(0.0, most, "no more than the exposed broadcasts, on the ranks that receive")
-        ),
+        saves=run.saving(changes, run.bound(0.0, run.most_exposed(rows), "no more than the exposed broadcasts")),
         confidence="medium",
         evidence=[
             Evidence(label="exposed broadcasts in forward", value=share, unit="of a step").at(rows[0].known("longest")),

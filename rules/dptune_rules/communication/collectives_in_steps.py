@@ -75,7 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.
-    most = run.unstretched(share + run.measured.account.other_idle_ns / window_ns)
+    most = min(1.0, run.most_exposed(rows) + run.unstretched(run.measured.account.other_idle_ns / window_ns))
     called = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
     if called and all(one.library for one in called):
         return
@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}",
         why="The script waits for each of them, and in each of them every rank waits for the slowest.",
         changes=[],
-        saves=run.bound(0.0, most, "no more than they take with nothing beside them, and all idle time but for input"),
+        saves=run.bound(0.0, most, "no more than some rank spends in them with nothing beside, and idle but for input"),
         confidence="medium",
         evidence=[
             Evidence(

@@ -35,7 +35,8 @@ have rules of their own.
 
 What that saves is predicted where the run has a step model: the step in which it takes what the rank in the middle of
 the others takes. Without one it is at most what the rank is late, or what the others wait for it with nothing else to
-do, whichever is more.
+do; where CPUs compute, at most all but what the others do without waiting, if that is more: of a rank with more samples
+the former was 37 % of a step, the latter 43 %, and mending it gave 40.
 
 ## When to leave it alone
 
@@ -122,9 +123,16 @@ def check(run: RunView) -> Iterator[Advice]:
     most = max(
         late.waiting_share * len(arrivals) / (len(arrivals) - 1), sum(lags) / len(lags) / run.measured.traced_step_ns
     )
+    busy = run.busy_ns()
+    others = [ns for rank, ns in busy.items() if rank != late.rank] if busy else []
+    unbusy = 1 - max(others) / run.measured.step.median_ns if others else 0.0
     saves = run.saving(
         {"straggler.removed": True},
-        run.bound(0.0, run.unstretched(most), "no more than it is late, or the others wait for it, whichever is more"),
+        run.bound(
+            0.0,
+            max(run.unstretched(most), unbusy),
+            "no more than it is late, or the others wait for it, or do nothing of their own, whichever is most",
+        ),
     )
     share = late.waiting_share if saves.predicted_share is None else saves.predicted_share
     severity = severity_of(share)
@@ -133,8 +141,7 @@ def check(run: RunView) -> Iterator[Advice]:
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
-    alone_ns = _alone_ns(run, late.rank)
-    if alone_ns is not None and alone_ns < run.limit(UNPROFILED_SHARE) * late.lag_ns:
+    if busy and others and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
     cause, covered = _cause(run, arrivals[late.rank])
     if cause == "communication":
@@ -167,24 +174,6 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
     )
-
-
-def _alone_ns(run: RunView, rank: int) -> float | None:
-    """How much longer than the others the rank is busy without waiting for them in a step without the profiler.
-
-    The median of their medians; None where devices compute, or not every rank tells.
-    """
-    if run.measured.device_kind != "cpu" or {one.rank for one in run.facts} != {one.rank for one in run.measured.ranks}:
-        return None
-    own = {}
-    for facts in run.facts:
-        window = facts.window("unprofiled")
-        if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
-            return None
-        parts = zip(window.durations_ns, window.backward_ns, window.backward_cpu_ns, strict=True)
-        own[facts.rank] = median(took - backward + computed for took, backward, computed in parts)
-    others = [ns for other, ns in own.items() if other != rank]
-    return own[rank] - median(others) if others else None
 
 
 def _cause(run: RunView, arrival: ArrivalFigures) -> tuple[LagCause | None, float]:

@@ -74,7 +74,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{SHARDED} sends parameters around for {100 * share:.0f} % of a step: a plain optimizer sends none",
         why="Each rank updates a part of the parameters and sends it to all others, while nothing computes.",
         changes=[],
-        saves=run.bound(0.0, run.unstretched(share), "no more than the exposed communication of the optimizer phase"),
+        saves=run.bound(0.0, run.most_exposed(rows), "no more than the exposed communication of the optimizer phase"),
         confidence="medium",
         evidence=[
             Evidence(label=f"exposed communication of the optimizer{where}", value=share, unit="of a step").at(

@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
         why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
         changes=[],
-        saves=run.bound(0.0, run.unstretched(share), "no more than the exposed all-gathers"),
+        saves=run.bound(0.0, run.most_exposed(rows), "no more than the exposed all-gathers"),
         confidence="medium",
         evidence=[
             *(

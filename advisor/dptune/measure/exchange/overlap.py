@@ -41,6 +41,7 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
     calls: dict[_Key, int] = {}
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}
+    most: dict[_Key, float] = {}
     where: dict[_Key, Place | None] = {}
     for at, (view, device, timeline) in enumerate(spent):
         begin, end = bounds(device.windows)
@@ -58,17 +59,19 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
         since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
         for key, numbers in by_key.items():
             pieces = Intervals.union(since[numbers], until[numbers])
-            whole[key] = whole.get(key, 0) + int(pieces.lengths(begin, end).sum())
             beside = pieces & timeline.classes["compute_ns"]
-            hidden[key] = hidden.get(key, 0) + int(beside.lengths(begin, end).sum())
+            whole_ns, hidden_ns = (int(one.lengths(begin, end).sum()) for one in (pieces, beside))
+            whole[key] = whole.get(key, 0) + whole_ns
+            hidden[key] = hidden.get(key, 0) + hidden_ns
+            most[key] = max(most.get(key, 0.0), (whole_ns - hidden_ns) / int((end - begin).sum()))
             where[key] = longer(where.get(key), place(view.rank, pieces - beside, device.windows))
     shown = [key for key in whole if whole[key] or calls[key]]
-    figures = [_figures(key, calls[key], whole[key], hidden[key], where[key], told) for key in shown]
+    figures = [_figures(key, calls[key], whole[key], hidden[key], most[key], where[key], told) for key in shown]
     return sorted(figures, key=lambda one: (-one.exposed_ns, -one.communication_ns))
 
 
 def _figures(
-    key: _Key, calls: int, whole_ns: int, hidden_ns: int, where: Place | None, told: Phased | str
+    key: _Key, calls: int, whole_ns: int, hidden_ns: int, most_share: float, where: Place | None, told: Phased | str
 ) -> CommunicationFigures:
     kind, group, number = key
     phase: Phase | None = None if number is None else PHASES[number]
@@ -86,5 +89,6 @@ def _figures(
         communication_ns=whole_ns,
         hidden_ns=hidden_ns,
         exposed_ns=whole_ns - hidden_ns,
+        most_share=most_share,
         missing={name: reason for name, (value, reason) in why.items() if value is None},
     )
