@@ -9,7 +9,7 @@ from dptune.knobs import KNOBS
 from dptune.measured import Missing
 from dptune.whatif import changes
 from dptune.whatif.buckets import Caps
-from dptune.whatif.changes import BOUNDS, CHANGES, MATRIX_NS, bounded, changed
+from dptune.whatif.changes import BOUNDS, CHANGES, HOOK_NS, MATRIX_NS, bounded, changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.model import Latency, Loading, LowRank, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
@@ -109,16 +109,16 @@ def test_a_pass_without_its_exchange_is_without_its_hooks():
 def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50.
 
-    Those of fp16 are 15 numbers that take 1 ns more each.
+    They are one bucket, which the hook is called for, and the compute waits for that. Those of fp16 are 15 numbers that take 1 ns more each.
     """
     before = model(step(one()), step(one()), copy_ns_per_byte=0.1)
     assert step_ns(before) == pytest.approx(266)
-    assert step_ns(changed(before, {"ddp.comm_hook": "bf16"})) == pytest.approx(248)
-    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(248 + 15)
+    assert step_ns(changed(before, {"ddp.comm_hook": "bf16"})) == pytest.approx(HOOK_NS + 248)
+    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(HOOK_NS + 248 + 15)
     slower = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": 0.5})  # 60 on the wire instead of 30
-    assert step_ns(slower) == pytest.approx(248 + 30 + 15)
+    assert step_ns(slower) == pytest.approx(HOOK_NS + 248 + 30 + 15)
     at_once = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": float("inf")})
-    assert step_ns(at_once) == pytest.approx(100 + 60 + 6 + 12 + 50)  # its compute ends at 160, and the cast
+    assert step_ns(at_once) == pytest.approx(HOOK_NS + 100 + 60 + 6 + 12 + 50)  # its compute ends at 160, and the cast
 
 
 @pytest.fixture(autouse=True)

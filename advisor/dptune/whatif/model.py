@@ -107,7 +107,8 @@ class StepModel:
 
     `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting an exchange
     takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
-    `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of.
+    `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of;
+    `hook_ns` is what calling it takes that thread for each bucket.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `latency` is in the link's already.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
@@ -130,6 +131,7 @@ class StepModel:
     start_ns: float = 0.0
     copy_ns_per_byte: float = 0.0
     prepare_ns_per_byte: float = 0.0
+    hook_ns: float = 0.0
     wire_share: float = 1.0
     slowdown: float = 1.0
     beside: float = 1.0

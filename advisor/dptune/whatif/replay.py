@@ -96,7 +96,7 @@ def _through(
         for rank, one in passes.items():
             clock[rank] = starts[rank] + one.backward_ns
         return
-    delays = list(accumulate(model.start_ns + model.prepare_ns_per_byte * size for size in sizes))
+    delays = list(accumulate(model.start_ns + model.hook_ns + model.prepare_ns_per_byte * size for size in sizes))
     computing = {rank: _computing(one, starts[rank], last, delays) for rank, one in exchanging.items()}
     base = min(starts[rank] for rank in exchanging)
     ended = _exchanged([*computing.values()], base, [model.wire_share * size for size in sizes], model)
