@@ -109,7 +109,8 @@ def test_a_pass_without_its_exchange_is_without_its_hooks():
 def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50.
 
-    They are one bucket, which the hook is called for, and the compute waits for that. Those of fp16 are 15 numbers that take 1 ns more each.
+    They are one bucket, which the hook is called for, and the compute waits for that. Those of fp16 are 15 numbers that
+    take 1 ns more each.
     """
     before = model(step(one()), step(one()), copy_ns_per_byte=0.1)
     assert step_ns(before) == pytest.approx(266)

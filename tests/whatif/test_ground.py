@@ -110,6 +110,19 @@ def test_what_ranks_that_share_cores_compute_varies_more():
     assert told.low_ns == round(450 - hypot(10, 9, 0.08 * 370, 1))
 
 
+@pytest.mark.parametrize(("times", "share"), [(1, 0.05), (2, 0.05), (4, 0.17), (8, 0.29)])
+def test_a_batch_many_times_as_large_is_told_less_surely(times, share):
+    """What both passes compute grows from 320 with the batch, the 50 after them do not: 12 % more for each doubling."""
+    model = replace(MODEL, loading=Loading(batch=32, workers=0, prepare_ns=None, computing=0.0, cores_per_rank=1.0))
+    known = {"step_ns": 500_000, "replayed_ns": 470_000.0, "level": 1000.0, "slack_ns": 0.0, "variants": ()}
+    told = ground(**known, model=model).predict({"loader.batch_size": 32 * times})
+    off = hypot(0.02 * told.step_ns, share * (320_000 * times + 50_000), 0.02 * (told.step_ns - 500_000))
+    assert (told.low_ns, told.high_ns) == (
+        pytest.approx(told.step_ns - off, abs=1),
+        pytest.approx(told.step_ns + off, abs=1),
+    )
+
+
 def test_differences_are_at_the_level_of_all_processes():
     """The middle one of all takes 1.1 times as long as the traced one, and so does what is saved."""
     assert ground(step_ns=550, level=1.1).predict({"ddp.no_sync": True}).step_ns == 550 - 55

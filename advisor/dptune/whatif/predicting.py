@@ -61,8 +61,8 @@ MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH
 _OF_REPLAY, _OF_DIFFERENCE, _OF_STEP, _OF_COMPUTE, _OF_PROCESSES = 0.3, 0.02, 0.02, 0.05, 0.3
 _OF_CROWDED_COMPUTE = 0.08
 # How much more of what is computed for each doubling of the batch beyond the first: caches no longer hold what they
-# held, or what is small had cost more than was seen. With 8 times the batch steps of five scripts on two cores took 16 %
-# less to 27 % more than was told; with twice and four times (the rounds of predictions) they lay within the above.
+# held, or what is small had cost more than was seen. With 8 times the batch steps of five scripts on two cores took
+# 16 % less to 27 % more than told; with twice and four times (the rounds of predictions) they lay within the above.
 _OF_GROWTH = 0.12
 
 
