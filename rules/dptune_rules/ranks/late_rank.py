@@ -125,15 +125,13 @@ def check(run: RunView) -> Iterator[Advice]:
     )
     busy = run.busy_ns()
     others = [ns for rank, ns in busy.items() if rank != late.rank] if busy else []
-    unbusy = 1 - max(others) / run.measured.step.median_ns if others else 0.0
-    saves = run.saving(
-        {"straggler.removed": True},
-        run.bound(
-            0.0,
-            max(run.unstretched(most), unbusy),
-            "no more than it is late, or the others wait for it, or do nothing of their own, whichever is most",
-        ),
+    bound = run.bound(
+        0.0, run.unstretched(most), "no more than it is late, or the others wait for it, whichever is more"
     )
+    unbusy = 1 - max(others) / run.measured.step.median_ns if others else 0.0
+    if unbusy > bound.high_share:
+        bound = run.bound(0.0, unbusy, "no more than all but what the others do without waiting for it")
+    saves = run.saving({"straggler.removed": True}, bound)
     share = late.waiting_share if saves.predicted_share is None else saves.predicted_share
     severity = severity_of(share)
     if min(share, late.waiting_share) < run.limit(WARNING_SHARE) / 2 or severity is None:
