@@ -154,6 +154,8 @@ def _found(value: object) -> str:
         return f"{value!r:.80}"
     except RecursionError:
         return "something nested too deeply"
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def _longest_match(code: str, entries: Iterable[str]) -> int | None:

@@ -1,7 +1,9 @@
+import sys
+
 import pytest
 
 from dptune import __version__
-from dptune.advice import Report, RunSummary
+from dptune.advice import Advice, Report, RunSummary
 from dptune.advise import engine
 from dptune.advise.packs import Survey
 from dptune.config import Settings
@@ -71,10 +73,21 @@ def fails(run):
     yield from {}["no such key"]
 
 
+def leaves(run):
+    print("what a rule prints is no part of the report")
+    sys.exit(0)
+
+
+def made_past_its_checks(run):
+    yield Advice.model_construct(rule="XX101", title=5)
+
+
 @pytest.mark.parametrize(
     ("check", "named"),
     [
         (fails, "the rule failed: KeyError: 'no such key'"),
+        (leaves, "the rule failed: SystemExit: 0"),
+        (made_past_its_checks, "the rule failed: ValidationError"),
         (lambda run: None, "the rule failed: TypeError"),
         (lambda run: iter(["advice"]), "the rule failed: TypeError: it yielded str, not Advice"),
     ],

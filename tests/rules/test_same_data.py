@@ -47,9 +47,13 @@ def test_of_ranks_that_were_not_read_nothing_is_said(ask, make_measured, make_fa
     assert ask("DP504", make_measured(world=2, world_size=8), ranks(make_facts, LOSSES, LOSSES)) == []
 
 
-def test_quiet_where_a_loss_may_be_of_all_ranks_samples(ask, make_measured, make_facts, hand_made):
-    run = make_measured(overlap=hand_made.exchanges(("all_gather", "forward", 0.1)))
-    assert ask("DP504", run, ranks(make_facts, LOSSES, LOSSES)) == []
+@pytest.mark.parametrize(
+    ("kind", "phase", "said"),
+    [("all_gather", "forward", 0), ("all_reduce", "forward", 0), ("all_reduce", "backward", 1)],
+)
+def test_quiet_where_a_loss_may_be_of_all_ranks_samples(ask, make_measured, make_facts, hand_made, kind, phase, said):
+    run = make_measured(overlap=hand_made.exchanges((kind, phase, 0.1)))
+    assert len(ask("DP504", run, ranks(make_facts, LOSSES, LOSSES))) == said
 
 
 def test_a_shuffle_of_all_samples_on_each_rank_is_a_note(ask, make_measured, make_facts):

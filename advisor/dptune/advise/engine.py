@@ -6,7 +6,9 @@ among the findings: no rule can take the report down with it.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -128,11 +130,14 @@ def run_rules(
     for loaded in rules:
         code = loaded.rule.code
         try:
-            said = list(loaded.check(RunView(measured, facts, settings.limits(loaded.rule), predictor)))
+            with contextlib.redirect_stdout(sys.stderr):  # a report on stdout is for programs
+                said = list(loaded.check(RunView(measured, facts, settings.limits(loaded.rule), predictor)))
             _check_advice(said, code)
         except Missing as missing:
             outcome.skipped.append(Skipped(rule=code, reason=missing.reason))
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a rule that calls sys.exit() ends no report
             reason = f"the rule failed: {type(error).__name__}: {error}"
             outcome.skipped.append(Skipped(rule=code, reason=reason))
             text = f"{code} ({loaded.pack}) could not be asked; {reason}"
@@ -179,6 +184,7 @@ def _check_advice(said: Sequence[Advice], code: str) -> None:
             raise TypeError(f"it yielded {type(one).__name__}, not Advice")
         if one.rule != code:
             raise ValueError(f"it spoke in the name of {one.rule}")
+        Advice.model_validate(one.model_dump(warnings=False))  # what was made past the checks of its fields
 
 
 def _no_surer_than_medium(one: Advice) -> Advice:

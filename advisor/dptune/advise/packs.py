@@ -6,11 +6,13 @@ others run.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.metadata
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -98,8 +100,11 @@ def _dptune_first(point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]
 def _modules(name: str, pack: str, problems: list[str]) -> Iterator[ModuleType]:
     """The module called `name` and, where it is a package, every module below it."""
     try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+        with contextlib.redirect_stdout(sys.stderr):
+            module = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         problems.append(f"{pack}: {name} is left out: {type(error).__name__}: {error}")
         return
     yield module

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,7 +101,18 @@ def run_and_report(
     settings = config.load()
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
     run, measured = measured_of(chosen, jobs, cached=cached, links=links)
-    return run, _with_proofs(build_report(run, measured, settings, advised=advised), chosen)
+    report = build_report(run, measured, settings, advised=advised)
+    _warn_of_packs(report)
+    return run, _with_proofs(report, chosen)
+
+
+def _warn_of_packs(report: Report) -> None:
+    """Name packs that did not load and rules that failed where a job's log shows it; the report says it, too."""
+    from dptune.present.visible import visible
+
+    for finding in report.trust.findings:
+        if finding.code in ("rule-pack", "rule-failed"):
+            print(f"dptune: warning: {visible(finding.text)}", file=sys.stderr)
 
 
 def _with_proofs(report: Report, chosen: Sequence[str | Path]) -> Report:

@@ -111,7 +111,7 @@ def check(run: RunView) -> Iterator[Advice]:
         except Missing:
             if _computes(run):
                 return
-            tried = [(times, run.ceiling([change]))]
+            tried = tried or [(times, run.ceiling([change]))]
             break
         if _of_last(saves, tried) < run.limit(WORTH_SHARE):
             break

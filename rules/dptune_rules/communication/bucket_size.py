@@ -214,7 +214,9 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if transfer < run.limit(TAIL_SHARE):
         return
     changes = _changes(run, buckets, larger=False)
-    bound = run.bound(0.0, exposed, "no more than the exposed communication; the last bucket stays exposed")
+    bound = run.bound(
+        0.0, run.unstretched(exposed), "no more than the exposed communication; the last bucket stays exposed"
+    )
     if not changes:
         return
     found = _found(run, changes, bound, larger=False)

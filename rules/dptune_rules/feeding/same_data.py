@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
+from dptune.measured import CommunicationFigures
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_LOSSES = Threshold(
@@ -125,6 +126,11 @@ def _each_for_itself(run: RunView) -> Iterator[Advice]:
         )
 
 
+def _makes_one_loss(row: CommunicationFigures) -> bool:
+    """Whether the loss may be computed of the samples of all ranks, or of all their losses."""
+    return row.kind == "all_gather" or (row.kind == "all_reduce" and row.known("phase") in ("forward", None))
+
+
 def _same_batches(run: RunView) -> Iterator[Advice]:
     losses = [one.losses for one in run.facts]
     least = min(map(len, losses))
@@ -134,7 +140,7 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
     if run.measured.known("world_size") != len(losses):
         return  # of the ranks that were not read it is not known
     overlap = run.measured.known("overlap")
-    if overlap is not None and any(one.kind == "all_gather" for one in overlap.rows):
+    if overlap is not None and any(_makes_one_loss(one) for one in overlap.rows):
         return  # the loss may be one of all ranks' samples
     loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
     yield Advice(

@@ -78,7 +78,11 @@ def check(run: RunView) -> Iterator[Advice]:
         "often",
         why="While the script waits it launches nothing, so the GPU has nothing to do when it is through.",
         changes=[],
-        saves=run.bound(0.0, share, "no more than the idle time of calls that wait for the GPU"),
+        saves=run.bound(
+            0.0,
+            min(run.unstretched(traced), run.idle_share()),
+            "no more than the idle time of calls that wait for the GPU",
+        ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
             Evidence(label="idle while the script waits for the GPU", value=traced, unit="of a traced step").at(

@@ -83,7 +83,9 @@ def check(run: RunView) -> Iterator[Advice]:
         why="Launching a kernel takes the host longer than computing it takes the GPU.",
         changes=[],
         saves=run.bound(
-            0.0, share, "of launching alone: what compiling fuses may save of the kernels themselves comes on top"
+            0.0,
+            min(run.unstretched(traced), run.idle_share()),
+            "of launching alone: what compiling fuses may save of the kernels themselves comes on top",
         ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
