@@ -97,6 +97,12 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         ("[tool.dptune]\nselect = [1]", "must be a list of rule codes", "1"),
         ('[tool.dptune]\npreview = "yes"', "`preview` must be true or false", "'yes'"),
         ("[tool.dptune]\npreview = 1", "`preview` must be true or false", "1"),
+        (f"[tool.dptune]\npreview = {'9' * 4000}", "`preview` must be true or false", "9999"),
+        (
+            f"[tool.dptune]\npreview = 0x{'f' * 5000}",
+            "`preview` must be true or false",
+            "a number of thousands of digits",
+        ),
         *(
             (f"[tool.dptune.rules.DP501]\nwarning_share = {value}", "must be a number, 0 or above", found)
             for value, found in (
@@ -141,6 +147,11 @@ def test_a_file_that_is_not_text(tmp_path):
             "[tool.dptune.rules.DP501]\nwarn_share = 1",
             "there is no threshold 'warn_share'",
             "did you mean 'warning_share'?",
+        ),
+        (
+            "[tool.dptune.rules.DP501]\nwarning_share = 5",
+            "`rules.DP501.warning_share`",
+            "a tenth of a step is 0.10",
         ),
     ],
 )

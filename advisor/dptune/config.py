@@ -68,9 +68,7 @@ class Settings(BaseModel):
         for name in self.budget:
             if name not in names:
                 raise _unknown(f"`budget` in {self._source}", "budget", name, names)
-            if name.endswith("_share") and self.budget[name] > 1:
-                told = f"`budget.{name}` in {self._source} is {self.budget[name]:g}, and a share is 1 at most"
-                raise UsageError(told, "a tenth of a step is 0.10")
+            self._check_share(f"budget.{name}", self.budget[name])
 
     def check_against(self, rules: Iterable[Rule]) -> None:
         """Raise UsageError for a code or threshold that no installed rule has, naming the nearest one."""
@@ -86,6 +84,12 @@ class Settings(BaseModel):
             for name in thresholds:
                 if name not in names:
                     raise _unknown(f"`rules.{code}` in {self._source}", "threshold", name, names)
+                self._check_share(f"rules.{code}.{name}", thresholds[name])
+
+    def _check_share(self, key: str, value: float) -> None:
+        if key.endswith("_share") and value > 1:
+            told = f"`{key}` in {self._source} is {value:g}, and a share is 1 at most"
+            raise UsageError(told, "a tenth of a step is 0.10")
 
 
 def load(start: Path | None = None) -> Settings:
