@@ -109,6 +109,15 @@ def test_a_rule_cannot_speak_for_another(assemble, make_rule, make_advice):
     assert "in the name of XX999" in report.skipped[0].reason
 
 
+def test_a_rule_cannot_take_anothers_card(assemble, make_rule, make_advice):
+    report = assemble(
+        make_rule("XX101", says(make_advice, "XX101")),
+        make_rule("XX102", lambda run: iter([make_advice("XX102", fingerprint="XX101:subject")])),
+    )
+    assert [one.rule for one in report.advice] == ["XX101"]
+    assert "'XX101:subject', does not begin with XX102" in report.skipped[0].reason
+
+
 def test_the_users_thresholds_reach_the_rule(assemble, make_rule, make_advice):
     def check(run):
         yield make_advice("XX101", title=f"limit {run.limit(SHARE)}")

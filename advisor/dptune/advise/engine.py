@@ -182,9 +182,11 @@ def _check_advice(said: Sequence[Advice], code: str) -> None:
     for one in said:
         if not isinstance(one, Advice):
             raise TypeError(f"it yielded {type(one).__name__}, not Advice")
+        Advice.model_validate(one.model_dump(warnings=False))  # what was made past the checks of its fields
         if one.rule != code:
             raise ValueError(f"it spoke in the name of {one.rule}")
-        Advice.model_validate(one.model_dump(warnings=False))  # what was made past the checks of its fields
+        if one.fingerprint != code and not one.fingerprint.startswith(f"{code}:"):
+            raise ValueError(f"the fingerprint of its advice, {one.fingerprint!r}, does not begin with {code}")
 
 
 def _no_surer_than_medium(one: Advice) -> Advice:
