@@ -50,6 +50,20 @@ def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_fa
     assert next(one.value for one in advice.evidence if one.label == "global batch then") == 256
 
 
+def test_what_was_predicted_stays_where_no_more_is(ask, make_measured, make_facts, larger):
+    """Twice the batch is predicted, and no model tells of four times."""
+    told = larger(1.2)
+
+    def predict(changes):
+        if changes["loader.batch_size"] > 64:
+            raise Missing("an epoch holds no such batch")
+        return told(changes)
+
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=predict)
+    assert (advice.changes[0].then, advice.saves.basis) == (64, "replayed")
+
+
 @pytest.mark.parametrize(
     ("passes", "told"),
     [(8, "Or, accumulating 2 instead of 8, the global batch stays"), (4, "Or, without accumulating, the"), (6, None)],

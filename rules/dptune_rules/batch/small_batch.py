@@ -109,9 +109,8 @@ def check(run: RunView) -> Iterator[Advice]:
         try:
             saves = run.predict([change])
         except Missing:
-            if _computes(run):
-                return
-            tried = tried or [(times, run.ceiling([change]))]
+            if not tried and not _computes(run):
+                tried = [(times, run.ceiling([change]))]
             break
         if _of_last(saves, tried) < run.limit(WORTH_SHARE):
             break
