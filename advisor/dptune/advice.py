@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dptune.errors import UsageError
 from dptune.finding import Finding
@@ -65,6 +66,9 @@ class Change(Model):
             knob(self.knob)
         except UsageError as unknown:
             raise ValueError(str(unknown)) from None
+        for value in (self.now, self.then):
+            if isinstance(value, float) and not isfinite(value):
+                raise ValueError(f"{self.knob} is to be {value}, which is no number to set")
         return self
 
 
@@ -109,6 +113,11 @@ class Evidence(Model):
     rank: int | None = None
     start_ns: int | None = Field(None, description="on that rank's trace clock")
     end_ns: int | None = None
+
+    @field_validator("value")
+    @classmethod
+    def _in_words_where_json_has_none(cls, value: float | int | str) -> float | int | str:
+        return str(value) if isinstance(value, float) and not isfinite(value) else value
 
     def at(self, place: Place | None) -> Evidence:
         """The same, with where to look for it; unchanged where no place is known."""
