@@ -180,7 +180,10 @@ class RunView:
         told = self.predictor(settings)
         before, after = self.measured.known("samples_per_step"), told.known("global_batch")
         grown = after / before if before and after else 1.0
-        most = min(1.0, max(0.0, 1 - told.low_ns / grown / self.measured.step.median_ns))
+        step_ns, least_ns = self.measured.step.median_ns, told.low_ns
+        if settings.keys() == {"loader.batch_size"} and grown > 1:
+            least_ns = max(least_ns, step_ns)  # more samples make no step shorter
+        most = min(1.0, max(0.0, 1 - least_ns / grown / step_ns))
         bound = self.bound(0.0, most, "no more than a replay with the change can save, which misses the recorded steps")
         why = told.missing.get("step_ns", "")
         return bound.without_prediction(why).model_copy(update={"samples_times": grown})

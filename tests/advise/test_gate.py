@@ -277,7 +277,7 @@ def test_the_baseline_is_named():
 def test_rules_that_are_not_there_are_a_reservation():
     broken = Trust(level="sound", findings=[Finding(code="rule-pack", level="info", text="acme: no module")])
     gate = judge([report().model_copy(update={"trust": broken, "quiet": []})], Terms())
-    assert gate.reservations == ["1 rule pack did not load (see `dptune rules`)", "no rule was asked"]
+    assert gate.reservations == ["1 rule pack did not load (see `dptune rules list`)", "no rule was asked"]
 
 
 def test_what_came_of_running_the_advice_stands_beside_it():

@@ -189,6 +189,8 @@ def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, ma
     assert advice.changes[0].then == 64
     assert ask("DP301", make_measured(device="cpu", exposed_share=0.29), facts, predictor=bounding(1.1, 128)) == []
     assert ask("DP301", run, facts, predictor=bounding(1.8, 128)) == []
+    (advice,) = ask("DP301", run, facts, predictor=bounding(0.6, 128))
+    assert advice.saves.high_share == pytest.approx(0.5)  # a step of twice the samples is no shorter
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts, larger, hand_made):

@@ -233,7 +233,7 @@ def _reservations(worst: Report, unknown: int) -> list[str]:
     found = ["the run is partial"] if worst.trust.level == "partial" else []
     broken = sum(one.code == "rule-pack" for one in worst.trust.findings)
     if broken:
-        found.append(f"{broken} rule pack{'' if broken == 1 else 's'} did not load (see `dptune rules`)")
+        found.append(f"{broken} rule pack{'' if broken == 1 else 's'} did not load (see `dptune rules list`)")
     if not (worst.advice or worst.quiet or worst.skipped):
         found.append("no rule was asked")
     if unknown:

@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="The collector looks through all objects whenever enough were made, and ranks do so at different moments.",
         changes=[],
         saves=run.bound(
-            0.0, most, "no more than the time in the collector, of all ranks together, and than is not computed"
+            0.0, most, "no more than the time in the collector, of all ranks together, and no more than is not computed"
         ),
         confidence="high",
         evidence=[
