@@ -68,7 +68,7 @@ class Change(Model):
             raise ValueError(str(unknown)) from None
         for value in (self.now, self.then):
             if isinstance(value, float) and not isfinite(value):
-                raise ValueError(f"{self.knob} is to be {value}, which is no number to set")
+                raise ValueError(f"{self.knob} cannot be {value}")
         return self
 
 

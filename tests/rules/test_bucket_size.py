@@ -172,6 +172,18 @@ def test_a_single_bucket_is_as_severe_as_what_splitting_it_saves(ask, single, pr
     assert (advice.severity, advice.saves.predicted_share) == ("warning", pytest.approx(0.07))
 
 
+def test_what_is_exposed_need_not_be_stretched_by_the_profiler(ask, single):
+    """30 % of a traced step of 10 ms are 37.5 % of one of 8 ms."""
+    measured, facts = single()
+    times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), 8_000_000)
+    step = measured.step.model_copy(update=times)
+    (traced,), (advice,) = (
+        ask("DP101", measured, facts),
+        ask("DP101", measured.model_copy(update={"step": step}), facts),
+    )
+    assert advice.saves.high_share == pytest.approx(1.25 * traced.saves.high_share)
+
+
 @pytest.mark.parametrize("what", [{"exposed": 0.04}, {"hidden": 0.2}, {"tensors": 1}])
 def test_a_single_bucket_is_left_alone_where_splitting_cannot_help(ask, single, what):
     assert ask("DP101", *single(**what)) == []

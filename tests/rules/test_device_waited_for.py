@@ -80,3 +80,13 @@ def test_the_step_without_the_profiler_can_hold_no_more(ask, hand_made, make_fac
     step = made.step.model_copy(update=times)
     advice = ask("DP606", made.model_copy(update={"step": step}), [make_facts()])
     assert [one.saves.high_share for one in advice] == [pytest.approx(share) for share in shares]
+
+
+def test_what_the_script_waits_for_need_not_be_stretched_by_the_profiler(ask, hand_made, make_facts):
+    """2 of traced 10 ms are idle for it, 5 for the host, 3 computed: of a step of 5 ms the 2 can be 40 %."""
+    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    parts = {"compute_ns": 3 * whole // 10, "sync_idle_ns": whole // 5, "host_idle_ns": whole // 2}
+    made = hand_made.measured_run(account=hand_made.Account(window_ns=whole, **parts))
+    step = made.step.model_copy(update=dict.fromkeys(("median_ns", "unprofiled_median_ns"), 5_000_000))
+    (advice,) = ask("DP606", made.model_copy(update={"step": step}), [make_facts()])
+    assert advice.saves.high_share == pytest.approx(0.4)

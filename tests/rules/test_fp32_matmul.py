@@ -21,6 +21,8 @@ def test_fp32_products_on_an_a100(ask, make_measured, make_facts):
 def test_the_name_of_the_card_decides_without_facts(ask, make_measured):
     assert len(ask("DP401", make_measured(fp32_share=0.4, device_name="NVIDIA H100 80GB HBM3"))) == 1
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla V100-SXM2-16GB")) == []
+    assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla V100S-PCIE-32GB")) == []
+    assert ask("DP401", make_measured(fp32_share=0.4, device_name="NVIDIA T4G")) == []
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla T4")) == []
     with pytest.raises(Missing, match="do not name the GPU"):
         ask("DP401", make_measured(fp32_share=0.4, device_name=None))

@@ -43,6 +43,17 @@ def test_kernels_take_no_longer_when_traced(ask, hand_made, make_facts):
         assert [one.saves.high_share for one in found] == shares
 
 
+def test_launching_need_not_be_stretched_by_the_profiler(ask, hand_made, make_facts):
+    """2 of traced 10 ms are launching, 5 the host's, 3 computed: of a step of 5 ms the 2 can be 40 %."""
+    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    parts = {"compute_ns": 3 * whole // 10, "launch_idle_ns": whole // 5, "host_idle_ns": whole // 2}
+    step = run(hand_made, 0.4).step.model_copy(update=dict.fromkeys(("median_ns", "unprofiled_median_ns"), 5_000_000))
+    account = hand_made.Account(window_ns=whole, **parts)
+    told = hand_made.measured_run(account=account, kernels=kernels(hand_made), step=step)
+    (advice,) = ask("DP601", told, [make_facts()])
+    assert advice.saves.high_share == pytest.approx(0.4)
+
+
 def test_launches_that_wait_for_their_kernels_have_a_rule_of_their_own(ask, hand_made, make_facts):
     assert ask("DP601", run(hand_made, 0.5), [make_facts(environment={"CUDA_LAUNCH_BLOCKING": "1"})]) == []
 

@@ -63,7 +63,7 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
             whole_ns, hidden_ns = (int(one.lengths(begin, end).sum()) for one in (pieces, beside))
             whole[key] = whole.get(key, 0) + whole_ns
             hidden[key] = hidden.get(key, 0) + hidden_ns
-            most[key] = max(most.get(key, 0.0), (whole_ns - hidden_ns) / int((end - begin).sum()))
+            most[key] = max(most.get(key, 0.0), (whole_ns - hidden_ns) / max(1, int((end - begin).sum())))
             where[key] = longer(where.get(key), place(view.rank, pieces - beside, device.windows))
     shown = [key for key in whole if whole[key] or calls[key]]
     figures = [_figures(key, calls[key], whole[key], hidden[key], most[key], where[key], told) for key in shown]
