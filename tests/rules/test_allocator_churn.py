@@ -1,19 +1,19 @@
 import pytest
 
-from dptune.measured import MemoryFigures
+from dptune.measured import MemoryFigures, Place
 
 
 def memory(hand_made, *shares):
     return [
-        hand_made.figures(MemoryFigures, rank=n, device=f"cuda:{n}", malloc_share=share, malloc_calls_per_step=12.0)
+        hand_made.figures(MemoryFigures, rank=n, device="cuda:0", malloc_share=share, malloc_calls_per_step=12.0)
         for n, share in enumerate(shares)
     ]
 
 
 def test_the_rank_with_most_of_it(ask, make_measured, make_facts, hand_made):
-    run = make_measured(memory=memory(hand_made, 0.03, 0.2))
+    run = make_measured(memory=memory(hand_made, 0.03, 0.2), wait_share=0.5)
     (advice,) = ask("DP801", run, [make_facts()])
-    assert advice.title == "Taking and returning memory of the GPU takes 20 % of a step"
+    assert advice.title == "Taking and returning memory of the GPU costs up to 20 % of a step"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then) == (
         "env.PYTORCH_CUDA_ALLOC_CONF",
@@ -21,7 +21,27 @@ def test_the_rank_with_most_of_it(ask, make_measured, make_facts, hand_made):
         "expandable_segments:True",
     )
     assert advice.saves.high_share == pytest.approx(0.2)
-    assert [(one.value, one.rank) for one in advice.evidence] == [(0.2, 1), (12.0, 1)]
+    assert [(one.value, one.rank) for one in advice.evidence] == [(0.2, 1), (0.5, 1), (12.0, 1)]
+
+
+def test_a_call_that_waits_for_a_busy_gpu_makes_no_step_longer(ask, make_measured, hand_made):
+    """Rank 0 is in calls for 40 % of a step, while its GPU, idle for 5 %, waits for rank 1: that has 10 % of calls."""
+    busy, idle = hand_made.account(exposed_share=0.85, input_share=0.05), hand_made.account(input_share=0.5)
+    longest = {"malloc": Place(rank=0, start_ns=0, end_ns=4_000_000)}
+    run = make_measured(memory=memory(hand_made, 0.4, 0.1), longest=longest)
+    (device,) = run.ranks[0].devices
+    ranks = []
+    for rank, own in zip(run.ranks, (busy, idle), strict=True):
+        steps = [step.model_copy(update={"account": own}) for step in device.steps]
+        ranks.append(rank.model_copy(update={"devices": [device.model_copy(update={"steps": steps})]}))
+    (advice,) = ask("DP801", run.model_copy(update={"ranks": ranks}))
+    assert advice.title == "Taking and returning memory of the GPU costs up to 10 % of a step"
+    assert (advice.severity, advice.saves.high_share) == ("warning", pytest.approx(0.1))
+    assert [(one.value, one.rank) for one in advice.evidence[:2]] == [(0.1, 1), (0.5, 1)]
+    assert advice.evidence[0].end_ns is None  # the longest call is one of rank 0
+    (advice,) = ask("DP801", run.model_copy(update={"ranks": ranks, "memory": memory(hand_made, 0.4)}))
+    assert advice.saves.high_share == pytest.approx(0.05)
+    assert advice.evidence[0].end_ns == 4_000_000
 
 
 def test_memory_without_a_cache_has_a_rule_of_its_own(ask, make_measured, make_facts, hand_made):
@@ -30,7 +50,7 @@ def test_memory_without_a_cache_has_a_rule_of_its_own(ask, make_measured, make_f
 
 
 def test_what_is_set_already_stays(ask, make_measured, make_facts, hand_made):
-    run = make_measured(memory=memory(hand_made, 0.2))
+    run = make_measured(memory=memory(hand_made, 0.2), wait_share=0.5)
     told = make_facts(environment={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"})
     (advice,) = ask("DP801", run, [told])
     assert advice.changes[0].then == "max_split_size_mb:128,expandable_segments:True"
@@ -41,5 +61,6 @@ def test_what_is_set_already_stays(ask, make_measured, make_facts, hand_made):
 
 def test_quiet(ask, make_measured, hand_made):
     assert ask("DP801", make_measured(memory=memory(hand_made, 0.01))) == []
+    assert ask("DP801", make_measured(memory=memory(hand_made, 0.2))) == []  # the GPU is never idle
     assert ask("DP801", make_measured(memory=[])) == []
     assert ask("DP801", make_measured(device="cpu")) == []

@@ -51,7 +51,7 @@ PUBLIC = {
         "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
-    "DP801": ("single_gpu/1eeffb3_trace_05.json.gz", "single_gpu/d4c3f21_trace_04.json.gz"),
+    "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 RISKS_BESIDE = {"same-order"}  # a second fault of one rule
 
