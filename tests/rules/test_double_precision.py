@@ -11,6 +11,11 @@ def test_gradients_of_doubles(ask, make_measured, make_facts):
     (advice,) = ask("DP402", make_measured(device="cpu", exposed_share=0.2), [facts])
     assert advice.title.startswith("The parameters of Net are float64")
     assert advice.saves.high_share == pytest.approx(1.0)
+    assert advice.evidence[1].value == "torch.float32"
+    assert (advice.evidence[2].label, advice.evidence[2].value) == (
+        "compute and exposed communication",
+        advice.saves.high_share,
+    )
     assert (advice.severity, advice.numerics, advice.saves.basis) == ("error", "changes", "bound")
 
 

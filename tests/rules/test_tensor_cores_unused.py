@@ -31,3 +31,22 @@ def test_quiet_on_cards_that_know_tf32_which_has_a_rule_of_its_own(ask, make_mea
     assert ask("DP404", make_measured(**told, device_name="NVIDIA A100-SXM4-80GB")) == []
     with pytest.raises(Missing, match="do not name the GPU"):
         ask("DP404", make_measured(**told, device_name=None))
+
+
+def test_steps_that_vary_are_not_stretched_by_a_profiler(ask, make_measured, hand_made):
+    """Where all steps are traced, a median of 5 ms beside a mean of 10 makes no product take more of a step."""
+    step = make_measured().step.model_copy(update={"basis": "traced", "median_ns": 5_000_000})
+    run = make_measured(matmul=products(hand_made, 0.2), exposed_share=0.5, step=step, **V100)
+    (advice,) = ask("DP404", run)
+    assert advice.saves.high_share == pytest.approx(0.35)  # the products, 20 %, and half of the other 30 %
+    assert [one.value for one in advice.evidence] == pytest.approx([0.2, 0.5, 0.0])
+
+
+def test_the_evidence_is_of_the_step_that_the_saving_is_of(ask, make_measured, make_facts, hand_made):
+    """Kernels of 2 ms in a traced step of 10 are 25 % of a step of 8 without the profiler, compute of 5 ms is 62.5."""
+    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "unprofiled_median_ns": 8_000_000})
+    run = make_measured(matmul=products(hand_made, 0.2), exposed_share=0.5, step=step, **V100)
+    (advice,) = ask("DP404", run)
+    assert advice.title.startswith("25 % of a step is fp32 matrix products")
+    assert advice.saves.high_share == pytest.approx((0.25 + 0.625) / 2)
+    assert [one.value for one in advice.evidence] == pytest.approx([0.25, 0.625, 0.0])

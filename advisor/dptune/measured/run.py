@@ -82,11 +82,12 @@ class Measured(Figures):
         return self.account.window_ns / steps
 
     @property
-    def recorded_step_ns(self) -> int:
+    def recorded_step_ns(self) -> float:
         """The step time of the process whose steps were traced, to be set beside those: the median of all processes is
-        another where there are several.
+        another where there are several. Where none was timed without the profiler it is the traced step itself: their
+        median differs from that mean by what steps vary, not by what the profiler slows.
         """
-        return self.step.median_ns if self.step.basis == "traced" else self.step.unprofiled_median_ns
+        return self.traced_step_ns if self.step.basis == "traced" else self.step.unprofiled_median_ns
 
     def where(self, *what: str) -> Place | None:
         """The longest stretch of any of these, by the names in `longest`; None where the steps hold none of them."""

@@ -58,8 +58,7 @@ def check(run: RunView) -> Iterator[Advice]:
     wide = [one for one in facts.ddp if one.gradient_dtypes and set(one.gradient_dtypes) <= set(WIDE)]
     if not wide:
         return
-    computed = run.measured.share("compute_ns")
-    share = run.unstretched(computed + run.measured.share("exposed_communication_ns"))
+    share = run.unstretched(run.measured.share("compute_ns") + run.measured.share("exposed_communication_ns"))
     severity = severity_of(share / 2)  # a CPU computes twice as many floats at a time, and half of the bytes travel
     if severity is None:
         return
@@ -78,7 +77,9 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="gradients are", value=", ".join(wide[0].gradient_dtypes)),
             *([Evidence(label="torch's default type", value=str(default))] if default else []),
-            Evidence(label="compute", value=computed, unit="of a step").at(run.measured.where("compute_ns")),
+            Evidence(label="compute and exposed communication", value=share, unit="of a step").at(
+                run.measured.where("compute_ns", "exposed_transfer_ns")
+            ),
         ],
         numerics="changes",
         watch="float32 keeps 7 decimal digits of 16: compare the loss over the first hundreds of steps.",

@@ -3,7 +3,8 @@
 ## What it measures
 
 The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU that
-knows TF32: compute capability 8.0 (Ampere) or later.
+knows TF32: compute capability 8.0 (Ampere) or later. The step is that without the profiler where it was recorded:
+tracing slows the host, not the kernels.
 
 ## Why it costs time
 
@@ -63,7 +64,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose TF32 where fp32 products take a share of the step worth it and the GPU knows TF32."""
     if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
         return
-    share = run.measured.matmul.fp32_share
+    share = run.unstretched(run.measured.matmul.fp32_share)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None or not _knows_tf32(run):
         return
@@ -79,9 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{100 * share:.0f} % of a step is fp32 matrix products that tensor cores could compute in TF32",
         why="fp32 products leave the tensor cores idle. TF32 runs on them, and bf16 autocast goes further still.",
         changes=[Change(knob="precision.float32_matmul", now=now, then="high")],
-        saves=run.bound(
-            0.0, run.unstretched(share), "no more than the time of the fp32 matrix product and convolution kernels"
-        ),
+        saves=run.bound(0.0, share, "no more than the time of the fp32 matrix product and convolution kernels"),
         confidence="medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
@@ -107,4 +106,4 @@ def _knows_tf32(run: RunView) -> bool:
 def _tensor_core_time(run: RunView) -> Iterator[Evidence]:
     used = run.measured.matmul.known("tensor_core_share")
     if used is not None:
-        yield Evidence(label="tensor-core kernels", value=used, unit="of a step")
+        yield Evidence(label="tensor-core kernels", value=run.unstretched(used), unit="of a step")

@@ -4,7 +4,8 @@
 
 The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU of
 compute capability 7.x (Volta, Turing): it has tensor cores, and knows neither TF32 nor bf16 on them. And how much of
-the step runs on tensor cores.
+the step runs on tensor cores. The step is that without the profiler where it was recorded: tracing slows the host, not
+the kernels.
 
 ## Why it costs time
 
@@ -60,14 +61,14 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose fp16 autocast where fp32 products take a share of the step worth it and tensor cores are idle."""
     if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
         return
-    share = run.measured.matmul.fp32_share
-    used = run.measured.matmul.known("tensor_core_share") or 0.0
+    share = run.unstretched(run.measured.matmul.fp32_share)
+    used = run.unstretched(run.measured.matmul.known("tensor_core_share") or 0.0)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or used >= run.limit(USED_SHARE) or severity is None:
         return
     if not _has_fp16_only(run):
         return
-    rest = run.measured.share("compute_ns") - share
+    computed = max(share, run.unstretched(run.measured.share("compute_ns")))
     changes = [Change(knob="precision.autocast", now="off", then="fp16")]
     most = "all of the fp32 matrix products and convolutions, and half of the rest that is computed"
     yield Advice(
@@ -78,11 +79,14 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{100 * share:.0f} % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast",
         why="Tensor cores of this GPU compute in fp16 only, at eight times the peak of fp32.",
         changes=changes,
-        saves=run.saving(changes, run.bound(0.0, run.unstretched(share + max(0.0, rest) / 2), most)),
+        saves=run.saving(changes, run.bound(0.0, (share + computed) / 2, most)),
         confidence="medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
                 run.measured.where("fp32 matmul")
+            ),
+            Evidence(label="all that is computed", value=computed, unit="of a step").at(
+                run.measured.where("compute_ns")
             ),
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
         ],
