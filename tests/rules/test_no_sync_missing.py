@@ -12,12 +12,13 @@ def test_four_synchronised_passes_for_one_step(ask, make_measured, make_all_redu
     measured = make_measured(exposed_share=0.6, synchronised=4, collectives=[make_all_reduce(2**20, 4, 300_000)])
     (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])])
     assert advice.title == (
-        "Gradients are all-reduced 4 times per optimizer step; once is enough: the others take about 45 % of a step"
+        "Gradients are all-reduced 4 times per optimizer step; once is enough: the others take up to 67 % of a step"
     )
     # 60 % exposed and 10 % hidden communication of a step of 10 ms; one all-reduce of 0.3 ms stays
     assert advice.saves.high_share == pytest.approx(0.67)
     assert advice.saves.high_ms == pytest.approx(6.7)
     assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
+    assert [one.value for one in advice.evidence] == pytest.approx([4, 0.6, 0.67])
     assert (advice.severity, advice.confidence, advice.numerics) == ("error", "high", "same")
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("ddp.no_sync", False, True, "train.py:31")

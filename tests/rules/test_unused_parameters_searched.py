@@ -20,12 +20,14 @@ def test_a_search_that_finds_nothing(ask, make_measured, make_facts, make_all_re
     run = make_measured(exposed_share=0.1, collectives=[marks(make_all_reduce), make_all_reduce(2**20, 4)])
     (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])])
     assert advice.title == (
-        "DDP looks for parameters without a gradient in every step, which takes up to 6 % of it, and there were none"
+        "DDP looks for parameters without a gradient in every step, and there were none: without the search a step "
+        "takes up to 14 % less"
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then) == ("ddp.find_unused_parameters", True, False)
     assert str(change.at) == "train.py:31"
-    assert advice.saves.high_share == pytest.approx(0.155)  # and the 10 % that are exposed
+    assert advice.saves.high_share == pytest.approx(0.14)  # the tensors, and the 10 % that are exposed, marks and all
+    assert [one.value for one in advice.evidence] == pytest.approx([100, 0.055, 0.1])
     assert (advice.severity, advice.saves.basis) == ("warning", "bound")
 
 
@@ -51,3 +53,10 @@ def test_another_all_reduce_is_not_that_of_the_marks(ask, make_measured, make_fa
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="torch did not tell"):
         ask("DP106", make_measured(), [make_facts(ddp=[searching(unused=None)])])
+
+
+def test_the_title_says_what_is_predicted(ask, make_measured, make_facts, make_all_reduce, predict):
+    run = make_measured(exposed_share=0.1, collectives=[marks(make_all_reduce)])
+    told = predict("ddp.find_unused_parameters", {False: 0.93})
+    (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])], predictor=told)
+    assert advice.title.endswith("without the search a step takes about 7 % less")

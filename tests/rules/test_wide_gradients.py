@@ -11,7 +11,7 @@ def test_the_hook_that_is_predicted_to_save_more(ask, make_measured, make_facts,
     told = predict("ddp.comm_hook", {"bf16": 0.72, "fp16": 0.7})
     (advice,) = ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])], predictor=told)
     assert advice.title == (
-        "4.2 MB of gradients travel as 32-bit floats, and 50 % of a step waits for them: "
+        "4.01 MiB of gradients travel as 32-bit floats, and 50 % of a step waits for them: "
         "with 16 bits a step takes 30 % less"
     )
     (change,) = advice.changes
@@ -68,3 +68,19 @@ def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, ma
 def test_nothing_is_said_without_a_step_model(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="no step model"):
         ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])])
+
+
+def test_a_bound_is_no_more_than_what_is_exposed(ask, make_measured, make_facts, bounding):
+    """Of a step of 8 ms 5 are exposed, in a traced step of 10: 62.5 %. The replay leaves 20 % at least."""
+    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "unprofiled_median_ns": 8_000_000})
+    run = make_measured(exposed_share=0.5, step=step)
+    (advice,) = ask("DP103", run, [make_facts(ddp=[DDP])], predictor=bounding(0.16))
+    assert advice.title == (
+        "4.01 MiB of gradients travel as 32-bit floats, and 62 % of a step waits for them: "
+        "with 16 bits a step takes up to 62 % less"
+    )
+    assert advice.saves.high_share == advice.evidence[0].value == pytest.approx(0.625)
+    assert (advice.saves.how, advice.saves.unpredicted) == (
+        "no more than the exposed communication",
+        "the replay misses",
+    )

@@ -77,9 +77,10 @@ def check(run: RunView) -> Iterator[Advice]:
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - _one_reduction(run)))
     place = run.any_facts().backward_where or wrapped[0].where
     changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place))]
-    most = "all communication of a traced step, hidden or not, less one all-reduce at the shortest seen"
+    most = "all communication of a step, hidden or not, less one all-reduce at the shortest seen"
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
+    taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -89,14 +90,17 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         severity=severity,
         title=f"Gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
-        f"the others take about {100 * share:.0f} % of a step",
+        f"the others take {taken} of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
         changes=changes,
         saves=saves,
         confidence="high",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
-            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+            Evidence(label="exposed communication", value=exposed, unit="of a traced step").at(
+                run.measured.where_exposed
+            ),
+            Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step"),
         ],
         numerics="same",
         watch="Sums are the same up to the order of additions.",

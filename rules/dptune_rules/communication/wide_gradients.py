@@ -20,8 +20,9 @@ bf16 hook: wrap it in a function of your own, which is what
 `dptune verify` does.
 
 Proposed is whichever of the two is predicted to save more; where both are alike, bf16. Where the step model misses the
-recorded steps by too much to predict, bf16 is, if half of the exposed transfer is worth it. Without a step model
-nothing is: over a quick link the casts take longer than what they spare.
+recorded steps by too much to predict, bf16 is, if half of the exposed transfer is worth it; the ceiling is then what a
+replay can save at most, and no more than all exposed communication. Without a step model nothing is: over a quick link
+the casts take longer than what they spare.
 
 ## When to leave it alone
 
@@ -40,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -80,29 +81,30 @@ def check(run: RunView) -> Iterator[Advice]:
         changes, saves = max(((one, run.predict(one)) for one in each), key=lambda one: one[1].predicted_share or 0.0)
         share, about = saves.predicted_share or 0.0, f"{100 * (saves.predicted_share or 0.0):.0f} %"
     except Missing:
-        changes, saves = each[0], run.ceiling(each[0])
+        changes, saves = each[0], _within_exposed(run, run.ceiling(each[0]))
         share, about = min(exposed / 2, saves.high_share), f"up to {100 * saves.high_share:.0f} %"
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
     gradient_bytes = sum(one.gradient_bytes or 0 for one in wrapped)
-    size = f"{gradient_bytes / 1e6:.3g} MB of gradients" if gradient_bytes else "Gradients"
+    waits = run.unstretched(exposed)
+    size = f"{gradient_bytes / 2**20:.3g} MiB of gradients" if gradient_bytes else "Gradients"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"{size} travel as 32-bit floats, and {100 * exposed:.0f} % of a step waits for them: with "
+        title=f"{size} travel as 32-bit floats, and {100 * waits:.0f} % of a step waits for them: with "
         f"16 bits a step takes {about} less",
         why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
         changes=changes,
         saves=saves,
         confidence="medium" if saves.basis == "replayed" else "low",
         evidence=[
-            Evidence(label="exposed transfer", value=exposed, unit="of a step").at(
+            Evidence(label="exposed transfer", value=waits, unit="of a step").at(
                 run.measured.where("exposed_transfer_ns")
             ),
-            Evidence(label="communication", value=run.measured.share("communication_ns"), unit="of a step"),
+            Evidence(label="communication", value=run.measured.share("communication_ns"), unit="of a traced step"),
             Evidence(label="gradients", value=gradient_bytes, unit="bytes"),
         ],
         numerics="changes",
@@ -110,3 +112,12 @@ def check(run: RunView) -> Iterator[Advice]:
         "steps.",
         fingerprint=f"{RULE.code}:ddp.comm_hook:{wrapped[0].module}",
     )
+
+
+def _within_exposed(run: RunView, ceiling: Saving) -> Saving:
+    """A ceiling that is no more than the exposed communication: hidden bytes take no time that half of them spare."""
+    exposed = run.unstretched(run.measured.share("exposed_communication_ns"))
+    if ceiling.high_share <= exposed:
+        return ceiling
+    bound = run.bound(0.0, exposed, "no more than the exposed communication")
+    return bound.without_prediction(ceiling.unpredicted or "")
