@@ -52,8 +52,13 @@ def rule_page(rule: Any, doc: str) -> str:
 def rules() -> str:
     """All rules, as a table with a link to the page of each."""
     rules = [loaded.rule for loaded in loaded_rules()]
-    rows = [(f"[{r.code}]({r.code}.md)", r.name, r.family, r.kind, r.summary) for r in rules]
+    rows = [(f"[{r.code}]({r.code}.md)", r.name, r.family, r.kind, _marked(r)) for r in rules]
     return _table(("code", "name", "family", "kind", "what it looks for"), rows)
+
+
+def _marked(rule: Any) -> str:
+    """What a rule looks for; of a preview rule, which runs only where it is asked for, that it is one."""
+    return f"{rule.summary} (preview)" if rule.preview else str(rule.summary)
 
 
 def knobs() -> str:

@@ -163,7 +163,8 @@ def test_every_rule_of_ours_is_listed_and_has_a_page(generated: ModuleType) -> N
     assert files
     assert listed.count("](DP") == len(files)
     for loaded in generated.loaded_rules():
-        assert f"[{loaded.rule.code}]({loaded.rule.code}.md)" in listed
+        (row,) = [row for row in listed.splitlines() if f"[{loaded.rule.code}]({loaded.rule.code}.md)" in row]
+        assert row.endswith(" (preview) |") == loaded.rule.preview
         assert "\n## References\n" in generated.rule_page(loaded.rule, loaded.doc)
 
 
