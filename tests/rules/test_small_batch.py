@@ -159,10 +159,17 @@ def test_no_more_samples_than_the_noise_of_gradients_asks_for(
     )
     facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
     run = make_measured(device="cpu", noise=noise)
-    said = ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
-    assert [one.changes[0].then for one in said] == ([then] if then else [])
-    told = [each.value for one in said for each in one.evidence if each.label == "noise scale of gradients"]
-    assert told == ([round(most / 2)] if most and then else [])
+    if then is None:
+        reason = (
+            r"noise scale of gradients is 50 \(10 to 100\) samples: 128 in a step would teach little more than 64 do"
+        )
+        with pytest.raises(Missing, match=reason):
+            ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
+        return
+    (said,) = ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
+    assert said.changes[0].then == then
+    told = [(each.value, each.unit) for each in said.evidence if each.label == "noise scale of gradients"]
+    assert told == ([(round(most / 2), f"samples (10 to {most:.0f})")] if most else [])
 
 
 def test_a_cpu_has_room(ask, make_measured, make_facts, larger):
@@ -207,3 +214,14 @@ def test_it_says_what_it_does_not_know(ask, make_measured, make_facts, larger, h
     assert ask("DP301", run, [make_facts(loaders=[LOADER])]) == []  # it computes: no model is needed to be quiet
     with pytest.raises(Missing, match="memory"):
         ask("DP301", make_measured(), [make_facts(loaders=[LOADER])], predictor=larger(1.2))
+
+
+def test_noise_keeps_back_only_what_would_be_advised(ask, make_measured, make_facts, larger, bounding, hand_made):
+    """Of a run that computes, twice the batch saves nothing: there is nothing to keep back."""
+    noise = hand_made.figures(NoiseFigures, steps=40, small_batch=32, large_batch=64, low=0.0, high=70.0)
+    facts = [make_facts(loaders=[LOADER], optimizers=[ADAM])]
+    run = make_measured(device="cpu", noise=noise)
+    assert ask("DP301", run, facts, predictor=larger(1.9)) == []
+    run = make_measured(device="cpu", exposed_share=0.4, noise=noise)
+    with pytest.raises(Missing, match=r"noise scale of gradients is 0 to 70 samples"):
+        ask("DP301", run, facts, predictor=bounding(1.1, 128))

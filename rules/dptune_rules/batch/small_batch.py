@@ -33,7 +33,7 @@ scheduler sets its own, nor where the first group of parameters has another.
 A schedule that counts steps has to count k times fewer, so that it ends after the same number of samples. Both rules
 hold up to a critical batch, beyond which more samples in a step teach little more (McCandlish et al.). It is about the
 noise scale of the gradients, which `dptune profile --noise-scale` measures: a global batch above the most that it can
-be is not proposed.
+be is not proposed, and where that leaves none the rule is listed as skipped, with the noise scale.
 
 Where the batch that a step takes is given, and only its micro-batches are to grow, accumulate k times fewer: then the
 global batch stays, and the learning rate with it.
@@ -62,7 +62,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
-from dptune.measured import Missing
+from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold
 
 TIMES = (2, 4, 8)
@@ -103,25 +103,31 @@ def check(run: RunView) -> Iterator[Advice]:
     tried: list[tuple[int, Saving]] = []
     for times in TIMES:
         then = times * now
-        if not _teaches(run, times) or not _fits(run, times) or (loader.dataset_samples or math.inf) < times * before:
+        if not _fits(run, times) or (loader.dataset_samples or math.inf) < times * before:
             break
         change = Change(knob="loader.batch_size", now=now, then=then)
         try:
             saves = run.predict([change])
         except Missing:
-            if not tried and not _computes(run):
-                tried = [(times, run.ceiling([change]))]
+            if tried or _computes(run):
+                break
+            saves = run.ceiling([change])
+        if _of_last(run, saves, times, tried) < run.limit(WORTH_SHARE):
             break
-        if _of_last(saves, tried) < run.limit(WORTH_SHARE):
+        if not _teaches(run, times):
+            if not tried:
+                raise Missing(_too_many(run))
             break
         tried.append((times, saves))
+        if saves.predicted_share is None:
+            break
     if not tried:
         return
     times, saves = tried[-1]
     predicted = saves.predicted_share is not None
-    share = saves.predicted_share or min(saves.high_share, _fixed_share(run) * (1 - 1 / times))
+    share = _share(run, saves, times)
     severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    if severity is None:
         return
     saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
     rate = _scaled_rate(run, times)
@@ -168,7 +174,25 @@ def check(run: RunView) -> Iterator[Advice]:
 def _noise(run: RunView) -> Iterator[Evidence]:
     noise = run.measured.known("noise")
     if noise is not None and noise.known("noise_scale") is not None:
-        yield Evidence(label="noise scale of gradients", value=round(noise.noise_scale), unit="samples")
+        unit = f"samples ({_interval(noise)})"
+        yield Evidence(label="noise scale of gradients", value=round(noise.noise_scale), unit=unit)
+
+
+def _interval(noise: NoiseFigures) -> str:
+    """What the steps allow, in samples."""
+    low, high = (None if one is None else f"{one:,.0f}" for one in (noise.known("low"), noise.known("high")))
+    return f"{low or 0} to {high}" if high else f"{low or 0} or more"
+
+
+def _too_many(run: RunView) -> str:
+    """Why not even twice the batch is proposed, where it would save time."""
+    noise, now = run.measured.noise, run.measured.samples_per_step
+    scale = noise.known("noise_scale")
+    told = _interval(noise) if scale is None else f"{scale:,.0f} ({_interval(noise)})"
+    return (
+        f"a larger batch would save time, but the noise scale of gradients is {told} samples: {2 * now:,} in a step "
+        f"would teach little more than {now:,} do"
+    )
 
 
 def _teaches(run: RunView, times: int) -> bool:
@@ -189,10 +213,17 @@ def _fixed_share(run: RunView) -> float:
     return (account.exposed_communication_ns + account.copy_ns + account.other_idle_ns) / account.window_ns
 
 
-def _of_last(saves: Saving, before: list[tuple[int, Saving]]) -> float:
+def _share(run: RunView, saves: Saving, times: int) -> float:
+    """What is predicted; of a bound the time that does not grow with the batch, as far as it goes."""
+    if saves.predicted_share is not None:
+        return saves.predicted_share
+    return min(saves.high_share, _fixed_share(run) * (1 - 1 / times))
+
+
+def _of_last(run: RunView, saves: Saving, times: int, before: list[tuple[int, Saving]]) -> float:
     """What the last doubling saves, of what a sample takes before it."""
     left = 1 - (before[-1][1].predicted_share or 0) if before else 1.0
-    return 1 - (1 - (saves.predicted_share or 0)) / left if left else 0.0
+    return 1 - (1 - _share(run, saves, times)) / left if left else 0.0
 
 
 def _accumulated(run: RunView, times: int) -> str:
