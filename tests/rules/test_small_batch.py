@@ -225,3 +225,12 @@ def test_noise_keeps_back_only_what_would_be_advised(ask, make_measured, make_fa
     run = make_measured(device="cpu", exposed_share=0.4, noise=noise)
     with pytest.raises(Missing, match=r"noise scale of gradients is 0 to 70 samples"):
         ask("DP301", run, facts, predictor=bounding(1.1, 128))
+
+
+def test_garbage_may_grow_with_the_batch(ask, make_measured, make_facts, hand_made):
+    """It is collected for 73 % of a step, and so may the objects of samples be: no model is asked for."""
+    collects = hand_made.Account(
+        window_ns=100, compute_ns=12, exposed_unsplit_ns=15, gc_idle_ns=73, communication_ns=15
+    )
+    facts = [make_facts(loaders=[LOADER])]
+    assert ask("DP301", make_measured(device="cpu", account=collects), facts) == []

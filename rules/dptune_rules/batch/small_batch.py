@@ -208,9 +208,10 @@ def _computes(run: RunView) -> bool:
 
 
 def _fixed_share(run: RunView) -> float:
-    """What of a step surely does not grow with the batch."""
+    """What of a step surely does not grow with the batch: garbage is collected by how many objects were made."""
     account = run.measured.account
-    return (account.exposed_communication_ns + account.copy_ns + account.other_idle_ns) / account.window_ns
+    idle_ns = account.other_idle_ns - account.gc_idle_ns
+    return (account.exposed_communication_ns + account.copy_ns + idle_ns) / account.window_ns
 
 
 def _share(run: RunView, saves: Saving, times: int) -> float:
