@@ -15,7 +15,9 @@ def test_a_scaler_beside_bf16(ask, make_measured, make_facts):
 def test_one_that_skips_steps_is_a_warning(ask, make_measured, make_facts):
     facts = make_facts(windows=[Window("unprofiled", 3, skipped_steps=2)], **SCALER)
     (advice,) = ask("DP403", make_measured(), [facts])
-    assert "there is no autocast" in advice.title
+    assert advice.title == (
+        "A GradScaler is enabled, and there is no autocast: leave it out, or compute in fp16, which is what it is for"
+    )
     assert advice.severity == "warning"
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import MatmulFigures, Missing
+from dptune.runfile.facts import DeviceFacts
 
 
 def products(hand_made, fp32, used=0.0, there=True):
@@ -50,3 +51,15 @@ def test_the_evidence_is_of_the_step_that_the_saving_is_of(ask, make_measured, m
     assert advice.title.startswith("25 % of a step is fp32 matrix products")
     assert advice.saves.high_share == pytest.approx((0.25 + 0.625) / 2)
     assert [one.value for one in advice.evidence] == pytest.approx([0.25, 0.625, 0.0])
+
+
+def test_with_a_scaler_and_no_autocast_the_scaler_is_to_stay(ask, make_measured, make_facts, hand_made):
+    """DP403 says to leave it out or to compute in fp16; this says the same, and which of the two is worth it here."""
+    run = make_measured(matmul=products(hand_made, 0.3), **V100)
+    volta = DeviceFacts("cuda", compute_capability="7.0")
+    (own,) = ask("DP404", run, [make_facts(grad_scaler=True, device=volta)])
+    (other,) = ask("DP403", run, [make_facts(grad_scaler=True, device=volta)])
+    assert "keep the GradScaler that there is" in own.watch
+    assert "or compute in fp16" in other.title
+    (own,) = ask("DP404", run, [make_facts(autocast="cuda:bfloat16", device=volta)])
+    assert ([one.now for one in own.changes], "use a GradScaler" in own.watch) == (["bf16"], True)

@@ -14,6 +14,9 @@ the process waits for the device to hear the result. A step in which one is foun
 
 Leave it out, or `GradScaler(enabled=False)`: `loss.backward()` and `optimizer.step()` as without it.
 
+Where there is no autocast, it may be that which is missing: on a GPU whose tensor cores compute in fp16 only
+(`tensor-cores-unused` says so) put the forward pass and the loss under fp16 autocast, and keep the scaler.
+
 ## When to leave it alone
 
 - One script for both: enable it by the type, `GradScaler(enabled=dtype is torch.float16)`.
@@ -47,14 +50,16 @@ def check(run: RunView) -> Iterator[Advice]:
     half = kind == "float16" or any("float16" in one.gradient_dtypes for one in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:
         return
+    said = "autocast computes in bf16: nothing can underflow that it would save"
+    if not kind:
+        said = "there is no autocast: leave it out, or compute in fp16, which is what it is for"
     skipped = sum(window.skipped_steps or 0 for window in facts.windows)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity="warning" if skipped else "note",
-        title=f"A GradScaler is enabled, and {'autocast computes in bf16' if kind else 'there is no autocast'}: "
-        "nothing can underflow that it would save",
+        title=f"A GradScaler is enabled, and {said}",
         why="It looks through all gradients in each step and skips steps in which one overflows; only fp16 needs that.",
         changes=[],
         confidence="high",

@@ -69,7 +69,10 @@ def check(run: RunView) -> Iterator[Advice]:
     if not _has_fp16_only(run):
         return
     computed = max(share, run.unstretched(run.measured.share("compute_ns")))
-    changes = [Change(knob="precision.autocast", now="off", then="fp16")]
+    facts = run.facts[0] if run.facts else None
+    now = "bf16" if facts and (facts.autocast or "").endswith("bfloat16") else "off"
+    changes = [Change(knob="precision.autocast", now=now, then="fp16")]
+    scaler = "keep the GradScaler that there is" if facts and facts.grad_scaler else "use a GradScaler"
     most = "all of the fp32 matrix products and convolutions, and half of the rest that is computed"
     yield Advice(
         rule=RULE.code,
@@ -91,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
         ],
         numerics="changes",
-        watch="fp16 overflows beyond 65,504: use a GradScaler, and compare the loss over the first hundreds of steps.",
+        watch=f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first hundreds of steps.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
 
