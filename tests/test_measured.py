@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dptune.measured import Account, InputFigures, Missing
+from dptune.measured import Account, InputFigures, Missing, digits
 
 UNMETERED = {"preparing": "not metered"}
 
@@ -41,3 +41,11 @@ def test_an_account_that_does_not_balance_cannot_be_made():
         Account(**{**parts, "window_ns": 3, "compute_ns": 1})
     with pytest.raises(ValueError, match="hidden"):
         Account(**{**parts, "communication_ns": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0.0, "0"), (0.04217, "0.0422"), (4.2, "4.2"), (99.6, "99.6"), (99.97, "100"), (420.1, "420"), (1010.4, "1,010")],
+)
+def test_numbers_of_sentences_are_written_out(value, written):
+    assert digits(value) == written

@@ -75,6 +75,10 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     predicted = make_advice().saves.model_copy(update={"basis": "replayed", "low_ms": 0.5})
     told = said(make_measured(), advice=[make_advice(saves=predicted)])
     assert told.next.endswith("It saves 0.5 to 1 ms of each step.")
+    slow = predicted.model_copy(update={"high_ms": 1010.4})
+    assert said(make_measured(), advice=[make_advice(saves=slow)]).next.endswith(
+        "It saves 0.5 to 1,010 ms of each step."
+    )
 
 
 def test_of_a_larger_batch_it_is_the_time_of_a_sample_that_gets_less(make_measured, make_advice):

@@ -31,6 +31,11 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
     }
 
 
+def test_seconds_are_written_out(ask, make_measured):
+    (advice,) = ask("DP701", make_measured(straggler=late(lag_ms=1010.4), lags_ms=lags(*[1010.4] * 5)))
+    assert advice.title.startswith("Rank 1 comes 1,010 ms late in the median step")
+
+
 @pytest.mark.parametrize("causes", [{}, {1: ("host", 0.6)}, {1: ("unexplained", 0.99)}])
 def test_a_note_where_why_is_not_known(ask, make_measured, causes):
     (advice,) = ask("DP701", make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes=causes))

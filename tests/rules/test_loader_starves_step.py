@@ -44,7 +44,7 @@ def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, m
     computed = waiting(computed_share=0.9)
     (advice,) = ask("DP501", make_measured(device="cpu", input=computed), facts)
     assert advice.changes == []
-    assert "no core is left for more than its 0 workers" in advice.title
+    assert "no core is left for workers, so make" in advice.title
     slept = waiting(computed_share=0.1)
     (advice,) = ask("DP501", make_measured(device="cpu", input=slept), facts)
     assert advice.changes[0].then == 3
@@ -286,13 +286,15 @@ def test_what_preparing_a_batch_is_made_of(ask, make_measured, make_facts, made_
     facts = [make_facts(loaders=[loader(workers=3)])]
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), facts, {"least_ms": 60.0})
     assert advice.title.endswith(f"so make a batch cheaper to prepare{words}")
+    (unit,) = [one.unit for one in advice.evidence if one.label == "preparing a batch"]
+    assert unit.startswith("ms in a worker, the mean since")
 
 
 def test_its_parts_are_evidence_with_the_functions(ask, make_measured, make_facts):
     told = prepared(9, 3, 1, read_by="Images.__getitem__ (data.py:12)")
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=told)), [make_facts(loaders=[loader()])])
     own = {one.label: (one.value, one.unit) for one in advice.evidence}
-    assert own["preparing a batch"] == (10.0, "ms, the mean")
+    assert own["preparing a batch"] == (10.0, "ms, the mean since the script began, traced steps and all")
     assert own["reading and transforming samples"] == (0.9, "of that, by Images.__getitem__ (data.py:12)")
     assert own["collating"] == (0.1, "of that")
     assert own["computing"] == (0.4, "of that; in the rest it waits")

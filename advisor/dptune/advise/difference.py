@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dptune import __version__
 from dptune.advice import Headline
+from dptune.advise.limits import milliseconds
 from dptune.compared import Compared, Comparison, FactDifference
 from dptune.knobs import Value
 from dptune.measure.comparing.comparison import compare
@@ -84,7 +85,7 @@ def _difference(compared: Compared) -> str:
     than = "slower" if time.difference > 0 else "faster"
     share = f"({_percent(abs(compared.ratio - 1))}{traced})"
     if not _batch_differs(compared):
-        return f"B is {_milliseconds(abs(step.difference))} a step {than} {share}"
+        return f"B is {milliseconds(abs(step.difference))} a step {than} {share}"
     return f"B is {abs(time.difference) / 1e3:.3g} us a sample {than} {share}"
 
 
@@ -99,7 +100,7 @@ def _classes(compared: Compared) -> str:
     least = _WORTH_SHARE * abs(found[0][1])
     told = [(name, ns) for name, ns in found[:_AT_MOST] if abs(ns) >= least]
     begin = "per step, " if _batch_differs(compared) else ""  # the difference before it is of a sample
-    return begin + ", ".join(f"{name} {'+' if ns > 0 else '-'}{_milliseconds(abs(ns))}" for name, ns in told)
+    return begin + ", ".join(f"{name} {'+' if ns > 0 else '-'}{milliseconds(abs(ns))}" for name, ns in told)
 
 
 def _settings(compared: Compared) -> str:
@@ -150,11 +151,6 @@ def _next(compared: Compared) -> str:
 
 def _apart(compared: Compared) -> Iterator[str]:
     return (condition.name for condition in compared.conditions if condition.differs)
-
-
-def _milliseconds(duration_ns: float) -> str:
-    ms = duration_ns / 1e6
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def _percent(share: float) -> str:

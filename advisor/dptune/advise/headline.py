@@ -8,7 +8,7 @@ from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import LATE, UNSPLIT, Limit, milliseconds, parts, percent, shares
 from dptune.advise.straggler import Straggler, straggler
 from dptune.finding import Finding
-from dptune.measured import Measured, Missing
+from dptune.measured import Measured, Missing, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 
@@ -133,9 +133,9 @@ def _change(one: Advice) -> str:
     if one.saves and one.saves.samples_times != 1:  # a step takes longer then
         saves = f" A sample then takes {percent(one.saves.low_share)} to {percent(one.saves.high_share)} less."
     elif one.saves and one.saves.basis == "bound":
-        saves = f" It cannot save more than {one.saves.high_ms:.3g} ms of each step."
+        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of each step."
     elif one.saves:
-        saves = f" It saves {one.saves.low_ms:.3g} to {one.saves.high_ms:.3g} ms of each step."
+        saves = f" It saves {digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms of each step."
     return f"{use} {what}.{saves}"
 
 

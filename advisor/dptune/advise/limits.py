@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dptune.measured import Measured
+from dptune.measured import Measured, digits
 
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
 
@@ -80,10 +80,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.02 or share == 0 else f"{100 * share:.1f} %"
 
 
-def milliseconds(duration_ns: int) -> str:
+def milliseconds(duration_ns: float) -> str:
     """A duration in ms, three digits or all that stand before the point."""
-    ms = duration_ns / 1e6
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+    return f"{digits(duration_ns / 1e6)} ms"
 
 
 def _unsplit(measured: Measured) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dptune.advice import Trust
 from dptune.advise import surroundings
+from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import Measured, RankFigures
+from dptune.measured import Measured, RankFigures, digits
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -157,7 +158,7 @@ def _times(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="times-traced", level="info", text=text)
         return
     if lean is not None:
-        times = f"({lean / 1e6:.3g} ms, {unprofiled / 1e6:.3g} ms)"
+        times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
         text = (
             f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler {times}: "
             f"milliseconds are shares of {'the median of all processes' if step.repeats_ns else 'the latter'}"
@@ -171,7 +172,7 @@ def _times(measured: Measured) -> Iterator[Finding]:
     low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
     if low is not None and high is not None and high - low > NOISY_SHARE * unprofiled:
         text = (
-            f"steps vary: half of them took {low / 1e6:.3g} to {high / 1e6:.3g} ms "
+            f"steps vary: half of them took {digits(low / 1e6)} to {milliseconds(high)} "
             f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
         )
         yield Finding(code="steps-noisy", level="info", text=text)

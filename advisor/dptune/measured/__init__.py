@@ -40,7 +40,7 @@ from dptune.measured.exchange import (
     StepLag,
     StragglerFigures,
 )
-from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
+from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
 from dptune.measured.place import Place
 from dptune.measured.run import Measured, RankFigures
@@ -105,4 +105,5 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "digits",
 ]

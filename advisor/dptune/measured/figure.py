@@ -16,6 +16,11 @@ else:
 ABSENT: Any = None  # the default of a Figure: a hole, which needs a reason in `missing`
 
 
+def digits(value: float) -> str:
+    """A number for a sentence: three digits, or all that stand before the point: 4.2, 42, 1,010."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 class Missing(Exception):  # noqa: N818 - the word of the design: a reason, not an error
     """A figure that could not be measured, with the reason as its message."""
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, Location, severity_of
-from dptune.measured import Missing
+from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
@@ -82,7 +82,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"{100 * share:.0f} % of a step goes into sending {sent / 1e6:.3g} MB of buffers before forward passes",
+        title=f"{100 * share:.0f} % of a step goes into sending {digits(sent / 2**20)} MiB of buffers before forward "
+        "passes",
         why="DistributedDataParallel sends rank 0's buffers before each forward pass, which waits for them.",
         changes=changes,
         saves=run.saving(changes, run.bound(0.0, run.most_exposed(rows), "no more than the exposed broadcasts")),

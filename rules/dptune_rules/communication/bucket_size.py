@@ -64,7 +64,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
-from dptune.measured import CollectiveFigures, Missing
+from dptune.measured import CollectiveFigures, Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 MIB = 2**20
@@ -173,7 +173,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     changes = _changes(run, buckets, larger=True)
     most = (
         "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
-        f"per backward pass {buckets.fewest_calls} x {buckets.shortest_ns / 1e6:.3g} ms, the shortest duration seen"
+        f"per backward pass {buckets.fewest_calls} x {digits(buckets.shortest_ns / 1e6)} ms, the shortest duration seen"
     )
     if not changes:
         return
@@ -310,4 +310,4 @@ def _evidence(run: RunView, buckets: _Buckets, exposed: float) -> list[Evidence]
 
 
 def _size(count: float) -> str:
-    return f"{count / MIB:.3g} MiB" if count >= MIB / 10 else f"{count / 1024:.3g} KiB"
+    return f"{digits(count / MIB)} MiB" if count >= MIB / 10 else f"{digits(count / 1024)} KiB"

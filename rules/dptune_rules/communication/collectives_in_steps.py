@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence, severity_of
-from dptune.measured import CommunicationFigures
+from dptune.measured import CommunicationFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
@@ -99,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label=f"{one.kind} ({one.phase} phase)",
                 value=one.exposed_ns / window_ns,
-                unit=f"of a step, {one.calls / steps:.3g} calls in each",
+                unit=f"of a step, {digits(one.calls / steps)} calls in each",
             ).at(one.known("longest"))
             for one in rows
         ]
@@ -107,7 +107,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label=f"{one.function} at {one.where or 'a line that is not known'}",
                 value=one.host_ns / one.calls / 1e6,
-                unit=f"ms a call of this rank, {one.calls / facts.calls_steps:.3g} in each step",
+                unit=f"ms a call of this rank, {digits(one.calls / facts.calls_steps)} in each step",
                 rank=facts.rank,
             )
             for one in called

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
-from dptune.measured import Missing
+from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 HOOKS = ("bf16", "fp16")  # the first where both save the same
@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     gradient_bytes = sum(one.gradient_bytes or 0 for one in wrapped)
     waits = run.unstretched(exposed)
-    size = f"{gradient_bytes / 2**20:.3g} MiB of gradients" if gradient_bytes else "Gradients"
+    size = f"{digits(gradient_bytes / 2**20)} MiB of gradients" if gradient_bytes else "Gradients"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

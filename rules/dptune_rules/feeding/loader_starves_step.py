@@ -60,7 +60,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
-from dptune.measured import PreparingFigures
+from dptune.measured import PreparingFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 MOST_WORKERS = 16  # where the cores are not known
@@ -122,13 +122,13 @@ def check(run: RunView) -> Iterator[Advice]:
         changes, then, saves = [], None, of_cheaper
     elif cheap:
         more = "more workers" if now else "workers"
-        remedy = f"that is {batch_ms:.2g} ms for each batch, too little for {more} to help, so {cheaper}"
+        remedy = f"that is {digits(batch_ms)} ms for each batch, too little for {more} to help, so {cheaper}"
     elif now is None:
         remedy = f"give the DataLoader more workers, or {cheaper}"
     elif then is None and cores is None:
         remedy = f"more than its {now} workers would hardly help, so {cheaper}"
     elif then is None:
-        remedy = f"no core is left for more than its {now} workers, so {cheaper}"
+        remedy = f"no core is left for {f'more than its {now} workers' if now else 'workers'}, so {cheaper}"
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
     yield Advice(
@@ -288,13 +288,15 @@ def _evidence(run: RunView, wait: float, now: int | None, cores: int | None, whe
     if cores is not None:
         yield Evidence(label="cores that this rank may use", value=cores)
     if preparing := run.measured.input.known("preparing"):
-        yield from _parts(preparing)
+        yield from _parts(preparing, now)
     if where:
         yield Evidence(label="the loader is made at", value=where)
 
 
-def _parts(preparing: PreparingFigures) -> Iterator[Evidence]:
-    yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit="ms, the mean")
+def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidence]:
+    # Of the first batches and of traced steps, too: with one batch a step it may be more than the step takes.
+    unit = f"ms{' in a worker' if workers else ''}, the mean since the script began, traced steps and all"
+    yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit=unit)
     for label, share, by in (
         ("reading and transforming samples", preparing.reading_share, preparing.read_by),
         ("collating", preparing.collating_share, preparing.collated_by),

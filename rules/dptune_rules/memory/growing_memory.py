@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import MemoryFigures
+from dptune.measured import MemoryFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 SOON_STEPS = 10_000  # a run that is out of memory before that many steps will hardly come to its end
@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity="error" if left is not None and left < SOON_STEPS else "warning",
-        title=f"Each step leaves {growth / 2**20:.3g} MiB more allocated than the one before{full}",
+        title=f"Each step leaves {digits(growth / 2**20)} MiB more allocated than the one before{full}",
         why="Something keeps tensors of each step: outputs that are collected, or losses with their graph.",
         changes=[],
         confidence="medium",

@@ -57,7 +57,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dptune.advice import Advice, Evidence, severity_of
-from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing
+from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_STEPS_SHARE = Threshold(
@@ -153,8 +153,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity if cause else "note",
-        title=f"Rank {late.rank} comes {late.lag_ns / 1e6:.3g} ms late in the median step, and the others wait for it: "
-        f"{LAG_CAUSES[cause] if cause else 'why is not known'}",
+        title=f"Rank {late.rank} comes {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
+        f"it: {LAG_CAUSES[cause] if cause else 'why is not known'}",
         why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
         changes=[],
         saves=saves,

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dptune.advice import Advice, Evidence, severity_of
-from dptune.measured import Missing
+from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 Ranks = tuple[int, ...]
@@ -173,7 +173,7 @@ def _check_counted(run: RunView) -> None:
     buckets = sum(len(one.rebuilt_bucket_sizes or one.bucket_sizes) for one in facts.ddp)
     passes = run.measured.accumulation.known("backwards_per_step") or 1
     if seen > MORE * (named + buckets * passes) + 1:
-        raise Missing(f"a step has {seen:.3g} collectives, of which only those called by name tell who takes part")
+        raise Missing(f"a step has {digits(seen)} collectives, of which only those called by name tell who takes part")
 
 
 def _that_part(groups: list[Ranks], world: set[int]) -> Iterator[tuple[Ranks, ...]]:
@@ -194,4 +194,4 @@ def _listed(groups: tuple[Ranks, ...]) -> str:
 
 
 def _mb(count: float) -> str:
-    return f"{count / 1e6:.3g} MB"
+    return f"{digits(count / 1e6)} MB"
