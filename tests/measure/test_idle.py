@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measured import IDLE
+from dptune.measured import IDLE, Missing
 
 from .handmade import (
     LOADER,
@@ -126,6 +126,21 @@ def test_what_no_step_launched_has_no_latency(tmp_path):
     events = [step(1, 100, 300), *launched("gemm", 10, 60, 70, 1), *launched("gemm", 110, 115, 125, 2)]
     launching = measure_events(tmp_path, events).launching
     assert (launching.operations, launching.empty_share, launching.latency_median_ns) == (1, 1, 5 * US)
+
+
+def test_behind_what_was_launched_before_recording_it_is_no_latency(tmp_path):
+    """Two kernels were in the queue when the third was launched, which begins 55 later; the fourth finds none."""
+    events = [step(1, 0, 100), kernel("gemm", 20, 40, 1), kernel("gemm", 40, 60, 2)]
+    events += [*launched("gemm", 5, 60, 70, 3), *launched("gemm", 80, 90, 95, 4)]
+    launching = measure_events(tmp_path, events).launching
+    assert (launching.operations, launching.empty_share, launching.latency_median_ns) == (2, 0.5, 10 * US)
+
+
+def test_clocks_that_differ_tell_no_latency(tmp_path):
+    events = [step(1, 0, 100), *launched("gemm", 30, 25, 28, 1), *launched("gemm", 60, 50, 55, 2)]
+    launching = measure_events(tmp_path, events).launching
+    with pytest.raises(Missing, match="begin before the calls that launch them"):
+        print(launching.latency_median_ns)
 
 
 def test_the_kernels_of_a_graph_have_one_latency(tmp_path):

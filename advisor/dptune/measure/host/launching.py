@@ -13,6 +13,7 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.measured import LaunchFigures
 
 _NONE_IDLE = "no operation was launched while the device had nothing to do"
+_CLOCKS = "operations begin before the calls that launch them: the clocks of host and device are apart"
 
 
 def launching(devices: Iterable[tuple[RankView, DeviceView]]) -> LaunchFigures | None:
@@ -28,16 +29,18 @@ def launching(devices: Iterable[tuple[RankView, DeviceView]]) -> LaunchFigures |
     if not queues:
         return None
     latency, queue = np.concatenate(latencies), np.concatenate(queues)
+    apart = len(latency) > 0 and np.median(latency) < 0
+    told = len(latency) > 0 and not apart
     figures = {
-        "latency_median_ns": round(float(np.median(latency))) if len(latency) else None,
-        "latency_p90_ns": round(float(np.percentile(latency, 90))) if len(latency) else None,
+        "latency_median_ns": round(float(np.median(latency))) if told else None,
+        "latency_p90_ns": round(float(np.percentile(latency, 90))) if told else None,
     }
     return LaunchFigures(
         operations=len(queue),
         **figures,
         queue_median=float(np.median(queue)),
         empty_share=len(latency) / len(queue),
-        missing={name: _NONE_IDLE for name, value in figures.items() if value is None},
+        missing={name: _CLOCKS if apart else _NONE_IDLE for name, value in figures.items() if value is None},
     )
 
 
@@ -45,6 +48,7 @@ def _device(view: RankView, device: DeviceView) -> tuple[Ints, Ints] | None:
     """Latencies of the operations launched while the device was idle with an empty queue, and queue lengths of all."""
     columns, rows, launch = view.columns, device.operations.rows, device.operations.launch
     launched = launch != UNLAUNCHED
+    others = rows[~launched]
     rows, launch, inside = rows[launched], launch[launched], device.launched_in[launched] != OUTSIDE
     if not inside.any():
         return None
@@ -57,6 +61,9 @@ def _device(view: RankView, device: DeviceView) -> tuple[Ints, Ints] | None:
     earlier = np.searchsorted(np.sort(called), called, side="left")
     idle = (begun == finished) & (earlier <= begun)
     idle &= _first_of_launch(launch, start)
+    # One whose launch was not recorded may have been in the queue, as those launched before recording began.
+    begun = np.searchsorted(np.sort(columns.ts_ns[others]), start, side="left")
+    idle &= begun == np.searchsorted(np.sort(columns.ends(others)), called, side="right")
     return (start - called)[inside & idle], np.maximum(queue, 0)[inside]
 
 
