@@ -97,10 +97,12 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="high",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
-            Evidence(label="exposed communication", value=exposed, unit="of a traced step").at(
-                run.measured.where_exposed
+            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+            *(
+                [Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step")]
+                if saves.predicted_share is None
+                else []
             ),
-            Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step"),
         ],
         numerics="same",
         watch="Sums are the same up to the order of additions.",
