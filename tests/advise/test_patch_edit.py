@@ -113,7 +113,7 @@ def test_a_call_is_found_by_its_first_line_and_by_that_of_its_name(line):
     assert edit(text, line=line) == text.replace("    ds\n", "    ds, num_workers=2\n")
 
 
-NO_CALL = "line 1 holds no call of torch's DataLoader by that name"
+NO_CALL = "line 1 holds no call of torch's DataLoader by that name: it may be made in another way"
 BY_HAND = "cannot be edited safely: set it by hand"
 
 

@@ -11,10 +11,21 @@ from math import isclose
 from dptune.advice import Change
 from dptune.advise.edit_call import EditError, argument_in, call_on
 from dptune.advise.edit_text import Text
-from dptune.knobs import knob
+from dptune.knobs import ENVIRONMENT, knob
 
 _BINDS = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 _EXCLUDE = {"batch_size": "batch_sampler", "fused": "foreach", "foreach": "fused"}  # torch takes one of the two
+
+
+def argument_of(change: Change) -> str:
+    """The keyword that sets it in a call; raises EditError for what is set in no call."""
+    one = knob(change.knob)
+    if one.argument:
+        return one.argument
+    if one.name.startswith(ENVIRONMENT):
+        raise EditError("it is set in the environment, and a diff sets arguments of calls")
+    what = "a context manager around lines of the script" if one.paste.startswith("with ") else "a line of its own"
+    raise EditError(f"it is {what}, and a diff sets arguments of calls")
 
 
 def edited(source: bytes, line: int, change: Change) -> bytes:
@@ -23,9 +34,7 @@ def edited(source: bytes, line: int, change: Change) -> bytes:
     Its syntax tree differs from the one of `source` in that argument alone. Raises EditError with a sentence where
     there is no such call, or where the edit cannot be made so.
     """
-    argument = knob(change.knob).argument
-    if not argument:
-        raise EditError("it is not an argument of the call there")
+    argument = argument_of(change)
     literal = _literal(change)
     tree = _parsed(source)
     call = call_on(tree, line, change.knob)

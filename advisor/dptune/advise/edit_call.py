@@ -53,10 +53,7 @@ def call_on(tree: ast.Module, line: int, name: str) -> ast.Call:
     ]
     words = " or ".join([*filter(None, [", ".join(classes[:-1])]), classes[-1]])
     if not calls:
-        raise EditError(
-            f"line {line} holds no call of torch's {words} by that name: "
-            "the file has changed since, or it is made in another way"
-        )
+        raise EditError(f"line {line} holds no call of torch's {words} by that name: it may be made in another way")
     if len(calls) > 1:
         raise EditError(f"line {line} holds {len(calls)} calls of {words}, and which one is meant is not known")
     return calls[0]

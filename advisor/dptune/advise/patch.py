@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptune.advice import Change, Location
-from dptune.advise.edit import edited, expression_at
+from dptune.advise.edit import argument_of, edited, expression_at
 from dptune.advise.edit_call import EditError
 
 
@@ -39,10 +39,10 @@ def patches(changes: Sequence[Change], root: Path) -> Patches:
     taken_out: list[str] = []
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
     for number, change in enumerate(changes):
-        if change.at is None:
-            whys[number] = "the line that makes it is not known"
-            continue
         try:
+            argument_of(change)
+            if change.at is None:
+                raise EditError("the line that makes it is not known")
             by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
         except EditError as error:
             whys[number] = str(error)
