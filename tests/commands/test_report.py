@@ -146,6 +146,77 @@ def test_what_cannot_be_shown_is_said_before_anything_is_read(
     assert said.out == ""
 
 
+ACCUMULATION = Path(__file__).parents[2] / "sample_traces" / "accumulation_without_no_sync"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """The lines of a script that the sample's facts name, as old as can be: line 65 and the three after it."""
+    path = tmp_path / "train.py"
+    path.write_text("\n" * 64 + "l = DataLoader(d, 128)\n\nm = DDP(n)\no = AdamW(m.parameters())\n", encoding="utf-8")
+    os.utime(path, (0, 0))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("chosen", "added"),
+    [
+        ([], {"l = DataLoader(d, 256)", "o = AdamW(m.parameters(), fused=True)"}),
+        (["DP603"], {"o = AdamW(m.parameters(), fused=True)"}),
+        (["Small-Batch"], {"l = DataLoader(d, 256)"}),
+        (["dp301", "no-sync-missing"], {"l = DataLoader(d, 256)"}),
+    ],
+)
+def test_a_patch_is_of_all_advice_or_of_the_one_that_is_named(
+    chosen: list[str], added: set[str], script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for code in chosen for word in ("--advice", code)]
+    assert main(["report", str(ACCUMULATION), "--no-cache", "--patch", *words]) == 0
+    said = capsys.readouterr()
+    assert {line[1:] for line in said.out.splitlines() if line.startswith("+") and "+++" not in line} == added
+    assert ("no patch" in said.err) == (not chosen or "no-sync-missing" in chosen)
+    assert "written after" not in said.err
+
+
+def test_what_has_no_patch_says_where_and_why_and_what_to_paste(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(ACCUMULATION), "--no-cache", "--patch", "--advice", "DP102"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    first, *paste = said.err.splitlines()
+    assert first.startswith("dptune: ddp.no_sync in train.py:")
+    assert first.endswith(
+        ": no patch: it is a context manager around lines of the script, and a diff sets arguments of calls; by hand:"
+    )
+    assert paste[0] == "    with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():"
+
+
+def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.touch()
+    assert main(["report", str(ACCUMULATION), "--no-cache", "--patch"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("train.py was written after the run was recorded: its lines may not be those that ran") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--patch", "--advice", "DP101"], "the report has no advice DP101", "its advice: DP102, DP301, DP603"),
+        (["--patch", "--advice", "no-snyc-missing"], "no rule 'no-snyc-missing'", "did you mean 'no-sync-missing'?"),
+        (["--advice", "DP102"], "--advice is for --patch", "add it, or leave --advice out"),
+    ],
+)
+def test_advice_that_cannot_be_chosen(
+    words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(ACCUMULATION), "--no-cache", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert f"hint: {hint}" in said.err
+    assert said.out == ""
+
+
 def test_names_that_ascii_cannot_hold_do_not_break_a_plain_terminal(traces: Path) -> None:
     traces = traces.rename(traces.parent / "größe")
     for chosen in ("text", "json"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dptune.commands.ending import ending
 from dptune.commands.sweeps import check_fit, sweep_of
 from dptune.errors import RunError
-from dptune.runfile.paths import LATEST, RUNS, is_run_folder
+from dptune.runfile.paths import LATEST, RUN_JSON, RUNS, is_run_folder
 
 if TYPE_CHECKING:
     from dptune.advice import Report
@@ -161,15 +161,18 @@ def _report(path: Path) -> Report:
 def root_of(paths: Sequence[str]) -> Path:
     """The folder that the lines of a run's facts are relative to: where the script was started, or here."""
     from dptune.runfile import form
-    from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.record import RunRecord
 
-    folder = Path(recorded(paths[0])) if paths else latest(RUNS)
     try:
-        started = Path(form.read(folder / RUN_JSON, RunRecord).working_directory)
+        started = Path(form.read(record_of(paths), RunRecord).working_directory)
     except (OSError, ValueError):
         return Path()
     return started if started.is_dir() else Path()
+
+
+def record_of(paths: Sequence[str]) -> Path:
+    """Where a run's run.json lies; traces have none there."""
+    return (Path(recorded(paths[0])) if paths else latest(RUNS)) / RUN_JSON
 
 
 def usable_cores() -> int:

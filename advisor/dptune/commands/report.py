@@ -10,6 +10,7 @@ examples:
   dptune report dptune-runs/2026-11-20T23-31-08-train --no-tui
   dptune report rank*_trace.json --format json -o report.json
   dptune report --format html -o report.html
+  dptune report --patch --advice DP101 | git apply
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.reading import reading_options, report_of, root_of
+from dptune.commands.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.sweeps import links_option
 from dptune.errors import UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
-    from dptune.advice import Report
+    from dptune.advice import Change, Report
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--anonymous", action="store_true", help=hidden)
     words = "print the changes as a unified diff of the script, and nothing else: for `git apply` or `patch -p1`"
     parser.add_argument("--patch", action="store_true", help=words)
+    words = "with --patch: only what the rule of that code or name advises; once for each"
+    parser.add_argument("--advice", action="append", default=[], metavar="CODE", help=words)
     reading_options(parser)
     links_option(parser)
 
@@ -52,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     """Show the report in the chosen format; 0 also where only a part could be read."""
     if args.patch:
         return _patch(args)
+    if args.advice:
+        raise UsageError("--advice is for --patch", "add it, or leave --advice out")
     chosen = _format(args)
     if args.anonymous and chosen != "html":
         raise UsageError("--anonymous is for --format html", "add it, or leave --anonymous out")
@@ -92,28 +98,55 @@ def _html(args: argparse.Namespace) -> int:
 
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
+    from dptune.advise.packs import find_rule
     from dptune.advise.patch import patches
     from dptune.present.visible import visible
 
     if args.format or args.no_tui or args.anonymous:
         raise UsageError("--patch prints a diff, in no other format", "leave the other option out")
+    rules = [find_rule(code).rule.code for code in args.advice]
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
-    changes = [change for advice in report.advice for change in advice.changes]
-    diff, left, taken_out = patches(changes, root_of(args.paths))
-    for words in taken_out:
+    changes = _changes(report, rules)
+    root = root_of(args.paths)
+    diff, left, taken_out = patches(changes, root)
+    for words in [*_written_since(changes, root, record_of(args.paths)), *taken_out]:
         print(f"dptune: {visible(words)}", file=sys.stderr)
     for one in left:
-        print(f"dptune: {visible(f'{one.change.knob}: no patch: {one.why}; in the script:')}", file=sys.stderr)
+        place = f" in {one.change.at}" if one.change.at else ""
+        print(f"dptune: {visible(f'{one.change.knob}{place}: no patch: {one.why}; by hand:')}", file=sys.stderr)
         for row in one.change.paste.splitlines():
             print(f"    {visible(row)}", file=sys.stderr)
     if not changes:
-        print("dptune: the report advises no change", file=sys.stderr)
+        print(f"dptune: {', '.join(rules) or 'the report'} advises no change", file=sys.stderr)
     if diff and args.output is None:
         sys.stdout.buffer.write(diff.encode())  # as the files have it, whatever the terminal's encoding and newline
     elif diff:
         _write(diff, args.output)
     return 0 if diff else 1
+
+
+def _changes(report: Report, rules: Sequence[str]) -> list[Change]:
+    """What the rules of these codes advise, all of them where none is named."""
+    given = {one.rule: None for one in report.advice}
+    for code in rules:
+        if code not in given:
+            raise UsageError(f"the report has no advice {code}", f"its advice: {', '.join(given) or 'none'}")
+    return [change for one in report.advice if not rules or one.rule in rules for change in one.changes]
+
+
+def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[str]:
+    """A sentence for each file of the changes that was written after the run was recorded."""
+    try:
+        when = record.stat().st_mtime
+    except OSError:
+        return []
+    since = []
+    for file in dict.fromkeys(change.at.file for change in changes if change.at):
+        with contextlib.suppress(OSError, ValueError):
+            if (root / file).stat().st_mtime > when:
+                since.append(f"{file} was written after the run was recorded: its lines may not be those that ran")
+    return since
 
 
 def _columns(text: str) -> int:
