@@ -205,9 +205,24 @@ def test_what_is_left_out_comes_in_the_order_of_the_changes(tmp_path):
 def test_an_expression_that_a_value_replaces_is_named(tmp_path):
     """What set it, an option of the script say, sets nothing any more."""
     (tmp_path / "train.py").write_text(
-        "l = DataLoader(ds, num_workers=args.workers)\nk = DataLoader(ds, num_workers=0)\n"
+        "l = DataLoader(ds, num_workers=args.workers)\n"
+        "k = DataLoader(ds, num_workers=0)\n"
+        "o = Adam(ps, betas=(0.9, 0.999))\n"
     )
-    told = patches([change(WORKERS, 2), change(WORKERS, 3, line=2)], tmp_path)
+    asked = [change(WORKERS, 2), change(WORKERS, 3, line=2), change("optimizer.betas", "0.8,0.99", line=3)]
+    told = patches(asked, tmp_path)
+    assert told.left_out == []
     assert told.taken_out == [
         "loader.num_workers in train.py:1 was `args.workers`: what sets that has no effect there any more"
     ]
+
+
+def test_what_goes_with_a_learning_rate_is_set_beside_it(tmp_path, apply):
+    (tmp_path / "train.py").write_text("o = AdamW(ps, lr=1e-3, weight_decay=0.1)\n")
+    asked = [change("optimizer.lr", 2e-3), change("optimizer.betas", "0.6,0.996"), change("optimizer.eps", 5e-9)]
+    diff, left, _ = patches(asked, tmp_path)
+    assert left == []
+    apply(diff)
+    assert (tmp_path / "train.py").read_text() == (
+        "o = AdamW(ps, lr=0.002, weight_decay=0.1, betas=(0.6, 0.996), eps=5e-09)\n"
+    )

@@ -21,9 +21,11 @@ THEN = {
     "optimizer.fused": True,
     "optimizer.foreach": True,
     "optimizer.lr": 2e-4,
+    "optimizer.betas": "0.6,0.996",
+    "optimizer.eps": 5e-9,
 }
 WORKERS, BATCH, CAP, FUSED = "loader.num_workers", "loader.batch_size", "ddp.bucket_cap_mb", "optimizer.fused"
-RATE = "optimizer.lr"
+RATE, BETAS, EPS = "optimizer.lr", "optimizer.betas", "optimizer.eps"
 MISSING = object()
 
 
@@ -69,6 +71,9 @@ def edit(text, knob=WORKERS, line=1, then=MISSING, now=None):
         (FUSED, "AdamW ( (p) for p in (ps)  # all\n)", "AdamW (( (p) for p in (ps)  # all\n), fused=True)"),
         (FUSED, "AdamW((p for p in ps))", "AdamW((p for p in ps), fused=True)"),
         (FUSED, "AdamW((p for p in ps), lr=1)", "AdamW((p for p in ps), lr=1, fused=True)"),
+        (BETAS, "AdamW(ps, lr=1e-3)", "AdamW(ps, lr=1e-3, betas=(0.6, 0.996))"),
+        (BETAS, "Adam(ps, 1e-3, [0.9, 0.999], 1e-8)", "Adam(ps, 1e-3, (0.6, 0.996), 1e-8)"),
+        (EPS, "Adam(ps, 1e-3, [0.9, 0.999], 1e-8)", "Adam(ps, 1e-3, [0.9, 0.999], 5e-09)"),
         (FUSED, "SGD(ps, foreach=False)", "SGD(ps, foreach=False, fused=True)"),
     ],
 )
@@ -141,6 +146,7 @@ BY_HAND = "cannot be edited safely: set it by hand"
         ),
         (WORKERS, "\\\n\\\nDataLoader(ds)", NO_CALL),
         (FUSED, "o = Rprop(ps)", "no call of torch's Adagrad, Adam, AdamW or SGD by that name"),
+        (BETAS, "o = SGD(ps)", "no call of torch's Adam, AdamW, Adamax, NAdam, RAdam or SparseAdam by that name"),
         (FUSED, "from bitsandbytes.optim import AdamW; AdamW(ps)", "no call of torch's Adagrad, Adam, AdamW or SGD"),
         (WORKERS, "DataLoader(ds, **options)", "takes its arguments from a dictionary"),
         (WORKERS, "DataLoader(*these)", "takes its arguments from a sequence"),
@@ -167,6 +173,9 @@ def test_what_could_go_wrong_is_refused_in_a_sentence(knob, text, why):
         (BATCH, 4, "DataLoader(ds, 8)", "makes it 8, in the run it was 4"),
         (CAP, 25.0, "DDP(net, bucket_cap_mb=100)", "makes it 100, in the run it was 25.0"),
         (RATE, 1e-4, "SGD(ps, lr=1e-3)", "makes it 0.001, in the run it was 0.0001"),
+        (BETAS, "0.9,0.95", "Adam(ps, betas=(0.9, 0.999))", "makes it (0.9, 0.999), in the run it was 0.9,0.95"),
+        (BETAS, "0.9,0.95", "Adam(ps)", "makes it 0.9,0.999, in the run it was 0.9,0.95"),
+        (EPS, 1e-6, "Adam(ps)", "makes it 1e-08, in the run it was 1e-06"),
         (FUSED, True, "SGD(ps, fused=False)", "makes it False, in the run it was True"),
     ],
 )
@@ -181,6 +190,8 @@ def test_a_file_that_contradicts_the_run_is_refused(knob, now, text, why):
     [
         (WORKERS, 0, "DataLoader(ds)"),
         (WORKERS, 4, "DataLoader(ds, num_workers=args.workers)"),
+        (BETAS, "0.9,0.95", "Adam(ps, betas=(0.90, 0.95))"),
+        (BETAS, "0.9,0.95", "Adam(ps, betas=args.betas)"),
         (CAP, 25.0, "DDP(net)"),
         (CAP, 0.333, "DDP(net, bucket_cap_mb=0.3333)"),
         (CAP, 25.0, "DDP(net, bucket_cap_mb=None)"),

@@ -199,6 +199,38 @@ def test_a_learning_rate_is_the_one_asked_for_whatever_is_loaded_and_scheduled(t
     assert optimizer.first_learning_rate == 0.4
 
 
+BETAS = """\
+model = torch.nn.Linear(8, 8)
+groups = [{"params": [model.weight]}, {"params": [model.bias], "betas": (0.5, 0.5)}]
+optimizer = torch.optim.Adam(groups, lr=0.1, betas=(0.0, 0.99))
+older = optimizer.state_dict()
+older["param_groups"][0].update(betas=(0.0, 0.99), eps=1e-8)  # of a run without the change
+optimizer.load_state_dict(older)
+train(model, optimizer)
+print([(group["betas"], group["eps"]) for group in optimizer.param_groups])
+"""
+
+
+def test_betas_and_eps_are_those_asked_for_whatever_is_loaded(tmp_path: Path) -> None:
+    """Of the second group, which has betas of its own, only eps."""
+    out, said, facts = profiled(tmp_path, BETAS, "optimizer.betas=0.5,0.9", "optimizer.eps=1e-6")
+    assert out.splitlines() == ["[((0.5, 0.9), 1e-06), ((0.5, 0.5), 1e-06)]"]
+    assert said == NOTHING_SAID
+    assert [(one.betas, one.eps) for one in facts.optimizers] == [([0.5, 0.9], 1e-6)]
+
+
+def test_betas_that_cannot_be_set_are_said(tmp_path: Path) -> None:
+    script = "model = torch.nn.Linear(8, 8)\ntrain(model, torch.optim.Adam(model.parameters(), betas=(0.0, 0.99)))\n"
+    (tmp_path / "one").mkdir()
+    _, said, facts = profiled(tmp_path / "one", script, "optimizer.betas=0.9,1")
+    assert said == "dptune: optimizer.betas did not take effect: betas are two numbers below 1"
+    assert facts.optimizers[0].betas == [0.0, 0.99]
+    (tmp_path / "other").mkdir()
+    script = "second = torch.optim.Adam(torch.nn.Linear(8, 8).parameters())\n" + script
+    _, said, _ = profiled(tmp_path / "other", script, "optimizer.betas=0.5,0.9")
+    assert "the script makes several optimizers with betas: which is not known" in said
+
+
 WRAPPED = """\
 class Wrapper(torch.optim.Optimizer):  # as Accelerate wraps one
     def __init__(self, optimizer):

@@ -64,6 +64,8 @@ TOGETHER = [
             "loader.batch_size": "4",
             "optimizer.fused": "true",
             "optimizer.lr": "0.02",
+            "optimizer.betas": "0.8,0.99",
+            "optimizer.eps": "1e-06",
             "precision.float32_matmul": "medium",
             "env.OMP_NUM_THREADS": "2",
         },
@@ -128,6 +130,7 @@ def check(own: Facts, settings: dict[str, str]) -> None:
         assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (2, 4, 4)
         assert (optimizer.fused, optimizer.foreach) == (True, False)
         assert optimizer.learning_rates == [0.02]
+        assert (optimizer.betas, optimizer.eps) == ([0.8, 0.99], 1e-6)
         assert own.settings["float32_matmul_precision"] == "medium"
         assert own.environment["OMP_NUM_THREADS"] == "2"
         assert ddp.comm_hook == "fp16_gradients"

@@ -40,13 +40,15 @@ def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_fa
     run = make_measured(memory=room(hand_made, 0.1))
     (advice,) = ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
     assert advice.title == "Batches of 32 samples are small: with 128 a sample takes about 60 % less time"
-    batch, rate = advice.changes
+    batch, rate, betas, eps = advice.changes
     assert (batch.knob, batch.now, batch.then, str(batch.at)) == ("loader.batch_size", 32, 128, "train.py:20")
     assert (rate.knob, rate.now, rate.then, str(rate.at)) == ("optimizer.lr", 1e-3, 2e-3, "train.py:22")
     assert (advice.severity, advice.confidence, advice.numerics, advice.kind) == ("error", "low", "changes", "time")
     assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.58), pytest.approx(0.62))
     # 1 - 4 * 0.1, 1 - 4 * 0.001, 1e-8 / 2
-    assert "its betas become (0.6, 0.996), eps 5e-09" in advice.watch
+    assert (betas.knob, betas.now, betas.then, betas.at) == ("optimizer.betas", "0.9,0.999", "0.6,0.996", rate.at)
+    assert (eps.knob, eps.now, eps.then, eps.at) == ("optimizer.eps", 1e-8, 5e-9, rate.at)
+    assert "grows with the square root of the batch, and its betas and eps go with it" in advice.watch
     assert next(one.value for one in advice.evidence if one.label == "global batch then") == 256
 
 

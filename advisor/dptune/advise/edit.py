@@ -6,6 +6,7 @@ import ast
 import io
 import tokenize
 import warnings
+from functools import partial
 from math import isclose
 
 from dptune.advice import Change
@@ -14,6 +15,7 @@ from dptune.advise.edit_text import Text
 from dptune.knobs import ENVIRONMENT, knob
 
 _BINDS = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
+_TUPLES = ("betas",)  # torch takes lists of what else has several numbers
 _EXCLUDE = {"batch_size": "batch_sampler", "fused": "foreach", "foreach": "fused"}  # torch takes one of the two
 
 
@@ -68,7 +70,7 @@ def expression_at(source: bytes, line: int, change: Change) -> str:
     call = call_on(_parsed(source), line, change.knob)
     where = argument_in(call, change.knob)
     there = where.value if isinstance(where, ast.keyword) else None if where is None else call.args[where]
-    return "" if there is None or isinstance(there, ast.Constant) else ast.unparse(there)
+    return "" if there is None or _is_plain(there) else ast.unparse(there)
 
 
 def _parsed(source: bytes) -> ast.Module:
@@ -98,7 +100,9 @@ def _literal(change: Change) -> str:
         then = int(then)
     text = f"[{then}]" if one.list_of_numbers and then is not None else repr(then)
     try:
-        ast.literal_eval(text)
+        value = ast.literal_eval(text)
+        if one.argument in _TUPLES:
+            text = repr(tuple(value))
     except (ValueError, SyntaxError) as error:
         raise EditError(f"{one.argument} cannot be {then}") from error
     if then is None and one.default is not None:
@@ -108,9 +112,29 @@ def _literal(change: Change) -> str:
 
 def _check_file(there: ast.expr | None, change: Change) -> None:
     """Refuse a file that contradicts the run it is patched for."""
-    now, in_file = change.now, knob(change.knob).default if there is None else _constant(there)
-    if isinstance(now, (int, float)) and isinstance(in_file, (int, float)) and not isclose(now, in_file, rel_tol=1e-3):
-        raise EditError(f"the call there makes it {in_file}, in the run it was {now}: has the file changed since?")
+    in_file = knob(change.knob).default if there is None else there
+    now, here = _numbers(change.now), _numbers(in_file)
+    if now and here and not (len(now) == len(here) and all(map(partial(isclose, rel_tol=1e-3), now, here))):
+        words = in_file if there is None else ast.unparse(there)
+        raise EditError(f"the call there makes it {words}, in the run it was {change.now}: has the file changed since?")
+
+
+def _numbers(value: object) -> list[float]:
+    """The number or numbers that a value is, or text like `1,8`, or an expression; none where that is computed."""
+    try:
+        found = ast.literal_eval(value) if isinstance(value, (str, ast.expr)) else value
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return []
+    return [one for one in (found if isinstance(found, (tuple, list)) else (found,)) if isinstance(one, (int, float))]
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether it is a literal, and nothing is computed."""
+    try:
+        ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _check_call(call: ast.Call, there: ast.expr | None, new: ast.expr, argument: str) -> None:

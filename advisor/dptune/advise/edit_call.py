@@ -11,10 +11,13 @@ _WITH_FOREACH = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"),
     *("Rprop", "SGD"),
 )
+_WITH_BETAS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam")
 _MAKES = {
     "ddp": ("DistributedDataParallel",),
     "loader": ("DataLoader",),
     "optimizer.lr": (*_WITH_FOREACH, "LBFGS", "Muon", "SparseAdam"),
+    "optimizer.betas": _WITH_BETAS,
+    "optimizer.eps": _WITH_BETAS,
     "optimizer.fused": ("Adagrad", "Adam", "AdamW", "SGD"),
     "optimizer.foreach": _WITH_FOREACH,
 }
@@ -33,6 +36,8 @@ POSITIONS = {
     "ddp.static_graph": (10, 11),
     "ddp.bucket_cap_mb_list": (16, 17),
     "optimizer.lr": (1,),
+    "optimizer.betas": (2,),
+    "optimizer.eps": (3,),
     "optimizer.foreach": (5, 6, 8),
 }
 

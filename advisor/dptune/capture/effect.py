@@ -15,6 +15,7 @@ _TORCHS_BUCKET_BYTES = 25 * MIB
 _NO_DDP = "the script made no DistributedDataParallel"
 _NO_LOADER = "the script drew no batch from a DataLoader"
 _NO_OPTIMIZER = "the script made no optimizer"
+_NO_BETAS = "the script made no optimizer with betas, as Adam has"
 
 _THREADS = "OMP_NUM_THREADS"
 
@@ -150,6 +151,18 @@ def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
             yield there
 
 
+def _betas(own: Facts, value: str) -> Iterator[Any]:
+    wanted = [float(one) for one in value.split(",")]
+    for one in own.optimizers:
+        if one.betas:
+            same = len(one.betas) == len(wanted) and all(map(isclose, one.betas, wanted))
+            yield value if same else ",".join(f"{beta:g}" for beta in one.betas)
+
+
+def _eps(own: Facts, value: float) -> Iterator[Any]:
+    return (value if isclose(one.eps, value) else one.eps for one in own.optimizers if one.eps is not None)
+
+
 def _setting(name: str) -> Reading:
     return lambda own, _: iter([own.settings[name]] if name in own.settings else [])
 
@@ -207,6 +220,8 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "cudnn.benchmark": (_setting("backends.cudnn.benchmark"), "torch did not tell"),
     "cudnn.allow_tf32": (_setting("backends.cudnn.allow_tf32"), "torch did not tell"),
     "optimizer.lr": (_learning_rate, _NO_OPTIMIZER),
+    "optimizer.betas": (_betas, _NO_BETAS),
+    "optimizer.eps": (_eps, _NO_BETAS),
     "optimizer.fused": (_optimizer(lambda one: one.fused), _NO_OPTIMIZER),
     "optimizer.foreach": (_optimizer(lambda one: one.foreach), _NO_OPTIMIZER),
 }

@@ -134,7 +134,10 @@ def _swept(text: str) -> list[dict[str, Value]]:
     name, given, values = text.partition("=")
     one = named(name)
     if one.list_of_numbers:
-        raise UsageError(f"{name} cannot be swept: a value of it is a list itself", f"give one: --set {name}=1,8,25")
+        raise UsageError(
+            f"{name} cannot be swept: a value of it is a list itself",
+            f"give one: --set {name}={one.default or '1,8,25'}",
+        )
     if not given:
         values = _USUAL.get(name, "true,false" if one.kind is bool else "")
     if not values:

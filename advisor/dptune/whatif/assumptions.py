@@ -20,10 +20,13 @@ _POWERSGD = (
     f"compressing takes {MATRIX_NS / 1e3:g} us for each matrix and {COMPRESSED_NS:g} ns for each byte of all "
     "gradients, after the last of them, and three exchanges follow"
 )
+_CONSTANTS = "what the optimizer computes takes as long with any betas and eps"
 _EVERYWHERE = {
     "link.": "an exchange takes its latency and its bytes at the link's rate; nothing else is on the link",
     "world_size": "further ranks compute as those recorded do, over links like the one measured",
     "optimizer.lr": "what the optimizer computes takes as long with any learning rate",
+    "optimizer.betas": _CONSTANTS,
+    "optimizer.eps": _CONSTANTS,
     "allreduce.": "the algorithm takes the hops and bytes of its formula, and what was measured is a ring",
 }
 _NODES = (

@@ -397,6 +397,8 @@ CHANGES: dict[str, Changing] = {
     "loader.num_workers": _workers,
     "ddp.comm_hook": _comm_hook,
     "optimizer.lr": _same_time,
+    "optimizer.betas": _same_time,
+    "optimizer.eps": _same_time,
 }
 _BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"

@@ -271,16 +271,20 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     if first.name not in ("Adam", "AdamW"):
         return _Rate([], f"No rule is known for the learning rate of {first.name}: search it anew. {fewer}")
     then = _rounded(now * math.sqrt(times))
-    change = Change(knob="optimizer.lr", now=now, then=then, at=where)
+    changes = [Change(knob="optimizer.lr", now=now, then=then, at=where)]
     betas = [1 - times * (1 - one) for one in first.betas]
     if betas and min(betas) < 0:
         words = f"The rule for {first.name} does not hold at {times} times the batch: its betas would be below 0"
         return _Rate([], f"{words}. Search the learning rate anew. {fewer}")
     words = f"The learning rate of {first.name} grows with the square root of the batch"
-    if betas and first.eps is not None:
-        named = ", ".join(f"{one:.6g}" for one in betas)
-        words += f", its betas become ({named}), eps {first.eps / math.sqrt(times):.3g}"
-    return _Rate([change], f"{words}. {fewer}")
+    if len(betas) == 2 and first.eps:
+        eps = _rounded(first.eps / math.sqrt(times))
+        changes += [
+            Change(knob="optimizer.betas", now=_listed(first.betas), then=_listed(betas), at=where),
+            Change(knob="optimizer.eps", now=first.eps, then=eps, at=where),
+        ]
+        words += ", and its betas and eps go with it"
+    return _Rate(changes, f"{words}. {fewer}")
 
 
 def _is_set_otherwise(run: RunView, now: float, made_with: float | None) -> bool:
@@ -306,6 +310,10 @@ def _in_words(names: set[str], times: int) -> str:
 def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:
     """What the script was started with: as a scheduler noted it, or what it still is; None where a loop sets it."""
     return scheduled or (default if present and default and math.isclose(present[0], default) else None)
+
+
+def _listed(betas: Sequence[float]) -> str:
+    return ",".join(f"{one:.9f}".rstrip("0").rstrip(".") for one in betas)
 
 
 def _rounded(rate: float) -> float:

@@ -239,6 +239,8 @@ CHANGES: dict[str, Changing] = {
     "loader.batch_size": _batch,
     "syncs.removed": _no_sync_calls,
     "optimizer.lr": _same_time,
+    "optimizer.betas": _same_time,
+    "optimizer.eps": _same_time,
 }
 _BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
 TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

@@ -1,8 +1,9 @@
-"""The learning rate of an optimizer, and which implementation of its step it takes."""
+"""The learning rate and the constants of an optimizer, and which implementation of its step it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,7 +134,47 @@ def _scaled(saved: dict[str, Any], times: float) -> dict[str, Any]:
     return {**saved, "param_groups": groups}
 
 
+def _betas(text: str) -> None:
+    betas = tuple(float(one) for one in text.split(","))
+    if len(betas) != 2 or max(betas) >= 1:
+        asked.refuse("optimizer.betas", "betas are two numbers below 1")
+        return
+    _constant("betas", betas)
+
+
+def _constant(name: str, value: Any) -> None:
+    """Of an optimizer that has betas: of the first group, and of others and of a saved state where they are alike."""
+    changed: list[dict[str, Any]] = []
+
+    def change(optimizer: Any) -> None:
+        first = optimizer.param_groups[0]
+        if not {name, "betas"} <= first.keys() or any(first is group for group in changed):
+            return
+        if changed:
+            asked.refuse(f"optimizer.{name}", f"the script makes several optimizers with {name}: which is not known")
+            return
+        before = _comparable(first[name])
+        changed.extend(optimizer.param_groups)
+
+        def replaced(group: dict[str, Any]) -> dict[str, Any]:
+            return {**group, name: value} if _comparable(group.get(name)) == before else group
+
+        for group in (optimizer.defaults, *optimizer.param_groups):
+            group.update(replaced(group))
+        optimizer.register_load_state_dict_pre_hook(
+            lambda _, saved: {**saved, "param_groups": [replaced(group) for group in saved["param_groups"]]}
+        )
+
+    follow(Optimizer, change)
+
+
+def _comparable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 APPLIERS: dict[str, Callable[[Any], None]] = {
     "optimizer.lr": _learning_rate,
+    "optimizer.betas": _betas,
+    "optimizer.eps": partial(_constant, "eps"),
     **{name: _implementation(name.partition(".")[2]) for name in ("optimizer.fused", "optimizer.foreach")},
 }
