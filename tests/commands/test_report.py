@@ -217,6 +217,11 @@ def test_advice_that_cannot_be_chosen(
     assert said.out == ""
 
 
+def test_advice_of_a_rule_that_could_not_be_asked_says_why(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(traces), "--patch", "--advice", "small-batch"]) == 2
+    assert "the report has no advice DP301: " in capsys.readouterr().err
+
+
 def test_names_that_ascii_cannot_hold_do_not_break_a_plain_terminal(traces: Path) -> None:
     traces = traces.rename(traces.parent / "größe")
     for chosen in ("text", "json"):

@@ -98,16 +98,16 @@ def _html(args: argparse.Namespace) -> int:
 
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
-    from dptune.advise.packs import find_rule
     from dptune.advise.patch import patches
+    from dptune.commands.choosing import advised, codes
     from dptune.present.visible import visible
 
     if args.format or args.no_tui or args.anonymous:
         raise UsageError("--patch prints a diff, in no other format", "leave the other option out")
-    rules = [find_rule(code).rule.code for code in args.advice]
+    rules = codes(args.advice)
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
-    changes = _changes(report, rules)
+    changes = advised(report, rules)
     root = root_of(args.paths)
     diff, left, taken_out = patches(changes, root)
     for words in [*_written_since(changes, root, record_of(args.paths)), *taken_out]:
@@ -124,15 +124,6 @@ def _patch(args: argparse.Namespace) -> int:
     elif diff:
         _write(diff, args.output)
     return 0 if diff else 1
-
-
-def _changes(report: Report, rules: Sequence[str]) -> list[Change]:
-    """What the rules of these codes advise, all of them where none is named."""
-    given = {one.rule: None for one in report.advice}
-    for code in rules:
-        if code not in given:
-            raise UsageError(f"the report has no advice {code}", f"its advice: {', '.join(given) or 'none'}")
-    return [change for one in report.advice if not rules or one.rule in rules for change in one.changes]
 
 
 def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[str]:

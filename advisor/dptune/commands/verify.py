@@ -51,7 +51,7 @@ def arguments(parser: Parser) -> None:
     parser.usage = f"{parser.prog} [options] [RUN] [-- train.py ...]"
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
     change = parser.add_argument_group("the change")
-    change.add_argument("--advice", metavar="CODE", help="what the rule of that code advises for the run")
+    change.add_argument("--advice", metavar="CODE", help="what the rule of that code or name advises for the run")
     change.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
     )
@@ -124,22 +124,20 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
         if not settings:
             raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
         return settings, ""
-    changes = _advised(folder, args.advice)
-    return {**{change.knob: change.then for change in changes}, **settings}, args.advice.upper()
+    code, changes = _advised(folder, args.advice)
+    return {**{change.knob: change.then for change in changes}, **settings}, code
 
 
-def _advised(folder: Path, code: str) -> list[Change]:
+def _advised(folder: Path, name: str) -> tuple[str, list[Change]]:
+    """The code of the rule that is named, and what it advises."""
+    from dptune.commands.choosing import advised, codes
     from dptune.commands.reading import report_of
 
-    report = report_of([str(folder)])
-    found = [one for one in report.advice if code.upper() in (one.rule, one.slug.upper())]
-    if not found:
-        given = ", ".join(one.rule for one in report.advice) or "none"
-        raise UsageError(f"the report of {folder} has no advice {code}", f"its advice: {given}")
-    changes = [change for one in found for change in one.changes]
+    (code,) = codes([name])
+    changes = advised(report_of([str(folder)]), [code])
     if not changes:
         raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
-    return changes
+    return code, changes
 
 
 def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from dptune.cli import main
+from dptune.commands.verify import _change
+
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "accumulation_without_no_sync"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """The sample, where a cache may be written beside it."""
+    return shutil.copytree(SAMPLE, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["DP102", "dp102", "No-Sync-Missing"])
+def test_advice_is_kept_by_its_code_however_it_is_named(name: str, recorded: Path) -> None:
+    """Later reports find what was proven by the code."""
+    assert _change(Namespace(settings=[], advice=name), recorded) == ({"ddp.no_sync": True}, "DP102")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("no-snyc-missing", "hint: did you mean 'no-sync-missing'?"), ("DP101", "the report has no advice DP101")],
+)
+def test_advice_that_is_not_there(name: str, message: str, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(recorded), "--advice", name]) == 2
+    assert message in capsys.readouterr().err
