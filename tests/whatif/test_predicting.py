@@ -157,6 +157,7 @@ def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:
             "ddp.bucket_cap_mb is both set and swept",
         ),
         (("--sweep", "ddp.bucket_cap_mb_list=1,2"), "ddp.bucket_cap_mb_list cannot be swept"),
+        (("--sweep", "optimizer.betas"), "give one: --set optimizer.betas=0.9,0.999"),
         (("--set", "ddp.bucket_cap_mb_list=1,0,5"), "numbers with commas between of MiB, at least 1e-06"),
         (("--links", "base/run.json"), "run.json holds no measurement of links"),
         (("--world-size", "x"), "world_size cannot be 'x'"),
