@@ -36,3 +36,13 @@ class RunError(DptuneError):
 
 class CaptureError(DptuneError):
     """A recording that could not be made."""
+
+
+def told(error: BaseException) -> str:
+    """Its kind and what it says: an exception of other people's code may have no words, or fail over them."""
+    try:
+        words = str(error)
+    except Exception:
+        words = ""
+    kind = type(error).__name__
+    return f"{kind}: {words}" if words else kind

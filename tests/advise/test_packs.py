@@ -48,24 +48,75 @@ def test_a_pack_may_be_one_module(install_pack):
     assert "ONE001" in codes()
 
 
+def rule(after="", **changed):
+    """A module with the rule ACME001, with parts of RULE changed to what is not what they should be."""
+    parts = {part: repr(text) for part, text in DECLARED.items()} | changed
+    arguments = ", ".join(f"{part}={text}" for part, text in parts.items())
+    head = '"""A rule."""\nfrom dptune.rule import Rule, Threshold\n'
+    return f"{head}RULE = Rule({arguments})\ndef check(run):\n    yield from ()\n{after}"
+
+
+DECLARED = {"code": "ACME001", "name": "first", "family": "f", "kind": "risk", "summary": "s", "since": "1.0"}
+ODD_THRESHOLDS = [
+    ("None", "RULE.thresholds is not a tuple of Threshold"),
+    ("{}", "RULE.thresholds is not a tuple of Threshold"),
+    ("['share']", "RULE.thresholds is not a tuple of Threshold"),
+    ("('share',)", "RULE.thresholds is not a tuple of Threshold"),
+    ("(Threshold(None, 0.1, 'why'),)", "Threshold.name is not text but of type NoneType"),
+    ("(Threshold('share', 0.1, 5),)", "Threshold.reason is not text but of type int"),
+    ("(Threshold('share', '0.1', 'why'),)", "the default of its threshold 'share' is not a finite number"),
+    ("(Threshold('share', True, 'why'),)", "the default of its threshold 'share' is not a finite number"),
+    ("(Threshold('share', float('nan'), 'why'),)", "the default of its threshold 'share' is not a finite number"),
+    ("(Threshold('share', 0.1, 'why'),) * 2", "2 of its thresholds are called 'share'"),
+]
+WORDLESS = "class E(Exception):\n    def __str__(self): raise self\nraise E\n"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         ("import not_there_at_all\n", "ModuleNotFoundError: No module named 'not_there_at_all'"),
         ("def broken(:\n", "SyntaxError"),
         ("raise SystemExit(3)\n", "SystemExit: 3"),
+        (WORDLESS, "acme.odd is left out: E"),
         ("RULE = 'ACME001'\n", "RULE is not a dptune.Rule"),
-        (RULE.format(code="acme-1", name="x"), "'acme-1' is not a rule code"),
-        (RULE.format(code="ACME001", name="x").partition("def")[0], "it has no check"),
+        ("RULES = ['ACME001']\n", "it has RULES and no RULE: one module is one rule"),
+        ("def check(run): ...\n", "it has check(run) and no RULE"),
+        ("def __getattr__(name): raise RuntimeError(name)\n", "RuntimeError: "),
+        (rule("class Sub(Rule): pass\nRULE = Sub(**vars(RULE))\n"), "RULE is not a dptune.Rule"),
+        (rule("del check\n"), "it has no check"),
+        (rule("__doc__ = 5\n"), "its docstring is not text"),
+        (rule("__path__ = 'acme'\n"), "its __path__ is not a list of folders"),
+        (rule("__path__ = None\n"), "its __path__ is not a list of folders"),
+        (rule("__path__ = [1, 2]\n"), "its __path__ is not a list of folders"),
+        (rule("__path__ = 3\n"), "TypeError: 'int' object is not iterable"),
+        *(
+            (rule(**{part: "None"}), f"RULE.{part} is not text but of type NoneType")
+            for part in DECLARED
+            if part != "kind"
+        ),
+        (rule(code="5"), "RULE.code is not text but of type int"),
+        (rule(code="'acme-1'"), "'acme-1' is not a rule code"),
+        (rule(code="'ACME001\\n'"), "is not a rule code"),
+        (rule(code="'DP999'"), "'DP999' is a code of dptune's own rules"),
+        (rule(name="'A rule'"), "'A rule' is not the name of a rule"),
+        (rule(kind="'speed'"), "RULE.kind is none of time, risk, convergence"),
+        (rule(kind="[]"), "RULE.kind is none of time, risk, convergence"),
+        (rule(preview="'yes'"), "RULE.preview is neither True nor False"),
+        *((rule(thresholds=thresholds), named) for thresholds, named in ODD_THRESHOLDS),
+        (rule(name="'good'", code="'ACME002'"), "is rule good already"),
+        (rule(name="'loader-starves-step'"), "is rule loader-starves-step already"),
+        (rule(name="'acme009'"), "is rule acme009 already"),
+        (rule(code="'ACME009'"), "is rule ACME009 already"),
     ],
 )
 def test_a_broken_module_is_named_and_the_others_are_there(install_pack, text, named):
     install_pack(
         "acme",
-        {"acme/__init__.py": "", "acme/bad.py": text, "acme/good.py": RULE.format(code="ACME009", name="good")},
+        {"acme/__init__.py": "", "acme/odd.py": text, "acme/good.py": RULE.format(code="ACME009", name="good")},
     )
     (problem,) = packs.problems()
-    assert "acme.bad" in problem
+    assert "acme.odd" in problem
     assert named in problem
     assert codes()[:3] == ["ACME009", "DP101", "DP102"]
 
@@ -78,12 +129,46 @@ def test_a_pack_that_is_not_there_is_named(install_pack):
     assert "DP101" in codes()
 
 
-def test_of_two_rules_with_one_code_ours_is_kept_and_the_other_named(install_pack):
+def test_an_entry_point_that_names_something_in_a_module_is_named(install_pack):
+    install_pack("acme", {"acme.py": RULE.format(code="ACME001", name="one")}, entry="acme:RULE")
+    assert packs.problems() == [
+        "rule pack 'acme' (acme 1.0) is left out: 'acme:RULE' is not the name of a module or package"
+    ]
+    assert "DP101" in codes()
+
+
+def test_no_code_of_ours_is_given_to_another_pack(install_pack):
     install_pack("aaa", {"aaa.py": RULE.format(code="DP101", name="mine")})
     assert packs.find_rule("DP101").module.startswith("dptune_rules")
     (problem,) = packs.problems()
-    assert "aaa" in problem
-    assert "DP101" in problem
+    assert (
+        problem
+        == "aaa (aaa 1.0) is left out: 'DP101' is a code of dptune's own rules: begin it with other letters than DP"
+    )
+
+
+def test_the_program_of_a_package_is_not_run(install_pack):
+    files = {"acme/__init__.py": RULE.format(code="ACME001", name="one"), "acme/__main__.py": "raise SystemExit(3)\n"}
+    install_pack("acme", files)
+    assert packs.problems() == []
+    assert "ACME001" in codes()
+
+
+@pytest.mark.parametrize("points", [b"[dptune.rules]\nacme\n", b"\xff\xfe"])
+def test_entry_points_that_cannot_be_read_are_named_and_the_others_are_there(install_pack, tmp_path, points):
+    install_pack("acme", {"acme.py": RULE.format(code="ACME001", name="one")})
+    install_pack("bad", {})
+    (tmp_path / "bad" / "bad-1.0.dist-info" / "entry_points.txt").write_bytes(points)
+    (problem,) = packs.problems()
+    assert problem.startswith("the entry points of bad 1.0 are left out: ")
+    assert codes()[:2] == ["ACME001", "DP101"]
+
+
+@pytest.mark.parametrize("metadata", [b"", b"Name: \xff\n"])
+def test_a_pack_without_metadata_goes_by_the_name_of_its_entry_point(install_pack, tmp_path, metadata):
+    install_pack("acme", {"acme.py": RULE.format(code="ACME001", name="one")}, entry="acme")
+    (tmp_path / "acme" / "acme-1.0.dist-info" / "METADATA").write_bytes(metadata)
+    assert packs.find_rule("ACME001").pack == "acme"
 
 
 def test_a_rule_is_found_by_code_or_name_in_any_case():

@@ -9,6 +9,7 @@ import pytest
 
 import dptune_rules
 from dptune.advise import packs
+from dptune.advise.declared import CODE
 from dptune.knobs import KNOBS
 from dptune.measured import CopyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
@@ -48,7 +49,7 @@ def test_docstring_has_the_headings_in_order_with_text_under_each(installed_rule
 def test_declaration(installed_rule):
     rule = installed_rule.rule
     assert isinstance(rule, Rule)
-    assert packs.CODE.match(rule.code)
+    assert CODE.match(rule.code)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert rule.kind in ("time", "risk", "convergence")
     assert rule.summary

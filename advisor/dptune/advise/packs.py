@@ -11,29 +11,29 @@ import difflib
 import importlib
 import importlib.metadata
 import pkgutil
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
 from dptune.advice import Advice
-from dptune.errors import UsageError
+from dptune.advise.declared import declares, faults
+from dptune.errors import UsageError, told
 from dptune.rule import Rule, RunView
 
 GROUP = "dptune.rules"
-CODE = re.compile(r"^[A-Z]{2,}[0-9]{3,}$")
 
 
 @dataclass(frozen=True)
 class LoadedRule:
-    """A rule, its check, the docstring its page is made from, and where it came from."""
+    """A rule, its check, the docstring its page is made from, and where it came from. `ours`: it comes with dptune."""
 
     rule: Rule
     check: Callable[[RunView], Iterable[Advice]]
     doc: str
     module: str
     pack: str
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,30 @@ class Survey:
 
 def survey() -> Survey:
     """Look through every installed pack. Never raises for a broken one."""
-    loaded: dict[str, LoadedRule] = {}
+    taken: dict[str, LoadedRule] = {}  # by code and by name
     problems: list[str] = []
-    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=_dptune_first):
-        pack = f"{point.dist.name} {point.dist.version}" if point.dist else point.name
-        for module in _modules(point.value, f"rule pack '{point.name}' ({pack})", problems):
-            if not hasattr(module, "RULE"):
-                continue
-            fault = _fault(module)
-            if fault:
-                problems.append(f"{module.__name__} ({pack}) is left out: {fault}")
-                continue
-            found = LoadedRule(module.RULE, module.check, module.__doc__ or "", module.__name__, pack)
-            first = loaded.setdefault(found.rule.code, found)
-            if first.module != found.module:
-                problems.append(
-                    f"{found.module} ({pack}) is left out: {first.module} is rule {first.rule.code} already"
-                )
-    return Survey([loaded[code] for code in sorted(loaded)], problems)
+    for point in _points(problems):
+        distribution = _distribution(point.dist)
+        pack, ours = distribution or point.name, _is_ours(distribution)
+        title = f"rule pack '{point.name}' ({pack})"
+        if not all(part.isidentifier() for part in point.value.split(".")):
+            problems.append(f"{title} is left out: '{point.value}' is not the name of a module or package")
+            continue
+        for name, module in _modules(point.value, title, problems):
+            try:
+                if not declares(module):
+                    continue
+                why = next(faults(module, ours=ours), "")
+                if not why:
+                    why = _clash(LoadedRule(module.RULE, module.check, module.__doc__ or "", name, pack, ours), taken)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # what stands in for a module may raise anything
+                why = told(error)
+            if why:
+                problems.append(f"{name} ({pack}) is left out: {why}")
+    by_code = {loaded.rule.code: loaded for loaded in taken.values()}
+    return Survey([by_code[code] for code in sorted(by_code)], problems)
 
 
 def load_packs() -> list[LoadedRule]:
@@ -91,33 +97,67 @@ def find_rule(code: str) -> LoadedRule:
     )
 
 
-def _dptune_first(point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
-    """Of two rules with one code ours is kept; between others the order is by name, the same everywhere."""
-    distribution = point.dist.name if point.dist else ""
-    return distribution != "dptune", distribution, point.name
+def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:
+    """Ours first: of two rules with one code or name it is kept; the others by name, the same everywhere."""
+    try:
+        found = [*importlib.metadata.entry_points(group=GROUP)]
+    except Exception:  # those of some distribution cannot be read, and with them all
+        found = []
+        for one in importlib.metadata.distributions():
+            try:
+                found += one.entry_points.select(group=GROUP)
+            except Exception as error:
+                whose = _distribution(one) or "a distribution without a name"
+                problems.append(f"the entry points of {whose} are left out: {told(error)}")
+
+    def order(point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
+        distribution = _distribution(point.dist)
+        return not _is_ours(distribution), distribution, point.name
+
+    return sorted(found, key=order)
 
 
-def _modules(name: str, pack: str, problems: list[str]) -> Iterator[ModuleType]:
-    """The module called `name` and, where it is a package, every module below it."""
+def _distribution(found: importlib.metadata.Distribution | None) -> str:
+    """Name and version; empty where its metadata do not tell."""
+    try:
+        return f"{found.name} {found.version}" if found and found.name else ""
+    except Exception:
+        return ""
+
+
+def _is_ours(distribution: str) -> bool:
+    return distribution.startswith("dptune ")
+
+
+def _clash(found: LoadedRule, taken: dict[str, LoadedRule]) -> str:
+    """Which rule has its code or its name already, for a rule is found by either; where none has, they are taken."""
+    for word in (found.rule.code, found.rule.name):
+        first = taken.get(word.casefold(), found)
+        if first.module != found.module:
+            return f"{first.module} is rule {word} already"
+    taken[found.rule.code.casefold()] = taken[found.rule.name.casefold()] = found
+    return ""
+
+
+def _modules(name: str, pack: str, problems: list[str]) -> Iterator[tuple[str, ModuleType]]:
+    """The module called `name` and, where it is a package, every module below it, each with its name."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             module = importlib.import_module(name)
+            below = _below(module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        problems.append(f"{pack}: {name} is left out: {type(error).__name__}: {error}")
+        problems.append(f"{pack}: {name} is left out: {told(error)}")
         return
-    yield module
-    for child in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        yield from _modules(f"{name}.{child.name}", pack, problems)
+    yield name, module
+    for child in below:
+        yield from _modules(f"{name}.{child}", pack, problems)
 
 
-def _fault(module: ModuleType) -> str:
-    """Why this module cannot be run as a rule; empty where it can."""
-    if not isinstance(module.RULE, Rule):
-        return "RULE is not a dptune.Rule"
-    if not CODE.match(module.RULE.code):
-        return f"'{module.RULE.code}' is not a rule code: capital letters, then at least three digits"
-    if not callable(getattr(module, "check", None)):
-        return "it has no check(run)"
-    return ""
+def _below(module: ModuleType) -> list[str]:
+    """The modules of a package but for `__main__`, which is a program; raises where its `__path__` is no list."""
+    folders = getattr(module, "__path__", ())
+    if isinstance(folders, str | None) or not all(isinstance(folder, str) for folder in folders):
+        raise TypeError("its __path__ is not a list of folders")
+    return [child.name for child in pkgutil.iter_modules(folders) if child.name != "__main__"]
