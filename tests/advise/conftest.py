@@ -51,12 +51,12 @@ def advice_of(rule="XX101", low=0.0, high=0.1, **changed):
     return Advice(**{**known, **changed})
 
 
-def rule_of(code="XX101", check=None, **changed):
+def rule_of(code="XX101", check=None, *, ours=False, **changed):
     rule = Rule(
         **{"code": code, "name": code.lower(), "family": "made", "kind": "time", "summary": "", "since": "0.1"}
         | changed
     )
-    return LoadedRule(rule, check or (lambda run: iter([advice_of(code)])), "", f"made_up.{code}", "made-up 1.0")
+    return LoadedRule(rule, check or (lambda run: iter([advice_of(code)])), "", f"made_up.{code}", "made-up 1.0", ours)
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 import sys
+import threading
+import time
 
 import pytest
 
 from dptune import __version__
 from dptune.advice import Advice, Report, RunSummary
-from dptune.advise import engine
+from dptune.advise import asking, engine
 from dptune.advise.packs import Survey
 from dptune.config import Settings
 from dptune.errors import UsageError
@@ -78,6 +80,37 @@ def leaves(run):
     sys.exit(0)
 
 
+def interrupts(run):
+    raise KeyboardInterrupt
+
+
+class WordlessError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def wordless(run):
+    raise WordlessError
+
+
+def endless(run):
+    advice = Advice(
+        rule="XX101",
+        slug="made-up",
+        kind="risk",
+        severity="note",
+        title="once more",
+        why="",
+        changes=[],
+        confidence="low",
+        evidence=[],
+        numerics="same",
+        fingerprint="XX101",
+    )
+    while True:
+        yield advice
+
+
 def made_past_its_checks(run):
     yield Advice.model_construct(rule="XX101", title=5)
 
@@ -87,8 +120,11 @@ def made_past_its_checks(run):
     [
         (fails, "the rule failed: KeyError: 'no such key'"),
         (leaves, "the rule failed: SystemExit: 0"),
+        (interrupts, "the rule failed: KeyboardInterrupt"),
+        (wordless, "the rule failed: WordlessError"),
         (made_past_its_checks, "the rule failed: ValidationError"),
         (lambda run: None, "the rule failed: TypeError"),
+        (endless, "the rule failed: ValueError: it yielded more than 1000 pieces of advice"),
         (lambda run: iter(["advice"]), "the rule failed: TypeError: it yielded str, not Advice"),
     ],
 )
@@ -101,6 +137,79 @@ def test_a_rule_that_fails_is_named_and_the_others_run(assemble, make_rule, chec
     assert named in finding.text
     assert "made-up 1.0" in finding.text
     assert report.trust.level == "sound"
+
+
+def test_ctrl_c_in_a_rule_of_ours_ends_the_command(assemble, make_rule):
+    with pytest.raises(KeyboardInterrupt):
+        assemble(make_rule("XX101", interrupts, ours=True))
+
+
+@pytest.mark.parametrize("missing", [Missing(), Missing(""), Missing(WordlessError())])
+def test_a_missing_figure_without_a_reason_skips_the_rule(assemble, make_rule, missing):
+    def check(run):
+        raise missing
+
+    report = assemble(make_rule("XX101", check), make_rule("XX102"))
+    assert [one.reason for one in report.skipped] == ["a figure is missing, and the rule does not say which"]
+    assert [one.rule for one in report.advice] == ["XX102"]
+
+
+def test_a_rule_that_does_not_end_is_left_and_ended(assemble, make_rule, monkeypatch):
+    threads = []
+
+    def check(run):
+        threads.append(threading.current_thread())
+        while True:
+            pass
+
+    monkeypatch.setattr(asking, "LIMIT_S", 0.1)
+    report = assemble(make_rule("XX101", check), make_rule("XX102"))
+    assert [(one.rule, one.reason) for one in report.skipped] == [("XX101", "it had not ended after 0.1 s")]
+    assert [one.rule for one in report.advice] == ["XX102"]
+    (finding,) = [finding for finding in report.trust.findings if finding.code == "rule-failed"]
+    assert finding.text == "XX101 (made-up 1.0) could not be asked; it had not ended after 0.1 s"
+    threads[0].join(60)
+    assert not threads[0].is_alive(), "it goes on computing beside all that comes after it"
+
+
+def test_a_rule_that_sleeps_is_left_off_the_main_thread_too(assemble, make_rule, monkeypatch):
+    woken, reports = threading.Event(), []
+    monkeypatch.setattr(asking, "LIMIT_S", 0.1)
+    asleep = make_rule("XX101", lambda run: iter([woken.wait(60)]))
+    thread = threading.Thread(target=lambda: reports.append(assemble(asleep, make_rule("XX102"))), daemon=True)
+    thread.start()
+    thread.join(30)
+    woken.set()
+    assert [[one.rule for one in report.skipped] for report in reports] == [["XX101"]]
+
+
+def test_rules_of_ours_have_all_the_time_they_take(assemble, make_rule, make_advice, monkeypatch):
+    def check(run):
+        time.sleep(0.1)  # of a step model that is built, say
+        yield make_advice()
+
+    monkeypatch.setattr(asking, "LIMIT_S", 0.01)
+    assert [one.rule for one in assemble(make_rule("XX101", check, ours=True)).advice] == ["XX101"]
+
+
+def test_what_a_rule_does_to_figures_and_facts_no_other_sees(
+    assemble, make_rule, make_advice, make_measured, make_facts
+):
+    def clears(run):
+        run.measured.ranks.clear()
+        run.measured.missing["account"] = "gone"
+        run.facts[0].ddp.clear()
+        run.facts.clear()
+        return iter(())
+
+    def looks(run):
+        yield make_advice("XX102", title=f"{len(run.measured.ranks)} ranks, {[len(one.ddp) for one in run.facts]} DDP")
+
+    measured, facts = make_measured(), [make_facts(ddp=[DdpFacts("Net", "train.py:31")])]
+    rules = make_rule("XX101", clears), make_rule("XX102", looks)
+    report = assemble(*rules, measured=measured, facts=facts)
+    assert [one.title for one in report.advice] == ["2 ranks, [1] DDP"]
+    assert (len(report.measured.ranks), len(facts[0].ddp), "account" in report.measured.missing) == (2, 1, False)
 
 
 def test_a_rule_cannot_speak_for_another(assemble, make_rule, make_advice):

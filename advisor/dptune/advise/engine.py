@@ -1,7 +1,7 @@
 """Runs the rules on a run and puts the report together.
 
-A rule that asks for a figure that is not there is skipped, with the reason. A rule that fails is skipped too and named
-among the findings: no rule can take the report down with it.
+A rule that asks for a figure that is not there is skipped, with the reason. A rule that fails, or does not end, is
+skipped too and named among the findings: no rule can take the report down with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dptune import __version__, rule
 from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
 from dptune.advise import packs
+from dptune.advise.asking import Asked
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
 from dptune.advise.together import together, weighed
@@ -25,7 +26,7 @@ from dptune.config import Settings
 from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.knobs import written
-from dptune.measured import Measured, Missing
+from dptune.measured import Measured
 from dptune.rule import RunView
 from dptune.runfile.facts import Facts
 from dptune.whatif.predicting import Predictor
@@ -125,27 +126,20 @@ def run_rules(
     settings: Settings,
     predictor: rule.Predictor | None = None,
 ) -> Outcome:
-    """Ask every rule given."""
-    outcome = Outcome()
-    for loaded in rules:
+    """Ask every rule given, those of dptune first."""
+    outcome, asked = Outcome(), Asked(measured, facts, settings, predictor)
+    for loaded in sorted(rules, key=lambda one: not one.ours):  # ours build the step model, which can take long
         code = loaded.rule.code
-        try:
-            with contextlib.redirect_stdout(sys.stderr):  # a report on stdout is for programs
-                said = list(loaded.check(RunView(measured, facts, settings.limits(loaded.rule), predictor)))
-            _check_advice(said, code)
-        except Missing as missing:
-            outcome.skipped.append(Skipped(rule=code, reason=missing.reason))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a rule that calls sys.exit() ends no report
-            reason = f"the rule failed: {type(error).__name__}: {error}"
-            outcome.skipped.append(Skipped(rule=code, reason=reason))
-            text = f"{code} ({loaded.pack}) could not be asked; {reason}"
+        with contextlib.redirect_stdout(sys.stderr):  # a report on stdout is for programs
+            answer = asked.ask(loaded)
+        outcome.advice.extend(answer.said)
+        if answer.missing or answer.failed:
+            outcome.skipped.append(Skipped(rule=code, reason=answer.missing or answer.failed))
+        elif not answer.said:
+            outcome.quiet.append(code)
+        if answer.failed:
+            text = f"{code} ({loaded.pack}) could not be asked; {answer.failed}"
             outcome.failures.append(Finding(code="rule-failed", level="info", text=text))
-        else:
-            outcome.advice.extend(said)
-            if not said:
-                outcome.quiet.append(code)
     return outcome
 
 
@@ -176,17 +170,6 @@ def _set_from_outside(run: Run) -> list[str]:
     vain = without_effect(run.record.settings, list(run.facts.values())) if run.facts else {}
     named = {name: f"{name}={written(value)}" for name, value in run.record.settings.items()}
     return [f"{words} (no effect: {vain[name]})" if name in vain else words for name, words in named.items()]
-
-
-def _check_advice(said: Sequence[Advice], code: str) -> None:
-    for one in said:
-        if not isinstance(one, Advice):
-            raise TypeError(f"it yielded {type(one).__name__}, not Advice")
-        Advice.model_validate(one.model_dump(warnings=False))  # what was made past the checks of its fields
-        if one.rule != code:
-            raise ValueError(f"it spoke in the name of {one.rule}")
-        if one.fingerprint != code and not one.fingerprint.startswith(f"{code}:"):
-            raise ValueError(f"the fingerprint of its advice, {one.fingerprint!r}, does not begin with {code}")
 
 
 def _no_surer_than_medium(one: Advice) -> Advice:

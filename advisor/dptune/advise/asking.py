@@ -1,0 +1,112 @@
+"""Asks one rule, such that no rule of somebody else ends the report, holds it up for long, or changes what it says.
+
+A rule of another pack gets figures and facts of its own, and so many seconds; those of dptune need neither.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+from dptune.advice import Advice
+from dptune.advise.packs import LoadedRule
+from dptune.config import Settings
+from dptune.errors import told
+from dptune.measured import Measured, Missing
+from dptune.rule import Predictor, RunView
+from dptune.runfile.facts import Facts
+
+LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
+MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
+_UNSAID = "a figure is missing, and the rule does not say which"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a rule said; or the reason why a figure that it asked for is `missing`; or why it `failed`."""
+
+    said: list[Advice] = field(default_factory=list)
+    missing: str = ""
+    failed: str = ""
+
+
+@dataclass
+class Asked:
+    """What rules are asked about."""
+
+    measured: Measured
+    facts: Sequence[Facts]
+    settings: Settings
+    predictor: Predictor | None = None
+
+    def ask(self, loaded: LoadedRule) -> Answer:
+        """What the rule says. Raises KeyboardInterrupt where Ctrl-C is pressed meanwhile, and nothing else."""
+        limits = self.settings.limits(loaded.rule)
+        if loaded.ours:
+            return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor))
+        measured, facts = pickle.loads(self._pickled)
+        return _in_time(loaded, RunView(measured, facts, limits, self.predictor))
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        """Figures and facts: records are frozen, the lists in them are not. A copy this way takes half the time."""
+        return pickle.dumps((self.measured, list(self.facts)), pickle.HIGHEST_PROTOCOL)
+
+
+def _in_time(loaded: LoadedRule, view: RunView) -> Answer:
+    """The answer of a thread of its own, which is left behind, and keeps no process alive, when the time is up."""
+    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: answers.put(_answer(loaded, view)), daemon=True)
+    thread.start()
+    try:
+        return answers.get(timeout=LIMIT_S)
+    except queue.Empty:
+        _end(thread)
+        return Answer(failed=f"it had not ended after {LIMIT_S:g} s")
+    except KeyboardInterrupt:
+        _end(thread)
+        raise
+
+
+def _end(thread: threading.Thread) -> None:
+    """Raise SystemExit in the thread as soon as it runs Python: a loop goes on and prints otherwise."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+
+
+def _answer(loaded: LoadedRule, view: RunView) -> Answer:
+    try:
+        said = [_checked(one, loaded.rule.code) for one in islice(loaded.check(view), MOST_ADVICE + 1)]
+        if len(said) > MOST_ADVICE:
+            raise ValueError(f"it yielded more than {MOST_ADVICE} pieces of advice")
+    except Missing as missing:
+        return Answer(missing=_reason(missing))
+    except BaseException as error:  # a rule that calls sys.exit() ends no report
+        if loaded.ours and isinstance(error, KeyboardInterrupt):  # Ctrl-C; in a thread it is the rule's own
+            raise
+        return Answer(failed=f"the rule failed: {told(error)}")
+    return Answer(said=said)
+
+
+def _reason(missing: Missing) -> str:
+    try:
+        return missing.reason or _UNSAID
+    except Exception:  # it has none, or one without words
+        return _UNSAID
+
+
+def _checked(one: Advice, code: str) -> Advice:
+    """The advice as its fields have it; raises where they do not hold what they should, or what is another rule's."""
+    if not isinstance(one, Advice):
+        raise TypeError(f"it yielded {type(one).__name__}, not Advice")
+    one = Advice.model_validate(one.model_dump(warnings=False))  # it may have been made past their checks
+    if one.rule != code:
+        raise ValueError(f"it spoke in the name of {one.rule}")
+    if one.fingerprint != code and not one.fingerprint.startswith(f"{code}:"):
+        raise ValueError(f"the fingerprint of its advice, {one.fingerprint!r}, does not begin with {code}")
+    return one
