@@ -1,0 +1,166 @@
+"""What the command says with a rule pack of somebody else, installed beside dptune, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dptune.advice import Report
+
+SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "healthy")
+RULE = '''"""A rule.
+
+## What it measures
+
+Text with [bold]marks[/bold], [/] and \\x1b[31mescape codes\\x07.
+"""
+from dptune.rule import Rule, Threshold
+
+RULE = Rule(
+    code="{code}",
+    name="{name}",
+    family="made [red]up[/red]",
+    kind="risk",
+    summary="Says [bold]nothing\\x1b[2J",
+    since="1.0",
+    thresholds=(Threshold("share", 0.1, "so that [i]it[/i] is \\x1b[1mthere"),),
+)
+
+
+def check(run):
+    print("asked {name}")
+    {body}
+    yield from ()
+'''
+SPEAKS = RULE.format(code="ACME001", name="speaks", body="")
+FAILS = RULE.format(code="ACME002", name="fails", body="raise ValueError('no such luck')")
+LOOPS = RULE.format(code="ACME003", name="loops", body="while True: print('still here')")
+SLEEPS = RULE.format(code="ACME004", name="sleeps", body="import time; time.sleep(600)")
+
+Dptune = Callable[..., subprocess.CompletedProcess[str]]
+Install = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Install:
+    """Make a distribution with these modules; the environment in which it is installed."""
+
+    def with_modules(**modules: str) -> dict[str, str]:
+        metadata, package = tmp_path / "acme-1.0.dist-info", tmp_path / "acme"
+        for folder in (metadata, package):
+            folder.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n", encoding="utf-8")
+        (metadata / "entry_points.txt").write_text("[dptune.rules]\nacme = acme\n", encoding="utf-8")
+        (package / "__init__.py").write_text("print('imported acme')\n", encoding="utf-8")
+        for name, text in modules.items():
+            (package / f"{name}.py").write_text(text, encoding="utf-8")
+        return {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    return with_modules
+
+
+@pytest.fixture
+def dptune(install: Install, tmp_path: Path) -> Dptune:
+    """Run `dptune` with a pack of one rule that is quiet, one that fails, and a module that is none."""
+    env = install(speaks=SPEAKS, fails=FAILS, broken="raise OSError('no \\x1b licence')\n")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dptune", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
+
+    return run
+
+
+BROKEN = (
+    "dptune: warning: rule pack 'acme' (acme 1.0): acme.broken is left out: OSError: no \\x1b licence",
+    "dptune: warning: ACME002 (acme 1.0) could not be asked; the rule failed: ValueError: no such luck",
+)
+
+
+def test_a_report_names_what_is_broken_on_stderr_and_its_json_is_whole(dptune: Dptune) -> None:
+    done = dptune("report", SAMPLE, "--no-cache", "--format", "json")
+    report = Report.model_validate_json(done.stdout)
+    assert done.stderr.splitlines() == ["imported acme", "asked speaks", "asked fails", *BROKEN]
+    assert done.returncode == 0
+    assert "ACME001" in report.quiet
+    assert [one.reason for one in report.skipped if one.rule == "ACME002"] == [
+        "the rule failed: ValueError: no such luck"
+    ]
+
+
+def test_a_check_names_what_is_broken_on_stderr_and_its_json_is_whole(dptune: Dptune) -> None:
+    done = dptune("check", SAMPLE, "--no-cache", "--format", "json")
+    assert json.loads(done.stdout)["outcome"] == "passed"
+    assert done.stderr.splitlines()[-2:] == [*BROKEN]
+    assert done.returncode == 0
+
+
+def test_rules_are_listed_with_their_marks_as_text(dptune: Dptune) -> None:
+    done = dptune("rules", "list")
+    said = " ".join(done.stdout.split())
+    assert "made [red]up[/red]" in said
+    assert r"ACME001 speaks (from acme 1.0): Says [bold]nothing\x1b[2J" in said
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr.splitlines() == ["imported acme", BROKEN[0]]
+    listed = json.loads(dptune("rules", "list", "--format", "json").stdout)
+    assert [one["code"] for one in listed][:3] == ["ACME001", "ACME002", "DP101"]
+
+
+def test_a_rule_is_explained_with_its_marks_as_text(dptune: Dptune) -> None:
+    done = dptune("rules", "explain", "acme001")
+    said = " ".join(done.stdout.split())
+    assert r"Text with [bold]marks[/bold], [/] and \x1b[31mescape codes\x07." in said
+    assert r"share = 0.1 so that [i]it[/i] is \x1b[1mthere" in said
+    assert "\x1b" not in done.stdout
+    assert done.returncode == 0
+
+
+def test_rules_that_do_not_end_are_named_and_the_process_ends(install: Install, tmp_path: Path) -> None:
+    """With less time for a rule than the 30 s it has."""
+    words = ["report", SAMPLE, "--no-cache", "--format", "json"]
+    code = f"""if True:
+        import sys
+        from dptune.advise import asking
+        from dptune.cli import main
+        asking.LIMIT_S = 0.5
+        sys.exit(main({words!r}))"""
+    env = install(loops=LOOPS, sleeps=SLEEPS)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=True, timeout=300)
+    report = Report.model_validate_json(done.stdout)
+    why = "it had not ended after 0.5 s"
+    assert [(one.rule, one.reason) for one in report.skipped if one.rule.startswith("ACME")] == [
+        ("ACME003", why),
+        ("ACME004", why),
+    ]
+    assert done.stderr.splitlines()[-2:] == [
+        f"dptune: warning: {code} (acme 1.0) could not be asked; {why}" for code in ("ACME003", "ACME004")
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C goes to a whole console")
+@pytest.mark.parametrize(("module", "begun"), [(LOOPS, "still here\n"), (SLEEPS, "asked sleeps\n")])
+def test_ctrl_c_ends_the_command_in_a_rule_that_does_not_end(
+    install: Install, tmp_path: Path, module: str, begun: str
+) -> None:
+    words = [sys.executable, "-u", "-m", "dptune", "report", SAMPLE, "--no-cache", "--format", "json"]
+    env, log = install(rule=module), tmp_path / "stderr"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        while begun not in log.read_text() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)  # of the 30 s that the rule has
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (130, "")
+    assert "dptune: interrupted\n" in log.read_text()
