@@ -187,3 +187,12 @@ def test_a_rule_like_no_other_names_them_all():
     with pytest.raises(UsageError) as raised:
         packs.find_rule("zzzzzzzz")
     assert "DP101, DP102" in raised.value.hint
+
+
+def test_a_rule_that_is_left_out_is_told_with_why_where_it_is_asked_for(install_pack):
+    install_pack("acme", {"acme.py": "raise OSError('no licence')\n"})
+    with pytest.raises(UsageError) as raised:
+        packs.find_rule("ACME001")
+    assert raised.value.hint.endswith(
+        " Packs that did not load: rule pack 'acme' (acme 1.0): acme is left out: OSError: no licence"
+    )

@@ -88,8 +88,7 @@ def assemble(
     try:
         settings.check_against(loaded.rule for loaded in installed.rules)
     except UsageError as error:
-        if installed.problems:
-            error.hint = f"{error.hint} Packs that did not load: {'; '.join(installed.problems)}"
+        error.hint += installed.not_loaded
         raise
     unusable = [Finding(code="rule-pack", level="info", text=problem) for problem in installed.problems]
     trust = judge(measured, facts, [*findings, *unusable])

@@ -43,6 +43,11 @@ class Survey:
     rules: list[LoadedRule]
     problems: list[str]
 
+    @property
+    def not_loaded(self) -> str:
+        """The problems, to be added to a hint; empty where there are none."""
+        return f" Packs that did not load: {'; '.join(self.problems)}" if self.problems else ""
+
 
 def survey() -> Survey:
     """Look through every installed pack. Never raises for a broken one."""
@@ -84,17 +89,16 @@ def problems() -> list[str]:
 
 def find_rule(code: str) -> LoadedRule:
     """The rule of that code or name, in any case; raises UsageError naming the nearest one."""
-    rules = load_packs()
-    wanted = code.casefold()
+    installed = survey()
+    rules, wanted = installed.rules, code.casefold()
     for loaded in rules:
         if wanted in (loaded.rule.code.casefold(), loaded.rule.name.casefold()):
             return loaded
     names = {name.casefold(): name for loaded in rules for name in (loaded.rule.code, loaded.rule.name)}
     near = difflib.get_close_matches(wanted, names, n=1)
     known = ", ".join(loaded.rule.code for loaded in rules)
-    raise UsageError(
-        f"there is no rule '{code}'", f"did you mean '{names[near[0]]}'?" if near else f"rules: {known or 'none'}"
-    )
+    hint = f"did you mean '{names[near[0]]}'?" if near else f"rules: {known or 'none'}"
+    raise UsageError(f"there is no rule '{code}'", f"{hint}{installed.not_loaded}")
 
 
 def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:
