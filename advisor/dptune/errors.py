@@ -42,7 +42,7 @@ def told(error: BaseException) -> str:
     """Its kind and what it says: an exception of other people's code may have no words, or fail over them."""
     try:
         words = str(error)
-    except Exception:
+    except BaseException:
         words = ""
     kind = type(error).__name__
     return f"{kind}: {words}" if words else kind

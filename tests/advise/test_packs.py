@@ -69,7 +69,7 @@ ODD_THRESHOLDS = [
     ("(Threshold('share', float('nan'), 'why'),)", "the default of its threshold 'share' is not a finite number"),
     ("(Threshold('share', 0.1, 'why'),) * 2", "2 of its thresholds are called 'share'"),
 ]
-WORDLESS = "class E(Exception):\n    def __str__(self): raise self\nraise E\n"
+WORDLESS = "class E(Exception):\n    def __str__(self): raise SystemExit\nraise E\n"
 
 
 @pytest.mark.parametrize(
