@@ -27,6 +27,11 @@ def test_how_long_there_is_room(ask, make_measured, hand_made, capacity_mib, sev
     assert advice.severity == severity
 
 
+def test_memory_that_does_not_grow_is_nothing_at_any_threshold(ask, make_measured, hand_made):
+    kept = {"capacity_bytes": 4000 * MIB, "peak_reserved_bytes": 1000 * MIB}
+    assert ask("DP802", make_measured(memory=memory(hand_made, 0, **kept)), limits={"least_kib": 0}) == []
+
+
 def test_quiet(ask, make_measured, hand_made):
     assert ask("DP802", make_measured(memory=memory(hand_made, 1000))) == []
     assert ask("DP802", make_measured(memory=memory(hand_made, -3 * MIB))) == []

@@ -43,6 +43,10 @@ def test_quiet_on_losses_that_tell_nothing(ask, make_measured, make_facts, losse
     assert ask("DP504", make_measured(), ranks(make_facts, *losses)) == []
 
 
+def test_without_losses_nothing_is_said_at_any_threshold(ask, make_measured, make_facts):
+    assert ask("DP504", make_measured(), ranks(make_facts, [], []), limits={"least_losses": 0}) == []
+
+
 def test_of_ranks_that_were_not_read_nothing_is_said(ask, make_measured, make_facts):
     assert ask("DP504", make_measured(world=2, world_size=8), ranks(make_facts, LOSSES, LOSSES)) == []
 

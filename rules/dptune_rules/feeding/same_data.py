@@ -135,7 +135,12 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
     losses = [one.losses for one in run.facts]
     least = min(map(len, losses))
     together = {tuple(own[:least]) for own in losses}
-    if len(losses) < 2 or least < run.limit(LEAST_LOSSES) or len(together) > 1 or len(set(losses[0][:least])) < least:
+    if (
+        len(losses) < 2
+        or least < max(1, run.limit(LEAST_LOSSES))
+        or len(together) > 1
+        or len(set(losses[0][:least])) < least
+    ):
         return
     if run.measured.known("world_size") != len(losses):
         return  # of the ranks that were not read it is not known

@@ -63,7 +63,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if worst is None:
         return
     growth, least = worst.growth_bytes_per_step, worst.least_growth_bytes
-    if growth < run.limit(LEAST_KIB) * 1024 or least < run.limit(ALIKE) * growth:
+    if growth <= 0 or growth < run.limit(LEAST_KIB) * 1024 or least < run.limit(ALIKE) * growth:
         return
     left = _steps_left(worst)
     full = "" if left is None else f": the device is full after about {left:,} more steps"
