@@ -59,6 +59,15 @@ def test_what_is_set_already_stays(ask, make_measured, make_facts, hand_made):
     assert ask("DP801", make_measured(device="rocm", memory=memory(hand_made, 0.2)))[0].changes == []
 
 
+def test_what_is_set_by_the_newer_name_counts(ask, make_measured, make_facts, hand_made):
+    run = make_measured(memory=memory(hand_made, 0.2))
+    (change,) = ask("DP801", run, [make_facts(environment={"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"})])[0].changes
+    assert (change.knob, change.now) == ("env.PYTORCH_ALLOC_CONF", "max_split_size_mb:128")
+    assert change.then == "max_split_size_mb:128,expandable_segments:True"
+    both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert ask("DP801", run, [make_facts(environment=both)])[0].changes == []
+
+
 def test_quiet(ask, make_measured, hand_made):
     assert ask("DP801", make_measured(memory=memory(hand_made, 0.01))) == []
     assert ask("DP801", make_measured(memory=memory(hand_made, 0.2))) == []  # the GPU is never idle

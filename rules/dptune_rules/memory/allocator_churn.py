@@ -45,7 +45,8 @@ from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
-VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
+NEWER = "PYTORCH_ALLOC_CONF"  # torch has read this one, too, from 2.9 on
 
 RULE = Rule(
     code="DP801",
@@ -72,11 +73,14 @@ def check(run: RunView) -> Iterator[Advice]:
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
-    now = run.facts[0].environment.get(VARIABLE) if run.facts else None
+    environment = run.facts[0].environment if run.facts else {}
+    given = [name for name in (VARIABLE, NEWER) if environment.get(name)]
     changes = []
-    if run.measured.device_kind == "cuda" and "expandable_segments" not in (now or ""):
+    if run.measured.device_kind == "cuda" and not any("expandable_segments" in environment[name] for name in given):
+        name = given[0] if given else VARIABLE
+        now = environment.get(name)
         then = ",".join([*([now] if now else []), "expandable_segments:True"])
-        changes = [Change(knob=f"env.{VARIABLE}", now=now, then=then)]
+        changes = [Change(knob=f"env.{name}", now=now, then=then)]
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
