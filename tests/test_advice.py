@@ -1,10 +1,11 @@
 import json
+import shlex
 from math import inf, nan
 
 import pytest
 from pydantic import ValidationError
 
-from dptune.advice import Change, Evidence
+from dptune.advice import Change, Evidence, Location
 
 
 @pytest.mark.parametrize(
@@ -19,3 +20,22 @@ def test_evidence_can_be_written_as_json_whatever_a_run_holds(value, told):
 def test_a_change_is_to_a_number(now, then):
     with pytest.raises(ValidationError, match=r"optimizer\.lr cannot be (inf|nan)"):
         Change(knob="optimizer.lr", now=now, then=then)
+
+
+@pytest.mark.parametrize(
+    ("where", "line"), [("a.py:7", 7), ("C:\\a.py:12", 12), ("a.py:999999999", 999_999_999), ("a:b.py:1", 1)]
+)
+def test_a_location_is_a_file_and_a_line(where, line):
+    assert Location.parse(where).line == line
+
+
+@pytest.mark.parametrize("line", ["", "x", "-1", "²", "٣", "9" * 10, "9" * 5000])
+def test_what_is_no_line_is_no_location(line):
+    assert Location.parse(f"train.py:{line}") is None
+
+
+def test_what_is_pasted_into_a_shell_is_one_word_there():
+    change = Change(knob="env.NCCL_DEBUG_FILE", now=None, then="a b; rm $HOME 'x'")
+    name, _, value = change.paste.removeprefix("export ").partition("=")
+    assert (name, shlex.split(value)) == ("NCCL_DEBUG_FILE", ["a b; rm $HOME 'x'"])
+    assert Change(knob="env.OMP_NUM_THREADS", now=None, then="4").paste == "export OMP_NUM_THREADS=4"

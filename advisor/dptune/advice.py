@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from math import isfinite
 from typing import Literal
 
@@ -9,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dptune.errors import UsageError
 from dptune.finding import Finding
-from dptune.knobs import Value, knob
+from dptune.knobs import ENVIRONMENT, Value, knob
 from dptune.measured import Measured, Model, Place
 
 Kind = Literal["time", "risk", "convergence"]
@@ -18,6 +20,8 @@ Basis = Literal["measured", "replayed", "bound"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 
 SCHEMA_VERSION = "0.1"
+
+_LINE = re.compile("[0-9]{1,9}")  # of a file: no file has more
 
 
 def severity_of(share: float) -> Severity | None:
@@ -41,7 +45,7 @@ class Location(Model):
     def parse(cls, where: str | None) -> Location | None:
         """From `file:line`, as facts hold it; None where there is none."""
         file, _, line = (where or "").rpartition(":")
-        return cls(file=file, line=int(line)) if file and line.isdecimal() else None
+        return cls(file=file, line=int(line)) if file and _LINE.fullmatch(line) else None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -57,8 +61,9 @@ class Change(Model):
 
     @property
     def paste(self) -> str:
-        """The text to put into the script."""
-        return knob(self.knob).paste.format(then=self.then)
+        """The text to put into the script, or for a variable of the environment into the shell that starts it."""
+        then = shlex.quote(str(self.then)) if self.knob.startswith(ENVIRONMENT) else self.then
+        return knob(self.knob).paste.format(then=then)
 
     @model_validator(mode="after")
     def _knob_is_registered(self) -> Change:
