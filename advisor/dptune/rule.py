@@ -74,7 +74,7 @@ class RunView:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""
         device = self.facts[0].device if self.facts else None
         names = (rank.known("device_name") for rank in self.measured.ranks)
-        capability, name = (device and device.compute_capability) or "", next(filter(None, names), "")
+        capability, name = device.capability if device else "", next(filter(None, names), "")
         if not capability and not name:
             raise Missing("the traces do not name the GPU, so what its tensor cores compute in is not known")
         return capability, name

@@ -159,6 +159,17 @@ def test_a_recorded_run_tells_its_peaks_and_the_rich_window_of_one_rank_the_step
         assert second.missing[name].startswith(NOT_RECORDED)
 
 
+@pytest.mark.parametrize(
+    ("capability", "tensor_cores"),
+    [("sm_60", False), ("6.1", False), ("sm_70", True), ("²", None), ("abc", None), ("9" * 5000, None)],
+)
+def test_a_compute_capability_however_it_is_spelt(tmp_path, capability, tensor_cores):
+    def card(_):
+        return DeviceFacts("cuda", name="some card", compute_capability=capability)
+
+    assert recorded(tmp_path, card, lambda _: ALLOCATIONS).matmul.known("tensor_cores") is tensor_cores
+
+
 def test_on_a_cpu_only_what_steps_ask_for_is_known(tmp_path):
     def cpu_memory(_):
         return [allocation(10, 64, 64, 0, 0, -1), allocation(110, 64, 96, 0, 0, -1), allocation(210, 32, 128, 0, 0, -1)]

@@ -36,6 +36,15 @@ def test_compute_capability_decides_where_it_was_recorded(ask, make_measured, ma
     assert len(ask("DP401", measured, [blackwell])) == 1
 
 
+def test_a_compute_capability_that_is_none_leaves_it_to_the_name(ask, make_measured, make_facts):
+    spelt = make_facts(device=DeviceFacts("cuda", compute_capability="sm_70"))
+    assert ask("DP401", make_measured(fp32_share=0.4, device_name="some card"), [spelt]) == []
+    none = make_facts(device=DeviceFacts("cuda", compute_capability="abc"))
+    assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla T4"), [none]) == []
+    with pytest.raises(Missing, match="do not name the GPU"):
+        ask("DP401", make_measured(fp32_share=0.4, device_name=None), [none])
+
+
 @pytest.mark.parametrize(
     "run", [{"device": "cpu", "tensor_cores": None}, {"device": "rocm"}, {"tensor_cores": False}, {"fp32_share": 0.04}]
 )

@@ -5,6 +5,7 @@ Every fact is optional: one that could not be read is absent and stands in `unre
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from math import ceil, floor
 from statistics import median_low
@@ -14,6 +15,8 @@ SCHEMA_VERSION = "0.2"
 # Of the cores' time, what the host of a virtual machine may take while steps are timed. On one with two cores under
 # load 0 to 3 % is usual, and for minutes at a time 10 to 24 %, in which like trials took up to 1.9 times as long.
 MOST_TAKEN = 0.05
+
+_CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])[af]?")
 
 
 @dataclass
@@ -250,6 +253,12 @@ class DeviceFacts:
     cores: int | None = None
     usable_cores: int | None = None
     torch_threads: int | None = None
+
+    @property
+    def capability(self) -> str:
+        """The compute capability as `8.0`, where it was written as `sm_80`, too; empty where it is not known."""
+        found = _CAPABILITY.fullmatch(self.compute_capability or "")
+        return f"{found[1]}.{found[2]}" if found else ""
 
 
 @dataclass

@@ -52,8 +52,8 @@ def _time(view: RankView, wanted: Callable[[str], bool]) -> int:
 def _identity(views: Sequence[RankView], device: DeviceFacts | None) -> tuple[str, int | None]:
     """Name and compute capability's major number of the device the run computes on."""
     if device is not None and device.name:
-        major = (device.compute_capability or "").split(".")[0]
-        return device.name, int(major) if major.isdigit() else None
+        major = device.capability.partition(".")[0]
+        return device.name, int(major) if major else None
     listed = device_of(views[0])
     return (listed.name, listed.compute_major) if listed else ("", None)
 
