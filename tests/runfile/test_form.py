@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dptune.runfile import form
-from dptune.runfile.facts import Facts, OptimizerFacts, Window
+from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts, Window
 from dptune.runfile.record import RunRecord
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
@@ -35,20 +35,50 @@ def test_unknown_fields_are_ignored_and_lacking_ones_filled_in(tmp_path: Path) -
     ("text", "sentence"),
     [
         ("{", "f is not JSON"),
-        ("[]", "f: expected an object, found list"),
-        ("{}", "rank"),
-        ('{"rank": "3"}', "f.rank: expected int, found str"),
-        ('{"rank": 3, "windows": [5]}', r"f.windows\[0\]: expected an object, found int"),
+        ("[]", "^f: it must be an object, and is a list$"),
+        ("{}", "^f: it has no `rank`$"),
+        ('{"rank": 3, "windows": [{"name": "lean"}]}', r"^f: `windows\[0\]` has no `first_step`$"),
+        ('{"rank": "3"}', '^f: `rank` must be a whole number, and is "3"$'),
+        ('{"rank": 1e30}', r"^f: `rank` must be a whole number, and is 1e\+30$"),
+        ('{"rank": 3, "windows": [5]}', r"^f: `windows\[0\]` must be an object, and is 5$"),
+        (
+            '{"rank": 3, "settings": {"x": []}}',
+            "^f: `settings.x` must be true or false or a whole number or a number or",
+        ),
         (
             '{"rank": 3, "windows": [{"name": "x", "first_step": 1, "durations_ns": [1, true]}]}',
-            "expected int, found bool",
+            r"`windows\[0\].durations_ns\[1\]` must be a whole number, and is true",
         ),
+        (f'{{"rank": {"9" * 5000}}}', "^f holds a number of thousands of digits$"),
+        (f'{{"rank": 3, "grad_scale": {"9" * 400}}}', "^f: `grad_scale` is a number of hundreds of digits$"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "f").write_text(text)
     with pytest.raises(ValueError, match=sentence):
         form.read(tmp_path / "f", Facts)
+
+
+def test_what_is_not_text_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ValueError, match=r"^f is not text in UTF-8$"):
+        form.read(tmp_path / "f", Facts)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("8.0", "8.0"),
+        ("sm_80", "8.0"),
+        ("80", "8.0"),
+        ("10.0", "10.0"),
+        ("sm_90a", "9.0"),
+        ("sm_120", "12.0"),
+        *((word, "") for word in ("abc", "", "8", "²", "9" * 5000, "-8.0", "8.0.0")),
+    ],
+)
+def test_a_compute_capability_is_read_right_or_not_known(written: str, read: str) -> None:
+    assert DeviceFacts("cuda", compute_capability=written).capability == read
 
 
 def test_a_learning_rate_that_is_no_number_does_not_lose_the_facts(tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ def test_possible_facts_are_no_finding(folder):
         ({"backwards": [1, 1], "unsynced_backwards": [1, 2]}, "2 of 1 backward calls"),
         ({"first_step": -1}, "begins with step -1"),
         ({"taken_share": 1.5}, "1.5 of the time of its cores were taken away"),
+        ({"skipped_steps": -1}, "its skipped_steps is -1"),
+        ({"trace_text_bytes": -1}, "its trace_text_bytes is -1"),
+        ({"saving_ns": 2**70}, "its saving_ns is too large"),
         ({"taken_share": -0.1}, "-0.1 of the time of its cores were taken away"),
     ],
 )
@@ -78,6 +81,61 @@ def test_an_impossible_window_is_left_out(folder, changed, why):
 def test_facts_of_no_run_are_unreadable(folder, changed):
     write(folder, **changed)
     assert set(findings(folder)) == {"file-unreadable", "facts-missing"}
+
+
+LOADER, SGD = {"batch_size": 8}, {"name": "SGD"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"loaders": [LOADER, {"num_workers": -3}]}, "loaders[1].num_workers = -3"),
+        ({"loaders": [{"num_workers": 10**7}]}, "loaders[0].num_workers = 10000000"),
+        ({"loaders": [{"batch_size": -8}]}, "loaders[0].batch_size = -8"),
+        ({"loaders": [{"preparing": {"batches": -1}}]}, "loaders[0].preparing.batches = -1"),
+        ({"loaders": [{"dataset_samples": 10**400}]}, "loaders[0].dataset_samples = a number of very many digits"),
+        ({"optimizers": [{**SGD, "default_learning_rate": -0.1}]}, "optimizers[0].default_learning_rate = -0.1"),
+        ({"optimizers": [{**SGD, "first_learning_rate": 1e30}]}, "optimizers[0].first_learning_rate = 1e+30"),
+        ({"optimizers": [{**SGD, "betas": [0.9, -1.0]}]}, "optimizers[0].betas[1] = -1"),
+        ({"device": {"kind": "cpu", "usable_cores": -2}}, "device.usable_cores = -2"),
+        ({"device": {"kind": "cuda", "memory_bytes": 10**30}}, "device.memory_bytes = 1e+30"),
+        ({"ddp": [{"module": "Net", "bucket_sizes": [1, -1]}]}, "ddp[0].bucket_sizes[1] = -1"),
+        ({"steps": -1}, "steps = -1"),
+    ],
+)
+def test_a_number_that_no_run_has_is_named_and_of_those_facts_nothing_is_taken(folder, changed, told):
+    write(folder, **changed)
+    found = findings(folder)
+    assert f"the facts of rank 0 say that {told}, which no run has" in found["file-unreadable"]
+    assert load([folder]).facts == {}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"optimizers": [{**SGD, "learning_rates": [0.0, -0.01, float("nan")], "default_learning_rate": 0.0}]},
+        {"optimizers": [{**SGD, "first_learning_rate": "inf"}], "losses": [-3.5, 1e30]},
+        {"loaders": [{"num_workers": 0, "sampler_epoch": -1}], "local_rank": -1},
+        {"noise": {"of_steps": [1e25, "inf"]}, "grad_scale": 2.0**70},
+        {"settings": {"seed": -5}},
+    ],
+)
+def test_odd_numbers_that_a_run_may_have_are_taken(folder, changed):
+    write(folder, **changed)
+    assert findings(folder) == {}
+
+
+def test_what_facts_lack_is_said_with_what_to_do(folder):
+    (folder / "rank-00000.facts.json").write_text("{}")
+    told = "rank-00000.facts.json: it has no `rank`; put back what was recorded, or record again"
+    assert findings(folder)["file-unreadable"] == f"{folder.name}: {told}"
+
+
+def test_facts_that_may_not_be_read_are_said_to_be(folder):
+    (folder / "rank-00000.facts.json").unlink()
+    (folder / "rank-00000.facts.json").symlink_to(folder / "gone")
+    told = findings(folder)["file-unreadable"]
+    assert "rank-00000.facts.json cannot be read: No such file or directory;" in told
 
 
 def test_deep_nesting_is_unreadable(folder):

@@ -12,13 +12,22 @@ import os
 import stat
 import types
 import typing
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dptune.runfile.paths import LATEST
 
 T = TypeVar("T")
+_IN_WORDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def text(record: Any) -> str:
@@ -56,11 +65,13 @@ def read(path: Path, record: type[T]) -> T:
         data = json.loads(content)
     except RecursionError:
         raise ValueError(f"{path.name} is nested too deeply") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise ValueError(f"{path.name} is not JSON: {error}") from None
+    except ValueError:  # Python reads no whole number of more than 4,300 digits
+        raise ValueError(f"{path.name} holds a number of thousands of digits") from None
     try:
-        built: T = _build(record, data, path.name)
-    except TypeError as error:
+        built: T = _build(record, data, "")
+    except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return built
 
@@ -72,7 +83,10 @@ def regular(path: Path, most_bytes: int | None = None) -> str:
         raise ValueError(f"{path.name} is not a regular file")
     if most_bytes is not None and found.st_size > most_bytes:
         raise ValueError(f"{path.name} is larger than {most_bytes / 2**20:g} MiB")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not text in UTF-8") from None
 
 
 def _plain(value: Any) -> Any:
@@ -95,26 +109,44 @@ def _build(kind: Any, data: Any, where: str) -> Any:
         if len(kinds) == 1:
             return _build(kinds[0], data, where)
         if not isinstance(data, tuple(kinds)):
-            raise ValueError(f"{where}: expected {' or '.join(k.__name__ for k in kinds)}, found {type(data).__name__}")
+            raise _misfit(where, kinds, data)
         return data
     if is_dataclass(kind):
         if not isinstance(data, dict):
-            raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
+            raise _misfit(where, [dict], data)
         hints = typing.get_type_hints(kind)
+        for one in fields(kind):
+            if one.name not in data and one.default is MISSING and one.default_factory is MISSING:
+                raise ValueError(f"{f'`{where}`' if where else 'it'} has no `{one.name}`")
         named = [f.name for f in fields(kind) if f.name in data]
-        return typing.cast(Any, kind)(**{n: _build(hints[n], data[n], f"{where}.{n}") for n in named})
+        at = f"{where}." if where else ""
+        return typing.cast(Any, kind)(**{n: _build(hints[n], data[n], f"{at}{n}") for n in named})
     if origin is list:
         if not isinstance(data, list):
-            raise ValueError(f"{where}: expected a list, found {type(data).__name__}")
+            raise _misfit(where, [list], data)
         return [_build(typing.get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(data)]
     if origin is dict:
         if not isinstance(data, dict):
-            raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
+            raise _misfit(where, [dict], data)
         return {key: _build(typing.get_args(kind)[1], item, f"{where}.{key}") for key, item in data.items()}
     if kind is float and data in ("inf", "-inf", "nan"):
         return float(data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        return _float(data, where)
     if kind in (int, float, str, bool) and (not isinstance(data, kind) or (kind is int and isinstance(data, bool))):
-        raise ValueError(f"{where}: expected {kind.__name__}, found {type(data).__name__}")
+        raise _misfit(where, [kind], data)
     return data
+
+
+def _float(number: int, where: str) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError(f"`{where}` is a number of hundreds of digits") from None
+
+
+def _misfit(where: str, kinds: Sequence[type], data: Any) -> ValueError:
+    """One sentence on a value that is of another type than it has to be."""
+    wanted = " or ".join(_IN_WORDS[kind] for kind in kinds)
+    found = _IN_WORDS[type(data)] if isinstance(data, (dict, list)) else f"{json.dumps(data):.40}"
+    return ValueError(f"{f'`{where[:80]}`' if where else 'it'} must be {wanted}, and is {found}")

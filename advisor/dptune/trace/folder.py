@@ -39,7 +39,7 @@ def contents(path: Path) -> Contents:
         try:
             found.record = form.read(record, RunRecord)
         except (OSError, ValueError) as error:
-            _unreadable(found, error)
+            _unreadable(found, record, error)
     again: list[Path] = []
     for file in sorted(path.iterdir()):
         rank = names.rank_of(file)
@@ -109,7 +109,7 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
     try:
         facts = plausible.checked(form.read(file, Facts), rank)
     except (OSError, ValueError) as error:
-        _unreadable(found, error)
+        _unreadable(found, file, error)
         return
     if rank in found.facts:
         text = f"two facts files claim rank {rank}: {file.name} is left out"
@@ -119,6 +119,7 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
     found.findings += impossible
 
 
-def _unreadable(found: Contents, error: Exception) -> None:
-    text = f"{found.path.name}: {error}"
+def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:
+    why = f"{file.name} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+    text = f"{found.path.name}: {why}; put back what was recorded, or record again"
     found.findings.append(Finding(code="file-unreadable", level="partial", text=text))

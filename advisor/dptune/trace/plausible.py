@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from math import inf, isfinite
 
 from dptune.finding import Finding
 from dptune.runfile.facts import Facts, Window
@@ -22,15 +23,42 @@ PER_STEP = (
     "backwards",
     "unsynced_backwards",
 )
+_SIGNED = ("losses", "learning_rates", "sampler_epoch", "local_rank")  # schedulers take a rate below 0, too
+_LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
+_LONGEST = 1e300
+_MOST_OF_A_SETTING = 1e9  # that advice may be to change: dptune sets none to more
+_MOST = {
+    **dict.fromkeys(("num_workers", "cores", "usable_cores", "torch_threads", "replicas", "local_rank"), MOST_RANKS),
+    **dict.fromkeys(("batch_size", "prefetch_factor"), _MOST_OF_A_SETTING),
+    **dict.fromkeys(("first_learning_rate", "default_learning_rate", "base_learning_rate"), _MOST_OF_A_SETTING),
+}
 
 
 def checked(facts: Facts, rank: int) -> Facts:
-    """The same facts; raises ValueError where their rank or world size is none, or not that of the file's name."""
+    """The same facts; raises ValueError for a number that no run has, or a rank that is not that of the file's name."""
     if facts.rank != rank:
         raise ValueError(f"the facts of rank {rank} claim to be of rank {facts.rank}")
     if not 1 <= facts.world_size <= MOST_RANKS:
         raise ValueError(f"the facts of rank {rank} claim {_shown(facts.world_size)} ranks")
+    if wrong := next(_absurd("", facts), ""):
+        raise ValueError(f"the facts of rank {rank} say that {wrong}, which no run has")
     return facts
+
+
+def _absurd(name: str, value: object) -> Iterator[str]:
+    """Numbers that no run has, as `loaders[0].num_workers = -3`; what is inf or nan a live process may have held."""
+    if is_dataclass(value):
+        for one in fields(value):
+            if one.name not in _LOOKED_THROUGH_APART:
+                yield from _absurd(f"{name}.{one.name}".removeprefix("."), getattr(value, one.name))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _absurd(f"{name}[{at}]", item)
+    elif isinstance(value, (int, float)) and (isinstance(value, int) or isfinite(value)):
+        field = name.rpartition(".")[2].partition("[")[0]
+        most = _MOST.get(field, LIMIT_NS if isinstance(value, int) else inf)  # squares of norms can be of any size
+        if (value < 0 and field not in _SIGNED) or abs(value) > most:
+            yield f"{name} = {f'{value:.9g}' if abs(value) < _LONGEST else 'a number of very many digits'}"
 
 
 def possible(facts: Facts) -> tuple[Facts, list[Finding]]:
@@ -64,6 +92,9 @@ def _impossible(window: Window) -> Iterator[str]:
         for value in values:
             if not 0 <= value <= LIMIT_NS:
                 yield f"{name} holds {_shown(value)}"
+    for name in ("skipped_steps", "trace_text_bytes", "saving_ns"):
+        if not 0 <= (getattr(window, name) or 0) <= LIMIT_NS:
+            yield f"its {name} is {_shown(getattr(window, name))}"
     if window.taken_share is not None and not 0 <= window.taken_share <= 1:
         yield f"{window.taken_share:.3g} of the time of its cores were taken away"
     if any(len(each) != 2 or not 0 <= each[0] <= each[1] <= LIMIT_NS for each in window.collections_ns):
