@@ -5,13 +5,25 @@ from dptune.errors import UsageError
 from dptune.rule import Rule, Threshold
 
 
-def rule(code, preview=False, thresholds=("worth_share",)):
+def rule(code, preview=False, thresholds=("worth_share",), name=""):
     return Rule(
-        code, code.lower(), "made", "time", "", "0.1", tuple(Threshold(n, 0.1, "") for n in thresholds), preview
+        code,
+        name or f"rule-{code[2:]}",
+        "made",
+        "time",
+        "",
+        "0.1",
+        tuple(Threshold(n, 0.1, "") for n in thresholds),
+        preview,
     )
 
 
-RULES = [rule("DP101"), rule("DP102"), rule("DP501", thresholds=("warning_share", "error_share")), rule("DP901", True)]
+RULES = [
+    rule("DP101"),
+    rule("DP102"),
+    rule("DP501", thresholds=("warning_share", "error_share"), name="slow-loader"),
+    rule("DP901", True),
+]
 
 
 def load(folder, text, name="pyproject.toml"):
@@ -116,6 +128,9 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         ("[tool.dptune]\nrules = 1", "`rules` must be a table of rules", "1"),
         ("[tool.dptune.rules]\nDP501 = 1", "`rules.DP501` must be a table of thresholds", "1"),
         (f"x = {'[' * 20_000}", "is nested too deeply", "correct the file"),
+        (f"[tool.dptune.rules.DP501]\nwarning_share = {'9' * 5000}", "a number of thousands of digits", "correct"),
+        ("[tool.dptune.rules.DP501]\nwarning_share = 1e400", "must be a number, 0 or above", "found inf"),
+        (f"[tool.dptune.budget]\nstep_ms = {'9' * 400}", "`budget.step_ms` must be a number, 0 or above", "9999"),
         ("[tool]\ndptune = 1", "`tool.dptune`", "1"),
         ("[tool.dptune\n", "is not TOML", "correct the file"),
     ],
@@ -126,6 +141,20 @@ def test_what_does_not_fit_is_named_with_its_file(tmp_path, text, message, hint)
     assert str(tmp_path / "pyproject.toml") in raised.value.message
     assert message in raised.value.message
     assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("table", ["dptun", "dp-tune", "dptuen"])
+def test_a_table_whose_name_is_nearly_right_is_told_of_once(tmp_path, capsys, table):
+    assert load(tmp_path, f"[tool.{table}]\nselect = []") == load(tmp_path, f"[tool.{table}]\nselect = []")
+    file = tmp_path / "pyproject.toml"
+    told = f"dptune: warning: [tool.{table}] in {file} is not read: did you mean [tool.dptune]?\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("text", ["[tool.tune]", "[tool.optuna]", "[tool.dptune]\n[tool.dptun]", "tool = 1"])
+def test_tables_of_others_are_theirs(tmp_path, capsys, text):
+    load(tmp_path, text)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_file_that_is_not_text(tmp_path):
@@ -141,6 +170,9 @@ def test_a_file_that_is_not_text(tmp_path):
         ('[tool.dptune]\nignore = ["dp101"]', "there is no rule 'dp101'", "did you mean 'DP101'?"),
         ('[tool.dptune]\nignore = ["dp1"]', "there is no rule 'dp1'", "did you mean 'DP1'?"),
         ("[tool.dptune.rules.dp501]\nwarning_share = 1", "there is no rule 'dp501'", "did you mean 'DP501'?"),
+        ('[tool.dptune]\nselect = ["slow-loader"]', "'slow-loader' is the name of a rule, not its code", "use 'DP501'"),
+        ('[tool.dptune]\nignore = ["slow-loader"]', "`ignore`", "use 'DP501'"),
+        ("[tool.dptune.rules.slow-loader]\nwarning_share = 0.1", "`rules`", "use 'DP501'"),
         ('[tool.dptune]\nignore = [""]', "there is no rule ''", "there is: DP101, DP102, DP501, DP901"),
         ("[tool.dptune.rules.DP511]\nwarning_share = 1", "there is no rule 'DP511'", "did you mean 'DP501'?"),
         (

@@ -19,8 +19,10 @@ rule: it cannot be ignored.
 from __future__ import annotations
 
 import difflib
+import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +33,8 @@ from dptune.rule import Rule
 
 Codes = Annotated[tuple[str, ...], Field(strict=False, description="rule codes, or prefixes of them such as DP1")]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+_NEAR = 0.82  # of the name of a table to `dptune`: a letter lost, doubled or swapped, and not `tune`
 
 
 class Settings(BaseModel):
@@ -44,6 +48,11 @@ class Settings(BaseModel):
     rules: dict[str, dict[str, Limit]] = Field(default_factory=dict, description="code -> threshold -> value")
     budget: dict[str, Limit] = Field(default_factory=dict, description="figure -> the most that it may be")
     _source: str = PrivateAttr("the configuration")
+
+    @property
+    def source(self) -> str:
+        """The file that they are from."""
+        return self._source
 
     def runs(self, rule: Rule) -> bool:
         """Whether this rule is to be run: the longest matching entry decides, and `ignore` wins a tie.
@@ -73,11 +82,16 @@ class Settings(BaseModel):
     def check_against(self, rules: Iterable[Rule]) -> None:
         """Raise UsageError for a code or threshold that no installed rule has, naming the nearest one."""
         known = {rule.code: rule for rule in rules}
+        by_name = {rule.name: rule.code for rule in known.values()}
         for key, codes in (("select", self.select or ()), ("ignore", self.ignore)):
             for code in codes:
+                if code in by_name:
+                    raise _by_name(f"`{key}` in {self._source}", code, by_name)
                 if not code or not any(name.startswith(code) for name in known):
                     raise _unknown(f"`{key}` in {self._source}", "rule", code, known)
         for code, thresholds in self.rules.items():
+            if code in by_name:
+                raise _by_name(f"`rules` in {self._source}", code, by_name)
             if code not in known:
                 raise _unknown(f"`rules` in {self._source}", "rule", code, known)
             names = [threshold.name for threshold in known[code].thresholds]
@@ -105,9 +119,20 @@ def load(start: Path | None = None) -> Settings:
             return _settings(_read(own), own)
         if project.is_file():
             tool = _read(project).get("tool", {})
-            if isinstance(tool, dict) and "dptune" in tool:
+            if not isinstance(tool, dict):
+                continue
+            if "dptune" in tool:
                 return _settings(tool["dptune"], project)
+            for name in difflib.get_close_matches("dptune", tool, cutoff=_NEAR):
+                _warn_of(name, project)
     return Settings()
+
+
+@cache
+def _warn_of(table: str, path: Path) -> None:
+    """Once: a command may load its settings for each of several runs."""
+    told = f"[tool.{table}] in {path} is not read: did you mean [tool.dptune]?"
+    print(f"dptune: warning: {told}", file=sys.stderr)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -115,6 +140,8 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}", "correct the file, or move it away") from None
+    except ValueError:  # Python reads no whole number of more than 4,300 digits
+        raise UsageError(f"{path} holds a number of thousands of digits", "correct the file") from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply to be read", "correct the file, or move it away") from None
     except OSError as error:
@@ -164,6 +191,10 @@ def _found(value: object) -> str:
 
 def _longest_match(code: str, entries: Iterable[str]) -> int | None:
     return max((len(entry) for entry in entries if code.startswith(entry)), default=None)
+
+
+def _by_name(where: str, name: str, codes: Mapping[str, str]) -> UsageError:
+    return UsageError(f"{where}: '{name}' is the name of a rule, not its code", f"use '{codes[name]}'")
 
 
 def _unknown(where: str, what: str, name: str, known: Iterable[str]) -> UsageError:

@@ -50,6 +50,15 @@ def test_advice_is_in_the_report_and_ranked(assemble, make_rule, make_advice):
     assert Report.model_validate_json(report.model_dump_json()) == report
 
 
+@pytest.mark.parametrize("settings", [Settings(select=()), Settings(ignore=("XX",))])
+def test_a_run_that_no_rule_was_asked_of_says_so(assemble, make_rule, settings):
+    report = assemble(make_rule("XX101", quiet), make_rule("XX102", quiet), settings=settings)
+    told = [one.text for one in report.trust.findings if one.code == "no-rule-selected"]
+    assert told == ["no rule is selected: `select` and `ignore` in the configuration leave none of 2"]
+    assert report.headline.why.endswith(" No rule was asked.")
+    assert "no-rule-selected" not in [one.code for one in assemble(make_rule("XX101", quiet)).trust.findings]
+
+
 def test_a_missing_figure_skips_the_rule_with_the_reason(assemble, make_rule, make_measured):
     measured = make_measured(wait_share=None)
     report = assemble(

@@ -162,7 +162,8 @@ def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_meas
 def test_no_rule_at_all_is_not_healthy(make_measured):
     told = said(make_measured(), quiet=[])
     assert "No bottleneck found" not in told.verdict
-    assert "0 of 0 rules" in told.why
+    assert told.why.endswith(" No rule was asked.")
+    assert "`select` and `ignore` under [tool.dptune]" in told.next
 
 
 @pytest.mark.parametrize(

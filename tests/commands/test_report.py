@@ -108,6 +108,18 @@ def test_without_a_recording_it_says_how_to_make_one(
     assert said.out == ""
 
 
+@pytest.mark.parametrize("verb", ["report", "check"])
+def test_a_budget_of_no_figure_is_refused_before_anything_is_read(
+    verb: str, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dptune.toml").write_text("[budget]\nstepms = 120\n", encoding="utf-8")
+    assert main([verb, str(traces)]) == 2
+    said = capsys.readouterr()
+    assert "there is no budget 'stepms'" in said.err
+    assert "hint: did you mean 'step_ms'?" in said.err
+    assert said.out == ""
+
+
 def test_what_is_not_a_trace_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
     for path in ("notes.json", "missing.json"):

@@ -90,9 +90,12 @@ def assemble(
     except UsageError as error:
         error.hint += installed.not_loaded
         raise
-    unusable = [Finding(code="rule-pack", level="info", text=problem) for problem in installed.problems]
-    trust = judge(measured, facts, [*findings, *unusable])
+    of_rules = [Finding(code="rule-pack", level="info", text=problem) for problem in installed.problems]
     chosen = [loaded for loaded in installed.rules if advised and settings.runs(loaded.rule)]
+    if advised and installed.rules and not chosen:
+        text = f"no rule is selected: `select` and `ignore` in {settings.source} leave none of {len(installed.rules)}"
+        of_rules.append(Finding(code="no-rule-selected", level="info", text=text))
+    trust = judge(measured, facts, [*findings, *of_rules])
     if trust.level == "unjudgeable":
         outcome = _nothing_asked(chosen, trust)
     else:

@@ -11,6 +11,7 @@ from dptune.finding import Finding
 from dptune.measured import Measured, Missing, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
+_SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
 _REMEDIES = {
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
@@ -49,7 +50,9 @@ def headline(
         why += f" Only a part of the run could be read: {first}."
     answered = {one.rule for one in advice} | set(quiet)
     unanswered = {one.rule for one in skipped} - answered
-    if unanswered or not answered:
+    if not answered and not unanswered:
+        why += " No rule was asked."
+    elif unanswered:
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
@@ -61,7 +64,7 @@ def headline(
     return Headline(
         verdict=verdict,
         why=why,
-        next=_next(measured, advice, limit, whole, recorded),
+        next=_next(measured, advice, limit, whole, recorded) if answered or unanswered else _SELECT,
         rule=advice[0].rule if advice else "",
     )
 

@@ -99,6 +99,10 @@ def run_and_report(
     from dptune.advise.engine import build_report
 
     settings = config.load()
+    if settings.budget:
+        from dptune.advise.gate import BUDGETS
+
+        settings.check_budgets(BUDGETS)
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
     run, measured = measured_of(chosen, jobs, cached=cached, links=links)
     report = build_report(run, measured, settings, advised=advised)
