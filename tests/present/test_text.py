@@ -168,6 +168,7 @@ def test_every_line_but_code_fits_the_page(report: Report, width: int) -> None:
 def test_nothing_to_change_is_said(report: Report) -> None:
     quiet = report.model_copy(update={"advice": [], "skipped": []})
     assert "Every rule ran, and none found anything to change." in text(quiet)
+    assert "No rule was asked" in text(quiet.model_copy(update={"quiet": []}))
     some = report.model_copy(update={"advice": []})
     assert "No rule that could run found anything to change; 2 could not run" in text(some)
 

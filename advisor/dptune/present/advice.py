@@ -115,6 +115,8 @@ def nothing_to_say(report: Report) -> str:
     could_not = sum(not one.set_aside for one in report.skipped)
     if could_not:
         return f"No rule that could run found anything to change; {could_not} could not run (see below)."
+    if not report.quiet and not report.skipped:
+        return "No rule was asked, so that no advice is given does not mean that there is none."
     return "Every rule ran, and none found anything to change."
 
 
