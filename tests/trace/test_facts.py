@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -115,7 +116,8 @@ def test_a_number_that_no_run_has_is_named_and_of_those_facts_nothing_is_taken(f
     [
         {"optimizers": [{**SGD, "learning_rates": [0.0, -0.01, float("nan")], "default_learning_rate": 0.0}]},
         {"optimizers": [{**SGD, "first_learning_rate": "inf"}], "losses": [-3.5, 1e30]},
-        {"loaders": [{"num_workers": 0, "sampler_epoch": -1}], "local_rank": -1},
+        {"loaders": [{"num_workers": 0, "sampler_epoch": -1, "dataset_samples": sys.maxsize}], "local_rank": -1},
+        {"ddp": [{"module": "Net", "bucket_cap_bytes": -1}]},
         {"noise": {"of_steps": [1e25, "inf"]}, "grad_scale": 2.0**70},
         {"settings": {"seed": -5}},
     ],

@@ -23,8 +23,10 @@ PER_STEP = (
     "backwards",
     "unsynced_backwards",
 )
-_SIGNED = ("losses", "learning_rates", "sampler_epoch", "local_rank")  # schedulers take a rate below 0, too
+# Scripts may give these as they like, and schedulers take a learning rate below 0.
+_SIGNED = ("losses", "learning_rates", "sampler_epoch", "local_rank", "bucket_cap_bytes", "bucket_caps_bytes")
 _LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
+_MOST_OF_ALL = 2**63 - 1  # what data sets without an end give as their length
 _LONGEST = 1e300
 _MOST_OF_A_SETTING = 1e9  # that advice may be to change: dptune sets none to more
 _MOST = {
@@ -56,7 +58,7 @@ def _absurd(name: str, value: object) -> Iterator[str]:
             yield from _absurd(f"{name}[{at}]", item)
     elif isinstance(value, (int, float)) and (isinstance(value, int) or isfinite(value)):
         field = name.rpartition(".")[2].partition("[")[0]
-        most = _MOST.get(field, LIMIT_NS if isinstance(value, int) else inf)  # squares of norms can be of any size
+        most = _MOST.get(field, _MOST_OF_ALL if isinstance(value, int) else inf)  # squares of norms can be of any size
         if (value < 0 and field not in _SIGNED) or abs(value) > most:
             yield f"{name} = {f'{value:.9g}' if abs(value) < _LONGEST else 'a number of very many digits'}"
 
