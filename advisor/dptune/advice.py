@@ -89,6 +89,9 @@ class Saving(Model):
     high_share: float = Field(ge=0, le=1)
     low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
     high_us_per_sample: float | None = None
+    mean_step_ms: float | None = Field(
+        None, description="the mean step, of which the rest is where slow steps are spared; null: of the step time"
+    )
     global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
     samples_times: float = Field(
         1.0, description="the samples of a step with the change / without: then ms are of as many"

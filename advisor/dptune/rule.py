@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import Protocol
 
 from dptune.advice import Advice, Basis, Change, Kind, Saving
@@ -83,10 +83,25 @@ class RunView:
         """A saving between two shares of the step that is a bound: more cannot be saved."""
         return self._saving(low_share, high_share, "bound", how)
 
+    def bound_of_all(self, high_share: float, how: str, durations_ns: Sequence[float]) -> Saving:
+        """A bound that is a share of the time of all steps, such as some that are slow: ms of the mean step.
+
+        `durations_ns` are those steps. Their mean is told on the level of the step time, as all ms of a report are.
+        """
+        times = mean(durations_ns) / median(durations_ns)
+        return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.median_ns)
+
     def _saving(
-        self, low_share: float, high_share: float, basis: Basis, how: str, predicted_share: float | None = None
+        self,
+        low_share: float,
+        high_share: float,
+        basis: Basis,
+        how: str,
+        predicted_share: float | None = None,
+        mean_ns: float | None = None,
     ) -> Saving:
-        step_ns = self.measured.step.median_ns
+        """The shares are of the mean step where that is given, else of the step time."""
+        step_ns = self.measured.step.median_ns if mean_ns is None else mean_ns
         batch = self.measured.known("samples_per_step")
         per_sample_us = step_ns / batch / 1e3 if batch else None
         return Saving(
@@ -96,6 +111,7 @@ class RunView:
             high_share=high_share,
             low_us_per_sample=None if per_sample_us is None else low_share * per_sample_us,
             high_us_per_sample=None if per_sample_us is None else high_share * per_sample_us,
+            mean_step_ms=None if mean_ns is None else mean_ns / 1e6,
             global_batch=batch,
             predicted_share=predicted_share,
             basis=basis,
@@ -139,9 +155,23 @@ class RunView:
             own[facts.rank] = median(took - backward + computed - wait for took, backward, computed, wait in parts)
         return own
 
+    def most_share(self, class_ns: str) -> float:
+        """The share of a traced step in a class of the account, in each step on the device where it takes longest.
+
+        That is what the class can hold up a step for: the other devices wait for that one.
+        """
+        by_step: dict[int, int] = {}
+        for rank in self.measured.ranks:
+            for step in (step for device in rank.devices for step in device.steps):
+                by_step[step.number] = max(by_step.get(step.number, 0), getattr(step.account, class_ns))
+        return sum(by_step.values()) / max(1, len(by_step)) / self.measured.traced_step_ns
+
     def idle_share(self) -> float:
-        """The share of a step in which the device can be idle: the profiler slows the host, not what is computed."""
-        computed_ns = self.measured.share("compute_ns") * self.measured.traced_step_ns
+        """The share of a step in which no device computes that computes longest in it.
+
+        The profiler slows the host, not what GPUs compute; and no step is shorter than what one of them computes.
+        """
+        computed_ns = self.most_share("compute_ns") * self.measured.traced_step_ns
         return max(0.0, 1 - computed_ns / self.measured.recorded_step_ns)
 
     def allocating_share(self) -> float:

@@ -72,6 +72,8 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
         "In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
         "It cannot save more than 1 ms of each step."
     )
+    of_all = make_advice(changes=[change], saves=make_advice().saves.model_copy(update={"mean_step_ms": 9.0}))
+    assert said(make_measured(), advice=[of_all]).next.endswith("It cannot save more than 1 ms of the mean step.")
     predicted = make_advice().saves.model_copy(update={"basis": "replayed", "low_ms": 0.5})
     told = said(make_measured(), advice=[make_advice(saves=predicted)])
     assert told.next.endswith("It saves 0.5 to 1 ms of each step.")

@@ -9,8 +9,8 @@ fault or two, and healthy ones. How large everything is and how bad the fault is
 `dptune verify` runs the advice itself where it can be set from outside, and the mended script where it cannot: right
 after a fresh recording, whose advice is the promise. Where the script as it is took a tenth more or less in the trials
 than in that recording, the machine became another one meanwhile, and it is done once more; both are kept. What it gave
-is of the steps that are promised, the median ones; the verdict of `dptune verify`, by means, stands beside it. Whatever
-else was predicted of that recording is run, too, whether it is the fault's or not.
+is of the step that is promised, mostly the median one; the verdict of `dptune verify`, by means, stands beside it.
+Whatever else was predicted of that recording is run, too, whether it is the fault's or not.
 
 As root (two nodes: tests/testbed/network.py). It resumes where it stopped, within a comparison too; raw results stand
 in results/advice.json. The rest of the machine should be idle.
@@ -299,9 +299,11 @@ def promise(advice: Sequence[dict[str, Any]], rules: Sequence[str]) -> dict[str,
     return next((one["saves"] for one in advice if one["rule"] in rules), None)
 
 
-def gave(found: dict[str, Any]) -> float | None:
-    """The part of the time of a sample that was saved, by the steps that promises are of: medians, not means."""
-    times, samples = times_as_long(found), [_samples(found, side) for side in "AB"]
+def gave(found: dict[str, Any], saves: dict[str, Any] | None) -> float | None:
+    """The part of the time of a sample that was saved, of the step that is promised: the median or the mean one."""
+    of_means = saves is not None and saves.get("mean_step_ms") is not None
+    times = times_as_long(found, "step_ns" if of_means else "median_step_ns")
+    samples = [_samples(found, side) for side in "AB"]
     if times is None:
         return None
     grown = samples[1] / samples[0] if all(samples) else 1.0
@@ -341,7 +343,7 @@ def _other_row(own: dict[str, Any], rule: str) -> str:
 
 
 def _judged(saves: dict[str, Any] | None, found: dict[str, Any]) -> str:
-    saved = gave(found)
+    saved = gave(found, saves)
     promised = "-"
     if saves is not None:
         low, high = 100 * saves["low_share"], 100 * saves["high_share"]
@@ -386,7 +388,7 @@ def table(results: dict[str, Any]) -> str:
 def _promises(faulty: dict[str, Any]) -> Iterator[str]:
     """How many promises were kept, and how wide they were."""
     made = [
-        (saves, kept(saves, gave(found)), _moved(own))
+        (saves, kept(saves, gave(found, saves)), _moved(own))
         for name, own in faulty.items()
         for rules, found in _runs(FAULTY[name], own)
         if (saves := promise(own["advice"], rules)) is not None

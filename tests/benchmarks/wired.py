@@ -140,13 +140,13 @@ def medians(found: dict[str, Any]) -> tuple[float, float] | None:
     return (median(ran[0]), median(ran[1])) if all(ran) else None
 
 
-def times_as_long(found: dict[str, Any]) -> float | None:
-    """B / A of median steps: of the ratios within pairs of trials, and of the means of any two of them, the median.
+def times_as_long(found: dict[str, Any], which: str = "median_step_ns") -> float | None:
+    """B / A of median steps, or with `step_ns` of mean ones: of the ratios within pairs of trials, and of the means of any two of them, the median.
 
     A machine that is slower for a while is so for both of a pair, and that is in neither. None where no pair ran.
     """
     a, b = (
-        [one["median_step_ns"] for one in found.get("trials", []) if one["side"] == side and not one.get("set_aside")]
+        [one[which] for one in found.get("trials", []) if one["side"] == side and not one.get("set_aside")]
         for side in "AB"
     )
     whole = [(before, after) for before, after in zip(a, b, strict=False) if before and after]

@@ -194,6 +194,8 @@ def test_copies(measured):
         "total_bytes": 200,
         "total_ns": 20 * US,
         "exposed_ns": 10 * US,
+        "most_share": 5 / 140,  # the same on both ranks
+        "most_held_share": 0.0,
         "hidden_ns": 10 * US,
         "step_share": 20 / 280,
         "gb_per_s": 200 / (20 * US),

@@ -565,6 +565,8 @@ def test_copies_are_told_apart_by_direction_and_memory() -> None:
             total_bytes=1000,
             total_ns=total_ns,
             exposed_ns=0,
+            most_share=0.0,
+            most_held_share=0.0,
         )
 
     found = compared(run("a", copies=[copied(False, 90)]), run("b", 1001, copies=[copied(True, 40)])).copies

@@ -80,6 +80,8 @@ def test_pageable_memory_holds_the_script_and_is_seen_in_every_step(found):
         "total_bytes": 8 * MIB,
         "total_ns": 28 * US,
         "exposed_ns": 28 * US,
+        "most_share": 16 / 154,  # rank 0 copies 8 us in each step, rank 1 6
+        "most_held_share": 44 / 154,
         "hidden_ns": 0,
         "step_share": 28 / 308,
         "gb_per_s": 8 * MIB / (28 * US),

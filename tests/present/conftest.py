@@ -112,6 +112,8 @@ def measured() -> Measured:
                 total_bytes=104_857_600,
                 total_ns=31_000_000,
                 exposed_ns=20_000_000,
+                most_share=0.0,
+                most_held_share=0.0,
             )
         ],
         input=InputFigures(

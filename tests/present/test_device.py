@@ -48,6 +48,8 @@ def full(report: Report) -> Report:
         total_bytes=48,
         total_ns=2_000_000,
         exposed_ns=500_000,
+        most_share=0.0,
+        most_held_share=0.0,
         gb_per_s=0.02,
         blocking_calls=12,
         sites=[site],

@@ -7,6 +7,7 @@ import pytest
 from dptune.advice import Evidence, Headline, Report, RunSummary, Skipped, Together, Trust
 from dptune.finding import Finding
 from dptune.measured import NoiseFigures
+from dptune.present.advice import saving
 from dptune.present.lines import code
 from dptune.present.text import text
 
@@ -63,6 +64,13 @@ def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> No
     assert "4.10 to 20.7 ms of each 140.2 ms step (2.9 to 14.7 %)" in flat(page)
     assert "all-reduces of gradients: 4 per step" in flat(page)
     assert "(see rank 1, step 3, 5.00 ms after its begin, for 4.00 ms)" in flat(page)
+
+
+def test_what_slow_steps_cost_is_said_of_the_mean_step(report: Report) -> None:
+    saves = report.advice[0].saves
+    assert saves is not None
+    of_all = saves.model_copy(update={"mean_step_ms": 160.0})
+    assert saving(of_all, 140_200_000).startswith("up to 20.7 ms of the mean step of 160.0 ms (up to 14.7 %).")
 
 
 def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:

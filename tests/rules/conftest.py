@@ -98,13 +98,14 @@ def measured_run(
     samples: int | None = 64,
     lags_ms: Sequence[Sequence[float]] = (),
     causes: Mapping[int, tuple[str, float]] = MappingProxyType({}),
+    spent: Sequence[Account] = (),
     **changed: Any,
 ) -> Measured:
+    """`spent` is where the time of a step went, of each rank or of all of them."""
     told = changed["input"].known("wait_share") if "input" in changed else wait_share
-    one = account(exposed_share, hidden_share, told or 0.0)
-    total = one
-    for _ in range(world * steps - 1):
-        total = total + one
+    spent = [*spent] or [account(exposed_share, hidden_share, told or 0.0)]
+    spent *= world // len(spent)
+    total = sum(spent[1:] * steps + spent[:1] * (steps - 1), start=spent[0]) if spent else None
     devices = [
         DeviceFigures(
             device=f"{device}:0",
@@ -113,6 +114,7 @@ def measured_run(
             device_operations=1000,
             kernels=0 if device == "cpu" else 900,
         )
+        for one in spent
     ]
     known: dict[str, Any] = {
         "world_size": world,
@@ -143,7 +145,7 @@ def measured_run(
                 device_name=device_name,
                 source=f"{r}.json",
                 events=9,
-                devices=devices,
+                devices=[devices[r]],
                 arrival=arrival(lags_ms[r] if r < len(lags_ms) else [0.0] * steps, *(causes.get(r, ())))
                 if steps
                 else None,

@@ -110,6 +110,8 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
                 calls_per_step=1,
                 total_ns=9,
                 exposed_ns=9,
+                most_share=0.0,
+                most_held_share=0.0,
                 gb_per_s=20,
             )
         ],

@@ -7,7 +7,7 @@ from dptune.measured.device import CopySite
 def run(hand_made, share, **more):
     ns = int(share * hand_made.STEP_NS)
     account = hand_made.Account(window_ns=hand_made.STEP_NS, compute_ns=hand_made.STEP_NS - ns, sync_idle_ns=ns)
-    return hand_made.measured_run(account=account, **more)
+    return hand_made.measured_run(spent=[account], **more)
 
 
 def back(hand_made, **more):
@@ -19,6 +19,8 @@ def back(hand_made, **more):
         calls_per_step=2.0,
         total_ns=9,
         exposed_ns=9,
+        most_share=0.1,
+        most_held_share=0.1,
         **{"blocking_calls": 4, **more},
     )
 
@@ -72,11 +74,11 @@ def test_others_speak_of_their_own(ask, hand_made, make_facts):
 @pytest.mark.parametrize(("step_ms", "shares"), [(8.0, [0.05]), (7.9, [])])
 def test_the_step_without_the_profiler_can_hold_no_more(ask, hand_made, make_facts, step_ms, shares):
     """Of a traced step of 10 ms the GPU computes 7.6: of a step of 8 ms 0.4 can be idle."""
-    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    whole = hand_made.STEP_NS
     idle = int(0.24 * whole)
     account = hand_made.Account(window_ns=whole, compute_ns=whole - idle, sync_idle_ns=idle)
     times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), int(step_ms * 1e6))
-    made = hand_made.measured_run(account=account)
+    made = hand_made.measured_run(spent=[account])
     step = made.step.model_copy(update=times)
     advice = ask("DP606", made.model_copy(update={"step": step}), [make_facts()])
     assert [one.saves.high_share for one in advice] == [pytest.approx(share) for share in shares]
@@ -84,9 +86,32 @@ def test_the_step_without_the_profiler_can_hold_no_more(ask, hand_made, make_fac
 
 def test_what_the_script_waits_for_need_not_be_stretched_by_the_profiler(ask, hand_made, make_facts):
     """2 of traced 10 ms are idle for it, 5 for the host, 3 computed: of a step of 5 ms the 2 can be 40 %."""
-    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    whole = hand_made.STEP_NS
     parts = {"compute_ns": 3 * whole // 10, "sync_idle_ns": whole // 5, "host_idle_ns": whole // 2}
-    made = hand_made.measured_run(account=hand_made.Account(window_ns=whole, **parts))
+    made = hand_made.measured_run(spent=[hand_made.Account(window_ns=whole, **parts)])
     step = made.step.model_copy(update=dict.fromkeys(("median_ns", "unprofiled_median_ns"), 5_000_000))
     (advice,) = ask("DP606", made.model_copy(update={"step": step}), [make_facts()])
     assert advice.saves.high_share == pytest.approx(0.4)
+
+
+def test_the_gpu_that_pays_holds_up_the_others(ask, hand_made, make_facts):
+    """Of eight GPUs one idles 4 of 10 ms, and the others wait for it: the mean over all of them is 5 %."""
+    busy = hand_made.Account(window_ns=10, compute_ns=6, exposed_waiting_ns=4, communication_ns=4)
+    idle = hand_made.Account(window_ns=10, compute_ns=6, sync_idle_ns=4)
+    spent = [_times(one, hand_made.STEP_NS // 10) for one in (idle, *[busy] * 7)]
+    (advice,) = ask("DP606", hand_made.measured_run(spent=spent, world=8), [make_facts()])
+    assert advice.saves.high_share == pytest.approx(0.4)
+    assert advice.title.startswith("The GPU idles 40 %")
+
+
+def test_a_gpu_that_idles_beside_one_that_computes_holds_up_nothing(ask, hand_made, make_facts):
+    """One of two idles for 4 of 10 ms, but the other computes for 9.8 of them, and is waited for in any case."""
+    idle = hand_made.Account(window_ns=100, compute_ns=60, sync_idle_ns=40)
+    busy = hand_made.Account(window_ns=100, compute_ns=98, host_idle_ns=2)
+    spent = [_times(one, hand_made.STEP_NS // 100) for one in (idle, busy)]
+    assert ask("DP606", hand_made.measured_run(spent=spent), [make_facts()]) == []
+
+
+def _times(account, times):
+    """As many times as long."""
+    return type(account)(**{name: times * getattr(account, name) for name in type(account).model_fields})

@@ -44,3 +44,38 @@ def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
         ask("DP602", make_measured(), [make_facts()])
     with pytest.raises(Missing, match="dptune profile"):
         ask("DP602", make_measured())
+
+
+def test_a_collection_in_few_steps_is_of_the_mean_step(ask, make_measured, make_facts):
+    """One step in four takes 50 ms instead of 10, to collect: 40 of 80 ms, which is 10 ms of the mean step."""
+    told = [Window("unprofiled", 3, [10_000_000, 10_000_000, 10_000_000, 50_000_000], gc_ns=[0, 0, 0, 40_000_000])]
+    (advice,) = ask("DP602", make_measured(world=1, exposed_share=0.1), [make_facts(windows=told)])
+    assert advice.saves.high_share == pytest.approx(0.5)
+    assert (advice.saves.mean_step_ms, advice.saves.high_ms) == (pytest.approx(20), pytest.approx(10))
+
+
+def test_what_traced_steps_compute_caps_steps_that_collect(ask, make_measured, make_facts):
+    """Two ranks collect 20 ms each in one of four steps, at different moments at most: 40 of the 60 ms.
+
+    A traced step of 10 ms holds no collection and computes 9: so 36 of the 60 ms are computed, and 24 are not.
+    """
+    facts = []
+    for rank in range(2):
+        took = [10_000_000, 10_000_000, 10_000_000, 30_000_000]
+        facts.append(make_facts(rank=rank, windows=[Window("unprofiled", 3, took, gc_ns=[0, 0, 0, 20_000_000])]))
+    (advice,) = ask("DP602", make_measured(exposed_share=0.1), facts)
+    assert advice.saves.high_share == pytest.approx(24 / 60)
+
+
+def test_steps_are_compared_by_their_numbers(ask, make_measured, make_facts):
+    """Rank 1 timed from step 5 on: of steps 5 and 6, which both timed, each rank collects in one."""
+    windows = [
+        Window("unprofiled", 3, [10_000_000] * 4, gc_ns=[0, 0, 3_000_000, 0]),
+        Window("unprofiled", 5, [10_000_000] * 4, gc_ns=[0, 3_000_000, 0, 0]),
+    ]
+    facts = [make_facts(rank=rank, windows=[window]) for rank, window in enumerate(windows)]
+    (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts)
+    assert advice.evidence[0].value == pytest.approx(0.3)
+    apart = [make_facts(rank=1, windows=[Window("unprofiled", 9, [10_000_000] * 4, gc_ns=[3_000_000] * 4)])]
+    with pytest.raises(Missing, match="different steps"):
+        ask("DP602", make_measured(), [facts[0], *apart])

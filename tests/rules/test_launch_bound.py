@@ -16,7 +16,7 @@ def kernels(hand_made):
 
 
 def run(hand_made, share, **more):
-    return hand_made.measured_run(account=launching(hand_made, share), kernels=kernels(hand_made), **more)
+    return hand_made.measured_run(spent=[launching(hand_made, share)], kernels=kernels(hand_made), **more)
 
 
 def test_a_gpu_that_waits_for_launches(ask, hand_made, make_facts):
@@ -33,23 +33,23 @@ def test_a_gpu_that_waits_for_launches(ask, hand_made, make_facts):
 
 def test_kernels_take_no_longer_when_traced(ask, hand_made, make_facts):
     """60 % of a traced step are 6 ms of kernels: of a step of 8 ms untraced 2 can be idle, of 6.5 ms 0.5."""
-    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    whole = hand_made.STEP_NS
     traced = hand_made.Account(window_ns=whole, compute_ns=int(0.6 * whole), launch_idle_ns=whole - int(0.6 * whole))
     for step_ms, shares in ((8.0, [pytest.approx(0.25)]), (6.5, [])):
         times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), int(step_ms * 1e6))
         step = run(hand_made, 0.4).step.model_copy(update=times)
-        told = hand_made.measured_run(account=traced, kernels=kernels(hand_made), step=step)
+        told = hand_made.measured_run(spent=[traced], kernels=kernels(hand_made), step=step)
         found = ask("DP601", told, [make_facts()])
         assert [one.saves.high_share for one in found] == shares
 
 
 def test_launching_need_not_be_stretched_by_the_profiler(ask, hand_made, make_facts):
     """2 of traced 10 ms are launching, 5 the host's, 3 computed: of a step of 5 ms the 2 can be 40 %."""
-    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    whole = hand_made.STEP_NS
     parts = {"compute_ns": 3 * whole // 10, "launch_idle_ns": whole // 5, "host_idle_ns": whole // 2}
     step = run(hand_made, 0.4).step.model_copy(update=dict.fromkeys(("median_ns", "unprofiled_median_ns"), 5_000_000))
     account = hand_made.Account(window_ns=whole, **parts)
-    told = hand_made.measured_run(account=account, kernels=kernels(hand_made), step=step)
+    told = hand_made.measured_run(spent=[account], kernels=kernels(hand_made), step=step)
     (advice,) = ask("DP601", told, [make_facts()])
     assert advice.saves.high_share == pytest.approx(0.4)
 
@@ -65,3 +65,14 @@ def test_quiet(ask, hand_made):
     assert ask("DP601", run(hand_made, 0.5, memory=churns)) == []  # of the allocator
     little = [hand_made.figures(MemoryFigures, rank=0, device="cuda:0", malloc_share=0.2)]
     assert len(ask("DP601", run(hand_made, 0.5, memory=little))) == 1
+
+
+def test_the_gpu_that_pays_in_each_step_holds_up_the_others(ask, hand_made, make_facts):
+    """One of four GPUs launches for 4 of 10 ms, the others wait for it then: the mean over all of them is 10 %."""
+    waiting = {"exposed_waiting_ns": 4 * hand_made.STEP_NS // 10, "communication_ns": 4 * hand_made.STEP_NS // 10}
+    busy = hand_made.Account(window_ns=hand_made.STEP_NS, compute_ns=6 * hand_made.STEP_NS // 10, **waiting)
+    spent = [busy, launching(hand_made, 0.4), busy, busy]
+    told = hand_made.measured_run(spent=spent, world=4, kernels=kernels(hand_made))
+    (advice,) = ask("DP601", told, [make_facts()])
+    assert advice.saves.high_share == pytest.approx(0.4)
+    assert advice.title.startswith("The GPU waits 40 % of a step")

@@ -4,12 +4,19 @@ from dptune.measured import CopyFigures
 from dptune.runfile.facts import LoaderFacts
 
 
-def copies(hand_made, share, pinned=False, direction="h2d", **more):
-    """One copy a step on each of two ranks, none of it hidden."""
+def copies(hand_made, share, pinned=False, direction="h2d", held=0.0, most=None):
+    """One copy a step on each of two ranks, none of it hidden; `most` of the step of one rank, `held` the script."""
     calls = 2 * hand_made.STEPS
     told = {"calls": calls, "calls_per_step": 1.0, "total_ns": int(share * hand_made.STEP_NS * calls)}
     return hand_made.figures(
-        CopyFigures, direction=direction, pinned=pinned, exposed_ns=told["total_ns"], gb_per_s=4.2, **told, **more
+        CopyFigures,
+        direction=direction,
+        pinned=pinned,
+        exposed_ns=told["total_ns"],
+        most_share=share if most is None else most,
+        most_held_share=held,
+        gb_per_s=4.2,
+        **told,
     )
 
 
@@ -46,11 +53,17 @@ def test_quiet(ask, make_measured, make_facts, hand_made):
 
 def test_what_they_hold_the_script_for_may_be_idle_time(ask, make_measured, hand_made):
     """Of 10 ms each copy takes 0.6 and holds the script for 4, and the device is idle for 1 beside input."""
-    held = 4_000_000 * 2 * hand_made.STEPS
-    copied = copies(hand_made, 0.06, held_ns=held)
-    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    copied = copies(hand_made, 0.06, held=0.4)
+    whole = hand_made.STEP_NS
     account = hand_made.Account(
         window_ns=whole, compute_ns=int(0.84 * whole), copy_ns=int(0.06 * whole), host_idle_ns=int(0.1 * whole)
     )
-    (advice,) = ask("DP503", make_measured(copies=[copied], account=account))
+    (advice,) = ask("DP503", make_measured(copies=[copied], spent=[account]))
     assert advice.saves.high_share == pytest.approx(0.16)
+
+
+def test_the_gpu_that_pays_holds_up_the_others(ask, make_measured, hand_made):
+    """The mean over two GPUs is 1.5 %, all of it on one of them."""
+    (advice,) = ask("DP503", make_measured(copies=[copies(hand_made, 0.015, most=0.03)]))
+    assert advice.saves.high_share == pytest.approx(0.03)
+    assert advice.title.startswith("3 % of a step")

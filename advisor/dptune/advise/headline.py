@@ -136,7 +136,8 @@ def _change(one: Advice) -> str:
     if one.saves and one.saves.samples_times != 1:  # a step takes longer then
         saves = f" A sample then takes {percent(one.saves.low_share)} to {percent(one.saves.high_share)} less."
     elif one.saves and one.saves.basis == "bound":
-        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of each step."
+        step = "each step" if one.saves.mean_step_ms is None else "the mean step"
+        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {step}."
     elif one.saves:
         saves = f" It saves {digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms of each step."
     return f"{use} {what}.{saves}"

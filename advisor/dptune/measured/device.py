@@ -41,6 +41,8 @@ class CopyFigures(Figures):
     total_bytes: Figure[int] = Field(ABSENT, description="sum of the bytes copied, all ranks")
     total_ns: int = Field(description="sum of durations, all ranks")
     exposed_ns: int = Field(description="part of the union with no compute and no communication beside it")
+    most_share: float = Field(description="exposed, of the steps of that device of which it takes most")
+    most_held_share: float = Field(description="how long they held the launching thread, of the steps where it is most")
     hidden_ns: Figure[int] = Field(ABSENT, description="part of the union beside compute or communication")
     step_share: Figure[float] = Field(ABSENT, description="their union inside the steps / the steps")
     gb_per_s: Figure[float] = Field(ABSENT, description="all bytes / the sum of durations")

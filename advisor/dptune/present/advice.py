@@ -159,6 +159,8 @@ def saving(saves: Saving, step_ns: int | None) -> str:
         return f"{part} of the time of a sample, {many}. {_BASIS[saves.basis]}"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
     step = "each step" if step_ns is None else f"each {milliseconds(step_ns / 1e6)} step"
+    if saves.mean_step_ms is not None:
+        step = f"the mean step of {milliseconds(saves.mean_step_ms)}"
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
     return f"{interval} of {step} ({shares}). {_BASIS[saves.basis]}"
 

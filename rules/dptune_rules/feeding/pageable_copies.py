@@ -58,8 +58,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.device_kind == "cpu":
         return
     pageable = [one for one in run.measured.copies if one.direction == "h2d" and one.known("pinned") is False]
-    exposed_ns = sum(one.exposed_ns for one in pageable)
-    share = exposed_ns / run.measured.account.window_ns
+    share = sum(one.most_share for one in pageable)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
@@ -71,9 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [Change(knob="loader.pin_memory", now=now, then=True, at=where)]
     if run.facts and trained is None:
         changes = []  # what is copied is of no loader
-    held_ns = sum(one.known("held_ns") or 0 for one in pageable)
-    account = run.measured.account
-    most = run.unstretched((exposed_ns + min(held_ns, account.other_idle_ns)) / account.window_ns)
+    held = min(sum(one.most_held_share for one in pageable), run.most_share("other_idle_ns"))
+    most = run.unstretched(share + held)
     rates = [one.gb_per_s for one in pageable if one.known("gb_per_s") is not None]
     bound = run.bound(
         0.0, most, "no more than the exposed copies from pageable memory, and the idle time while they hold the script"

@@ -15,7 +15,7 @@ of a dozen it can be half of the time.
 
 `persistent_workers=True` of the DataLoader: workers stay, and only the first batch of an epoch is waited for.
 
-The step saves at most what those steps take longer than the median step, as a share of all steps that were timed.
+The mean step saves at most what those steps take longer than the median one, as a share of all steps that were timed.
 
 ## When to leave it alone
 
@@ -92,7 +92,12 @@ def check(run: RunView) -> Iterator[Advice]:
         f"{'worker' if loader.num_workers == 1 else 'workers'} anew: {100 * share:.0f} % of the time",
         why="Without persistent_workers the workers end with their epoch, and the next one starts them again.",
         changes=[change],
-        saves=run.saving([change], run.bound(0.0, share, "no more than what the steps that begin epochs take longer")),
+        saves=run.saving(
+            [change],
+            run.bound_of_all(
+                share, "no more than what the steps that begin epochs take longer than the median one", durations_ns
+            ),
+        ),
         confidence="medium",  # whatever else is done once an epoch takes its time in the same steps
         evidence=[
             Evidence(label="what steps that begin an epoch take longer", value=share, unit="of the time"),

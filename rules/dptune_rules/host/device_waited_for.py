@@ -2,8 +2,9 @@
 
 ## What it measures
 
-Time in which the GPU is idle while the script is held by a call that waits for it, or launches the next operation after
-one, as a share of the step.
+Time in which a GPU is idle while the script is held by a call that waits for it, or launches the next operation after
+one, as a share of the step: in each step on the GPU where it is most, because the others wait for that one in their
+next collective.
 
 ## Why it costs time
 
@@ -19,7 +20,7 @@ Keep losses and metrics on the GPU, add them up there, and read them every so ma
 `dptune report` names the functions that copies to the host are asked for in, where steps were recorded in detail.
 
 The step saves at most that idle time. Traced steps have more of it than others, for the profiler slows the host: no
-more of it is counted than a step without the profiler has beside what was computed.
+more of it is counted than a step without the profiler has beside what the busiest GPU computed.
 
 ## When to leave it alone
 
@@ -62,7 +63,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
         return  # each launch waits for its kernel: another rule says so
-    traced = run.measured.share("sync_idle_ns")
+    traced = run.most_share("sync_idle_ns")
     share = min(traced, run.idle_share())
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
@@ -85,9 +86,9 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
-            Evidence(label="idle while the script waits for the GPU", value=traced, unit="of a traced step").at(
-                run.measured.where("sync_idle_ns")
-            ),
+            Evidence(
+                label="idle while the script waits for the GPU", value=traced, unit="of a traced step, where most"
+            ).at(run.measured.where("sync_idle_ns")),
             *_copies(run),
         ],
         numerics="same",

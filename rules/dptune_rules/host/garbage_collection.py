@@ -57,24 +57,20 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to collect at chosen steps where collections take a share of the steps that is worth it."""
     run.any_facts()
-    windows = {facts.rank: window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps}
-    windows = {rank: window for rank, window in windows.items() if len(window.gc_ns) == window.steps}
-    if not windows:
-        raise Missing("no steps were timed without the profiler")
-    steps = list(zip(*(window.gc_ns for window in windows.values()), strict=False))
-    total_ns = statistics.mean(sum(window.durations_ns[: len(steps)]) for window in windows.values())
-    share = min(1.0, sum(map(max, steps)) / total_ns)
+    took_ns, collected_ns = _by_step(run)
+    mean_steps = [sum(own) / len(own) for own in took_ns]
+    total_ns = sum(mean_steps)
+    share = min(1.0, sum(map(max, collected_ns)) / total_ns)
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
         return
     # At most each collection holds up all ranks by itself, those of ranks that were not recorded as well.
-    ranks = max(run.measured.known("world_size") or 1, len(windows))
-    most = min(1.0, sum(map(sum, steps)) / total_ns * ranks / len(windows))
-    busy = run.measured.known("account")
-    if busy is not None and busy.window_ns:
-        most = min(most, max(share, run.unstretched(1 - busy.share("compute_ns"))))
-    worst = max(windows, key=lambda rank: sum(windows[rank].gc_ns))
-    window = windows[worst]
+    ranks = max(run.measured.known("world_size") or 1, len(took_ns[0]))
+    most = min(1.0, sum(map(sum, collected_ns)) / total_ns * ranks / len(took_ns[0]))
+    if run.measured.known("account") is not None:
+        # What a traced step computes is computed in each, whether that step held a collection or not.
+        times = statistics.median(mean_steps) / statistics.mean(mean_steps)
+        most = min(most, max(share, 1 - times * (1 - run.unstretched(1 - run.most_share("compute_ns")))))
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -84,20 +80,42 @@ def check(run: RunView) -> Iterator[Advice]:
         "at once",
         why="The collector looks through all objects whenever enough were made, and ranks do so at different moments.",
         changes=[],
-        saves=run.bound(
-            0.0, most, "no more than the time in the collector, of all ranks together, and no more than is not computed"
+        saves=run.bound_of_all(
+            most,
+            "no more than the time in the collector, of all ranks together, and no more than is not computed",
+            mean_steps,
         ),
         confidence="high",
         evidence=[
             Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)").at(
                 run.measured.where("gc_idle_ns")
             ),
-            *(
-                [Evidence(label="full collections", value=len(window.collections_ns), unit=f"in {window.steps} steps")]
-                if window.collections_ns
-                else []
-            ),
+            *_full(run),
         ],
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:
+    """How long each step that all ranks timed took, and how long of that each collected: by step, then by rank, ns."""
+    timed = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    windows = [window for window in timed if len(window.gc_ns) == window.steps]
+    if not windows:
+        raise Missing("no steps were timed without the profiler")
+    first = max(window.first_step for window in windows)
+    until = min(window.first_step + window.steps for window in windows)
+    if first >= until:
+        raise Missing("the ranks timed different steps without the profiler")
+    numbers = range(first, until)
+    took_ns = [[window.durations_ns[number - window.first_step] for window in windows] for number in numbers]
+    collected_ns = [[window.gc_ns[number - window.first_step] for window in windows] for number in numbers]
+    return took_ns, collected_ns
+
+
+def _full(run: RunView) -> Iterator[Evidence]:
+    """How many full collections the rank made that collected longest."""
+    windows = [window for one in run.facts if (window := one.window("unprofiled"))]
+    window = max(windows, key=lambda one: sum(one.gc_ns))
+    if window.collections_ns:
+        yield Evidence(label="full collections", value=len(window.collections_ns), unit=f"in {window.steps} steps")

@@ -17,7 +17,7 @@ evaluation, logging that reads a result back from the device, a collection of ga
 - Evaluation: on fewer samples, less often, or in another job.
 - Logging: what is read from the device every step but printed every tenth.
 
-The step saves at most what those steps take longer than the median, as a share of all steps that were timed.
+The mean step saves at most what those steps take longer than the median, as a share of all steps that were timed.
 
 ## When to leave it alone
 
@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"One step in {period} takes {times:.1f} times as long as the others: {100 * share:.0f} % of the time",
         why="Something that the loop does every so many steps (saving, evaluating, logging) holds up all ranks.",
         changes=[],
-        saves=run.bound(0.0, share, "no more than what those steps take longer than the median step"),
+        saves=run.bound_of_all(share, "no more than what those steps take longer than the median step", durations_ns),
         confidence="high",
         evidence=[
             Evidence(label="slow steps", value=len(slow), unit=f"of {len(durations_ns)} timed"),

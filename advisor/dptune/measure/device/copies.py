@@ -58,6 +58,11 @@ class _Part:
         return Intervals.union(self.view.columns.ts_ns[self.rows], self.view.columns.ends(self.rows))
 
     @property
+    def exposed(self) -> Intervals:
+        """The part of their union with neither compute nor communication beside it."""
+        return self.time - (self.device.operations.time[Work.COMPUTE] | self.device.operations.time[Work.COMMUNICATION])
+
+    @property
     def sizes(self) -> Ints:
         """Bytes of each, NONE where the trace does not say."""
         return self.view.columns.total_bytes[self.rows]
@@ -134,11 +139,9 @@ def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: To
     least = _LARGE_ON_DEVICE_BYTES if direction == "d2d" else _LARGE_BYTES
     large = (sizes >= least) & (durations > 0)
     total_ns = int(durations.sum())
-    above = (Work.COMPUTE, Work.COMMUNICATION)
-    exposed = [
-        part.time - (part.device.operations.time[above[0]] | part.device.operations.time[above[1]]) for part in parts
-    ]
-    exposed_ns = sum(time.total_ns for time in exposed)
+    exposed = [part.exposed.total_ns for part in parts]
+    held = [part.blocking.time.total_ns for part in parts]
+    windows_ns = [max(1, sum(window.length_ns for window in part.device.windows)) for part in parts]
     inside = sum(
         part.time.within(step.start_ns, step.end_ns).total_ns for part in parts for step in part.device.windows
     )
@@ -157,11 +160,13 @@ def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: To
         calls=len(sizes),
         calls_per_step=len(sizes) / steps,
         total_ns=total_ns,
-        exposed_ns=exposed_ns,
-        hidden_ns=sum(part.time.total_ns for part in parts) - exposed_ns,
+        exposed_ns=sum(exposed),
+        most_share=max(ns / whole for ns, whole in zip(exposed, windows_ns, strict=True)),
+        most_held_share=max(ns / whole for ns, whole in zip(held, windows_ns, strict=True)),
+        hidden_ns=sum(part.time.total_ns for part in parts) - sum(exposed),
         step_share=inside / whole_ns,
         blocking_calls=sum(int(part.blocking.held.sum()) for part in parts),
-        held_ns=sum(part.blocking.time.total_ns for part in parts),
+        held_ns=sum(held),
         sites=sites(told),
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
