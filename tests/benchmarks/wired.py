@@ -143,7 +143,8 @@ def medians(found: dict[str, Any]) -> tuple[float, float] | None:
 def times_as_long(found: dict[str, Any], which: str = "median_step_ns") -> float | None:
     """B / A of median steps, with `step_ns` of mean ones.
 
-    Of the ratios within pairs of trials, and of the means of any two of them, the median. A machine that is slower for a while is so for both of a pair, and that is in neither. None where no pair ran.
+    Of the ratios within pairs of trials, and of the means of any two of them, the median: a machine that is slower for
+    a while is so for both of a pair, and that is in neither. None where no pair ran.
     """
     a, b = (
         [one[which] for one in found.get("trials", []) if one["side"] == side and not one.get("set_aside")]
