@@ -3,8 +3,8 @@
 ## What it measures
 
 Time in which a GPU is idle while the script is held by a call that waits for it, or launches the next operation after
-one, as a share of the step: in each step on the GPU where it is most, because the others wait for that one in their
-next collective.
+one, as a share of the step, the mean of all GPUs. Of one that alone waits so long, and holds up the others, `late-rank`
+speaks.
 
 ## Why it costs time
 
@@ -19,7 +19,7 @@ Keep losses and metrics on the GPU, add them up there, and read them every so ma
 `non_blocking=True`, and look at it a step later. Shapes that depend on values (`nonzero`, masks) become `torch.where`.
 `dptune report` names the functions that copies to the host are asked for in, where steps were recorded in detail.
 
-The step saves at most that idle time. Traced steps have more of it than others, for the profiler slows the host: no
+The step saves at most that idle time, in each step that of the GPU where it is most. Traced steps have more of it than others, for the profiler slows the host: no
 more of it is counted than a step without the profiler has beside what the busiest GPU computed.
 
 ## When to leave it alone
@@ -63,7 +63,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
         return  # each launch waits for its kernel: another rule says so
-    traced = run.most_share("sync_idle_ns")
+    traced = run.measured.share("sync_idle_ns")
     share = min(traced, run.idle_share())
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
@@ -81,14 +81,14 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[],
         saves=run.bound(
             0.0,
-            min(run.unstretched(traced), run.idle_share()),
+            min(run.unstretched(run.most_share("sync_idle_ns")), run.idle_share()),
             "no more than the idle time of calls that wait for the GPU",
         ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
-            Evidence(
-                label="idle while the script waits for the GPU", value=traced, unit="of a traced step, where most"
-            ).at(run.measured.where("sync_idle_ns")),
+            Evidence(label="idle while the script waits for the GPU", value=traced, unit="of a traced step").at(
+                run.measured.where("sync_idle_ns")
+            ),
             *_copies(run),
         ],
         numerics="same",

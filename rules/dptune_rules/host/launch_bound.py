@@ -2,8 +2,8 @@
 
 ## What it measures
 
-Time in which a GPU is idle while the host prepares and launches the next operation, as a share of the step: in each
-step on the GPU that waits longest, because the others wait for it in their next collective.
+Time in which a GPU is idle while the host prepares and launches the next operation, as a share of the step, the mean of
+all GPUs. Of one that alone waits so long, and holds up the others, `late-rank` speaks.
 
 ## Why it costs time
 
@@ -19,7 +19,7 @@ In the order of effort:
 - launching all of them at once: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where
   shapes stay the same.
 
-The step saves at most that idle time. Traced steps have more of it than others, for the profiler slows the host and not
+The step saves at most that idle time, in each step that of the GPU that waits longest. Traced steps have more of it than others, for the profiler slows the host and not
 the GPU: no more of it is counted than a step without the profiler has beside what the busiest GPU computed.
 
 ## When to leave it alone
@@ -64,7 +64,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
         return  # each launch waits for its kernel: another rule says so
-    traced = run.most_share("launch_idle_ns")
+    traced = run.measured.share("launch_idle_ns")
     share = min(traced, run.idle_share())
     severity = severity_of(share)
     if share < run.limit(WORTH_SHARE) or severity is None:
@@ -85,12 +85,12 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[],
         saves=run.bound(
             0.0,
-            min(run.unstretched(traced), run.idle_share()),
+            min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
             "of launching alone: what compiling fuses may save of the kernels themselves comes on top",
         ),
         confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
         evidence=[
-            Evidence(label="idle while the host launches", value=traced, unit="of a traced step, where most").at(
+            Evidence(label="idle while the host launches", value=traced, unit="of a traced step").at(
                 run.measured.where("launch_idle_ns")
             ),
             Evidence(label="kernels", value=round(kernels.per_step, 1), unit="per rank and step"),
