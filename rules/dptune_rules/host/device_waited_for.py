@@ -19,8 +19,9 @@ Keep losses and metrics on the GPU, add them up there, and read them every so ma
 `non_blocking=True`, and look at it a step later. Shapes that depend on values (`nonzero`, masks) become `torch.where`.
 `dptune report` names the functions that copies to the host are asked for in, where steps were recorded in detail.
 
-The step saves at most that idle time, in each step that of the GPU where it is most. Traced steps have more of it than others, for the profiler slows the host: no
-more of it is counted than a step without the profiler has beside what the busiest GPU computed.
+The step saves at most that idle time, in each step that of the GPU where it is most. Traced steps have more of it than
+others, for the profiler slows the host: no more of it is counted than a step without the profiler has beside what the
+busiest GPU computed.
 
 ## When to leave it alone
 

@@ -19,8 +19,9 @@ In the order of effort:
 - launching all of them at once: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where
   shapes stay the same.
 
-The step saves at most that idle time, in each step that of the GPU that waits longest. Traced steps have more of it than others, for the profiler slows the host and not
-the GPU: no more of it is counted than a step without the profiler has beside what the busiest GPU computed.
+The step saves at most that idle time, in each step that of the GPU that waits longest. Traced steps have more of it
+than others, for the profiler slows the host and not the GPU: no more of it is counted than a step without the profiler
+has beside what the busiest GPU computed.
 
 ## When to leave it alone
 
