@@ -17,10 +17,13 @@ Collect when it suits, and on all ranks at once: `gc.disable()` before the loop,
 `if step % 500 == 0: gc.collect()`. Where most objects are there for good (a data set of Python lists, a large
 configuration), `gc.freeze()` before the loop takes them out of every later collection.
 
+Where the script calls `gc.collect()` itself, in each step or in many (a recording does not tell who asked for a
+collection): call it every hundreds of steps.
+
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
-The step saves at most what all ranks spend in it together, for where they collect at different moments, each of them
-holds up the others; and no more than what of it is not computed.
+The mean step saves at most what all ranks spend in it together, for where they collect at different moments, each of
+them holds up the others; and no more than what of it the busiest rank does not compute.
 
 ## When to leave it alone
 
