@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Protocol
 
-from dptune.advice import Advice, Basis, Change, Kind, Saving
+from dptune.advice import Advice, Basis, Change, Kind, Saving, Severity, severity_of
 from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing
 from dptune.predicted import Prediction
@@ -63,6 +63,13 @@ class RunView:
     def limit(self, threshold: Threshold) -> float:
         """The threshold's value: the user's, else its default."""
         return self.limits.get(threshold.name, threshold.default)
+
+    def severity(self, share: float, least: Threshold) -> Severity | None:
+        """Severity of something that takes a share of the step; None below `least`, and where it takes nothing.
+
+        A user who sets that below what a note is wants to hear of less: it is a note, too.
+        """
+        return None if share <= 0 or share < self.limit(least) else severity_of(share) or "note"
 
     def any_facts(self) -> Facts:
         """The facts of the lowest recorded rank; raises Missing for a trace that dptune did not record."""

@@ -39,6 +39,13 @@ def test_quiet(ask, make_measured, make_facts):
     assert ask("DP602", make_measured(), [make_facts(windows=[window(0.015)])]) == []
 
 
+def test_who_wants_to_hear_of_less_hears_of_less(ask, make_measured, make_facts):
+    facts = [make_facts(windows=[window(0.015)])]
+    (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts, {"worth_share": 0.01})
+    assert advice.severity == "note"
+    assert ask("DP602", make_measured(), [make_facts(windows=[window(0.0)])], {"worth_share": 0.0}) == []
+
+
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="no steps were timed"):
         ask("DP602", make_measured(), [make_facts()])

@@ -45,9 +45,9 @@ class Bed:
 
     `least` is the share of the wire's rate that must be found where data goes one way at a time, and where it goes both
     ways at once. The relay is one process that shares the cores of this machine with both ranks. At 200 Mbit/s it is
-    idle most of the time. At 1 Gbit/s it needs some 40 % of a core each way, and frames are late where both ranks have
-    the cores: on two cores with twice the work that they can do, 90 to 96 % of the rate were found one way, and 76 to
-    99 % both ways.
+    idle most of the time. At 1 Gbit/s it needs some 20 % of a core each way, and frames are late where both ranks have
+    the cores: on two cores with twice the work that they can do, a relay that needed 40 % found 90 to 96 % of the rate
+    one way, and 76 to 99 % both ways.
     """
 
     wire: Wire

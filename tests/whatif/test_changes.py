@@ -49,6 +49,15 @@ def test_no_sync_leaves_the_exchange_to_the_last_pass():
     assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
 
 
+def test_a_pass_that_exchanges_no_more_may_compute_less():
+    """What computes 160 once it exchanges nothing takes 80, where that is half; and again 210 where it exchanges."""
+    before = replace(model(step(one(), one()), step(one(), one())), quiet_times=0.5)
+    after = changed(before, {"ddp.no_sync": True})
+    assert step_ns(after) == pytest.approx(80 + 210 + 50)
+    assert step_ns(changed(after, {"ddp.no_sync": True})) == pytest.approx(80 + 210 + 50)
+    assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
+
+
 def test_without_an_exchange_no_buffers_are_sent_before_the_next_pass():
     """Each of three forward passes of 100 sends buffers for 20 of them: two of these follow a silent pass then.
 

@@ -23,6 +23,7 @@ MODEL = StepModel({0: [STEP], 1: [STEP]}, (30, 30), Caps((100,)), Link(0, 1.0), 
 SLOWER = replace(MODEL, link=Link(0, 0.5))
 # What any model is off of 450 with no_sync, of which 2 * 160 + 50 are compute: 2 % and 5 % of these, 2 % of 50 saved.
 ALWAYS = (9, 18.5, 1)
+QUIETER = 24  # 15 % of the 160 of the pass that no longer exchanges, which may compute so much less
 
 
 def ground(**more):
@@ -41,11 +42,11 @@ def ground(**more):
 def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():
     """no_sync saves 50 with this link, of 470, and 110 with the other, of 590, so of 470 37.6 more.
 
-    Both ways 10 more, and what any model is off.
+    Both ways 10 more, and what any model is off; a pass that exchanges nothing any more may also compute less.
     """
     told = ground().predict({"ddp.no_sync": True})
     quicker = 110 * 470 / 590 - 50
-    assert (told.step_ns, told.low_ns) == (450, round(450 - hypot(quicker, 10, *ALWAYS)))
+    assert (told.step_ns, told.low_ns) == (450, round(450 - hypot(quicker, QUIETER, 10, *ALWAYS)))
     assert told.high_ns == round(450 + hypot(10, *ALWAYS))
     assert told.ns_per_sample == pytest.approx(450 / 64)
 
@@ -55,7 +56,7 @@ def test_what_no_model_knows_is_of_the_step_after_of_its_compute_and_of_what_is_
     known = {"step_ns": 500_000, "replayed_ns": 470_000.0, "level": 1000.0, "slack_ns": 0.0, "variants": ()}
     told = ground(**known).predict({"ddp.no_sync": True})
     off = hypot(9_000, 18_500, 1_000)
-    assert (told.low_ns, told.high_ns) == (round(450_000 - off), round(450_000 + off))
+    assert (told.low_ns, told.high_ns) == (round(450_000 - hypot(off, 1000 * QUIETER)), round(450_000 + off))
     silent = RankStep((Pass(0.0, 0.0, 0.0, (0.0, 0.0)),), 0.0)
     told = ground(**known, model=replace(MODEL, steps={0: [silent], 1: [silent]})).predict({"link.gb_per_s": 2.0})
     assert told.step_ns == 500_000 - 30_000  # 60 bytes take 30 less
@@ -80,8 +81,8 @@ def test_causes_add_up_as_squares():
     quicker = 110 * 470 / 590 - 50
     once = ground(variants=((SLOWER, SLOWER),)).predict({"ddp.no_sync": True})
     twice = ground(variants=((SLOWER,), (SLOWER,))).predict({"ddp.no_sync": True})
-    assert once.low_ns == round(450 - hypot(quicker, 10, *ALWAYS))
-    assert twice.low_ns == round(450 - hypot(quicker, quicker, 10, *ALWAYS))
+    assert once.low_ns == round(450 - hypot(quicker, QUIETER, 10, *ALWAYS))
+    assert twice.low_ns == round(450 - hypot(quicker, quicker, QUIETER, 10, *ALWAYS))
 
 
 def test_how_crowded_ranks_will_be_is_not_known():
@@ -107,7 +108,7 @@ def test_how_crowded_ranks_will_be_is_not_known():
 def test_what_ranks_that_share_cores_compute_varies_more():
     """8 % of the 370 that no_sync leaves to compute, instead of 5 %."""
     told = ground(crowded=True, variants=()).predict({"ddp.no_sync": True})
-    assert told.low_ns == round(450 - hypot(10, 9, 0.08 * 370, 1))
+    assert told.low_ns == round(450 - hypot(QUIETER, 10, 9, 0.08 * 370, 1))
 
 
 @pytest.mark.parametrize(("times", "share"), [(1, 0.05), (2, 0.05), (4, 0.17), (8, 0.29)])
@@ -137,7 +138,7 @@ def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     told = ground(**far_off).predict({"ddp.no_sync": True})
     made = ground(**far_off)
     off = made.error_share + made.held_out_share
-    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, off * 500, *ALWAYS))
+    assert told.low_ns == round(450 - hypot(110 * 470 / 590 - 50, QUIETER, off * 500, *ALWAYS))
     what = "the measured step" if made.error_share > 0.1 else "steps that it was not made from"
     missed = f"the unchanged replay misses {what} by 11.0 %: only a bound can be told"
     more = "a recording of more traced steps tells more often (--lean 20)"

@@ -85,14 +85,17 @@ def _first_bucket(model: StepModel, value: Value) -> StepModel:
 
 def _no_sync(model: StepModel, value: Value) -> StepModel:
     """All passes but the last exchange nothing; or each as the last one does."""
+    quiet = model.quiet_times
 
     def of(step: RankStep) -> RankStep:
         *before, last = step.passes
         if not last.ready_ns:
             raise Missing("the last backward pass of a step exchanges nothing")
         if value:
-            return replace(step, passes=(*(one.silent() for one in before), last))
-        return replace(step, passes=(*(one if one.ready_ns else one.exchanging_as(last) for one in before), last))
+            silent = (one.silent().scaled(quiet if one.ready_ns else 1.0) for one in before)
+            return replace(step, passes=(*silent, last))
+        told = (one if one.ready_ns else one.scaled(1 / quiet).exchanging_as(last) for one in before)
+        return replace(step, passes=(*told, last))
 
     steps = {rank: [of(step) for step in steps] for rank, steps in model.steps.items()}
     return _sending(model, steps) if model.buffers_ns else replace(model, steps=steps)

@@ -111,6 +111,7 @@ class StepModel:
     `hook_ns` is what calling it takes that thread for each bucket.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `latency` is in the link's already.
+    `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
     to the late one's exchange, so a recording of that does not show it.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
@@ -135,6 +136,7 @@ class StepModel:
     wire_share: float = 1.0
     slowdown: float = 1.0
     beside: float = 1.0
+    quiet_times: float = 1.0
     crowded_slowdown: float = 1.5
     latency: Latency = Latency()
     supply_ns: Mapping[int, float] = field(default_factory=dict)

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -66,8 +66,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = [one for one in run.measured.overlap.rows if one.kind == "broadcast" and one.known("phase") == "forward"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     if _sent(run) > TIMES * sum(one.buffer_bytes or 0 for one in sending) * _passes(run):
         raise Missing("the script broadcasts more than DDP's buffers: which of it takes how long is not known")

@@ -63,7 +63,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
+from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import CollectiveFigures, Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -182,8 +182,8 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
     gains = "which saves" if predicted else "the others' start-ups take"
     then = math.ceil(buckets.gradient_bytes / found.cap_mib / MIB)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     yield Advice(
         rule=RULE.code,
@@ -221,8 +221,8 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         return
     found = _found(run, changes, bound, larger=False)
     share = transfer if found.saves.predicted_share is None else found.saves.predicted_share
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     hidden = run.measured.account.overlap_share
     if hidden > run.limit(HIDDEN_SHARE):

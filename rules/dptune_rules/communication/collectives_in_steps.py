@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -70,8 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # pipelines and experts exchange activations: the step needs them
     window_ns = run.measured.account.window_ns
     share = sum(one.exposed_ns for one in rows) / window_ns
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.

@@ -43,7 +43,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -81,8 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
     taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     yield Advice(
         rule=RULE.code,

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import CollectiveFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -73,8 +73,8 @@ def check(run: RunView) -> Iterator[Advice]:
     exchange = sum(one.calls_per_step * one.shortest_ns for one in marks) / run.measured.traced_step_ns
     marking = MARKING_NS * tensors / run.measured.step.median_ns
     share = min(1.0, run.unstretched(exchange) + marking)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     changes = [
         Change(knob="ddp.find_unused_parameters", now=True, then=False, at=Location.parse(one.where)) for one in looking

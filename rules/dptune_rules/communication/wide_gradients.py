@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
+from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -83,8 +83,8 @@ def check(run: RunView) -> Iterator[Advice]:
     except Missing:
         changes, saves = each[0], _within_exposed(run, run.ceiling(each[0]))
         share, about = min(exposed / 2, saves.high_share), f"up to {100 * saves.high_share:.0f} %"
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     gradient_bytes = sum(one.gradient_bytes or 0 for one in wrapped)
     waits = run.unstretched(exposed)

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
@@ -59,8 +59,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     pageable = [one for one in run.measured.copies if one.direction == "h2d" and one.known("pinned") is False]
     share = sum(one.most_share for one in pageable)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     loaders = [one for one in (run.facts[0].loaders if run.facts else []) if one.batches_drawn]
     trained = max(loaders, key=lambda one: one.batches_drawn or 0, default=None)

@@ -36,7 +36,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -79,8 +79,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     lost_ns = _lost_ns(durations_ns, period)
     share = lost_ns / sum(durations_ns)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     change = Change(knob="loader.persistent_workers", now=False, then=True, at=Location.parse(loader.where))
     yield Advice(

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is often one loss that is read in each step")
@@ -66,8 +66,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # each launch waits for its kernel: another rule says so
     traced = run.measured.share("sync_idle_ns")
     share = min(traced, run.idle_share())
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     if run.allocating_share() >= share / 2:
         return

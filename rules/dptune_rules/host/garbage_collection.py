@@ -40,7 +40,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -64,8 +64,8 @@ def check(run: RunView) -> Iterator[Advice]:
     mean_steps = [sum(own) / len(own) for own in took_ns]
     total_ns = sum(mean_steps)
     share = min(1.0, sum(map(max, collected_ns)) / total_ns)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     # At most each collection holds up all ranks by itself, those of ranks that were not recorded as well.
     ranks = max(run.measured.known("world_size") or 1, len(took_ns[0]))

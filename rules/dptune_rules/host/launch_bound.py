@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.15, "traced steps of healthy runs have up to 10 %, most of it the profiler's")
@@ -67,8 +67,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # each launch waits for its kernel: another rule says so
     traced = run.measured.share("launch_idle_ns")
     share = min(traced, run.idle_share())
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     if run.allocating_share() >= share / 2:
         return

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.advice import Advice, Change, Evidence
 from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
 
@@ -70,8 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     held, idle, worst = max(((_held(run, one), _idle(run, one), one) for one in told), key=lambda one: one[0])
     share = run.unstretched(held)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     environment = run.facts[0].environment if run.facts else {}
     given = [name for name in (VARIABLE, NEWER) if environment.get(name)]

@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.advice import Advice, Change, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; less is often one layer kept in fp32 on purpose")
@@ -65,8 +65,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
         return
     share = run.unstretched(run.measured.matmul.fp32_share)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None or not _knows_tf32(run):
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None or not _knows_tf32(run):
         return
     now = run.facts[0].settings.get("float32_matmul_precision") if run.facts else None
     if now in ("high", "medium"):

@@ -38,7 +38,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.advice import Advice, Change, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
 _VOLTA_OR_TURING = re.compile(r"\b(V100|T4|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV100|RTX [3-8]000))", re.IGNORECASE)
@@ -63,8 +63,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     share = run.unstretched(run.measured.matmul.fp32_share)
     used = run.unstretched(run.measured.matmul.known("tensor_core_share") or 0.0)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or used >= run.limit(USED_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None or used >= run.limit(USED_SHARE):
         return
     if not _has_fp16_only(run):
         return

@@ -36,7 +36,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -76,8 +76,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if 2 * collecting_ns > sum(took) - len(slow) * median_ns:
         return  # Python's garbage, which has a rule of its own
     share = (sum(took) - len(slow) * median_ns) / sum(durations_ns)
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     times = statistics.median(took) / median_ns
     yield Advice(

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -99,8 +99,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     now, then = across.sent_bytes, within.sent_bytes
     exposed = run.measured.share("exposed_communication_ns")
-    severity = severity_of(exposed)
-    if not now or then > run.limit(LESS) * now or exposed < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(exposed, WORTH_SHARE)
+    if severity is None or not now or then > run.limit(LESS) * now:
         return
     near = [tuple(ranks[at : at + across.size]) for ranks in on_each.values() for at in range(0, room, across.size)]
     yield Advice(

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -62,8 +62,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = [one for one in run.measured.overlap.rows if one.known("phase") == "optimizer"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None or not _fits(run):
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None or not _fits(run):
         return
     where = f" (made at {sharded.where})" if sharded.where else ""
     yield Advice(

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing("the script gathers something of its own in each step: what the parameters take is not known")
     rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    if share < run.limit(WORTH_SHARE) or severity_of(share) is None:
+    if run.severity(share, WORTH_SHARE) is None:
         return
     reshards = any(one.reshard_after_forward for one in sharded)
     less = _less(run, reshards)
@@ -81,8 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if less == ONCE:  # spares those of backward passes alone
         rows = [one for one in rows if one.known("phase") == "backward"]
         share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = severity_of(share)
-    if share < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(share, WORTH_SHARE)
+    if severity is None:
         return
     where = next((one.where for one in sharded if one.where), None)
     yield Advice(

@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.advice import Advice, Change, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -69,8 +69,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if not logs:
         raise Missing("how NCCL connects the ranks was not logged: record with `dptune profile --nccl-log`")
     exposed = run.measured.share("exposed_communication_ns")
-    severity = severity_of(exposed)
-    if exposed < run.limit(WORTH_SHARE) or severity is None:
+    severity = run.severity(exposed, WORTH_SHARE)
+    if severity is None:
         return
     by_transport = Counter[str]()
     for log in logs:
