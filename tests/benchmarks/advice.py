@@ -12,8 +12,8 @@ than in that recording, the machine became another one meanwhile, and it is done
 is of the step that is promised, mostly the median one; the verdict of `dptune verify`, by means, stands beside it.
 Whatever else was predicted of that recording is run, too, whether it is the fault's or not.
 
-As root (two nodes: tests/testbed/network.py). It resumes where it stopped, within a comparison too; raw results stand
-in results/advice.json. The rest of the machine should be idle.
+As root (two nodes: tests/testbed/network.py). It resumes where it stopped, a script at a time; raw results stand in
+results/advice.json. The rest of the machine should be idle.
 """
 
 from __future__ import annotations
@@ -183,34 +183,24 @@ def nodes_of(wire: str, work: Path) -> Iterator[Path | None]:
 
 
 def collect(work: Path) -> dict[str, Any]:
-    """What is missing, each written down as soon as it is known: first what all advice says, then what it gives."""
+    """What is missing, each written down as soon as it is known."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"faulty": {}, "healthy": {}}
     results.update(machine=machine(), command="python tests/benchmarks/advice.py")
     os.environ.update(OMP_NUM_THREADS="1")
     for wire in WIRES:
-        if all(_advised(results, wire)):
-            continue
-        with nodes_of(wire, work) as links:
-            for name, case in _of(FAULTY, wire):
-                _faulty(results, work, name, case, links)
-            for name, case in _of(HEALTHY, wire):
-                _healthy(results, work, name, case, links)
-    for wire in WIRES:
-        unproven = [(name, case) for name, case in _of(FAULTY, wire) if _is_open(case, results["faulty"][name])]
-        if unproven:
+        faulty = [(name, case) for name, case in _of(FAULTY, wire) if _is_open(case, results["faulty"].get(name, {}))]
+        healthy = [one for one in _of(HEALTHY, wire) if len(results["healthy"].get(one[0], [])) < REPEATS]
+        if faulty or healthy:
             with nodes_of(wire, work) as links:
-                for name, case in unproven:
-                    _prove(results, work, name, case, links)
+                for name, case in faulty:
+                    _faulty(results, work, name, case, links)
+                for name, case in healthy:
+                    _healthy(results, work, name, case, links)
     return results
 
 
 def _of(cases: dict[str, Case], wire: str) -> list[tuple[str, Case]]:
     return [(name, case) for name, case in cases.items() if case.wire == wire]
-
-
-def _advised(results: dict[str, Any], wire: str) -> Iterator[bool]:
-    yield from ("advice" in results["faulty"].get(name, {}) for name, _ in _of(FAULTY, wire))
-    yield from (len(results["healthy"].get(name, [])) == REPEATS for name, _ in _of(HEALTHY, wire))
 
 
 def _recorded(work: Path, name: str, case: Case, links: Path | None) -> Path:
@@ -220,22 +210,13 @@ def _recorded(work: Path, name: str, case: Case, links: Path | None) -> Path:
 
 
 def _faulty(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
-    own = results["faulty"].setdefault(name, {})
-    if "advice" not in own:
-        folder = _recorded(work, name, case, links)
-        own.update(seed=seed_of(name, 0), **told(folder))
-        _keep(results)
-        print(_row(name, case, own), file=sys.stderr, flush=True)
-
-
-def _prove(results: dict[str, Any], work: Path, name: str, case: Case, links: Path | None) -> None:
-    """Record anew, ask, and run; once more where the machine became another."""
-    while _unproven(own := results["faulty"][name]):
-        if "found" in own:
-            own = {"seed": own["seed"], "moved": own}
+    """Record, ask, and run; once more where the machine became another."""
+    own = results["faulty"].get(name, {})
+    while _unproven(own):
+        moved = {"moved": own} if "found" in own else {}
         shutil.rmtree(work / name.replace(" ", "-"), ignore_errors=True)
         folder = _recorded(work, name, case, links)
-        own.update(told(folder))
+        own = {"seed": seed_of(name, 0), **moved, **told(folder)}
         own["found"] = proven(folder, case, own["advice"])
         results["faulty"][name] = own
         _keep(results)
@@ -355,7 +336,7 @@ def _judged(saves: dict[str, Any] | None, found: dict[str, Any]) -> str:
 
 def table(results: dict[str, Any]) -> str:
     """The results as text."""
-    faulty = {name: one for name, one in results["faulty"].items() if "advice" in one}
+    faulty = results["faulty"]
     commits = dict.fromkeys(
         one["commit"] for one in [*faulty.values(), *(one for own in results["healthy"].values() for one in own)]
     )
