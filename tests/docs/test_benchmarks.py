@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
         ("loading", "reading-traces"),
         ("predictions", "predicting"),
         ("real_replays", "predicting"),
-        ("real_advice", "rules/index"),
-        ("advice", "rules/index"),
+        ("real_advice", "rules-tried"),
+        ("advice", "rules-tried"),
     ],
 )
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:

@@ -7,9 +7,11 @@ import pytest
 from dptune.errors import UsageError
 from dptune.knobs import KNOBS
 from dptune.measured import Missing
-from dptune.whatif import changes
+from dptune.whatif import loaders
+from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.buckets import Caps
-from dptune.whatif.changes import BOUNDS, CHANGES, HOOK_NS, MATRIX_NS, bounded, changed
+from dptune.whatif.changes import CHANGES, changed
+from dptune.whatif.exchanges import HOOK_NS, MATRIX_NS
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.model import Latency, Loading, LowRank, Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
@@ -134,15 +136,15 @@ def test_a_hook_of_16_bits_moves_half_and_casts_twice():
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """Taking a batch from a worker takes no time: it is told apart, below."""
-    taking = changes.TAKING_NS
-    monkeypatch.setattr(changes, "TAKING_NS", 0.0)
+    taking = loaders.TAKING_NS
+    monkeypatch.setattr(loaders, "TAKING_NS", 0.0)
     return taking
 
 
 def test_a_batch_is_taken_from_a_worker(monkeypatch, at_once):
     """Each pass waits that long, where the batch is ready."""
     before = model(step(one(loader=400)), step(one(loader=400)), loading=LOADING)
-    monkeypatch.setattr(changes, "TAKING_NS", at_once)
+    monkeypatch.setattr(loaders, "TAKING_NS", at_once)
     assert at_once > 0
     assert step_ns(changed(before, {"loader.num_workers": 2})) == pytest.approx(260 + at_once)
 

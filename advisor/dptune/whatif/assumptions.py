@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
+from dptune.whatif.bounds import is_off
 from dptune.whatif.building import OPERATOR_NS, PARAMETER_NS
-from dptune.whatif.changes import ADDING_NS, COMPRESSED_NS, HOOK_NS, MATRIX_NS, TAKING_NS, WORKER_STARTS_NS, is_off
+from dptune.whatif.exchanges import ADDING_NS, COMPRESSED_NS, HOOK_NS, MATRIX_NS
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.model import StepModel
 from dptune.whatif.topology import TOPOLOGY
 

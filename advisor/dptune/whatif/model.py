@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dptune.whatif.buckets import Caps
@@ -151,3 +151,18 @@ class StepModel:
     others: int = 0
     others_ns: Mapping[int, float] = field(default_factory=dict)
     buffers_ns: Mapping[int, float] = field(default_factory=dict)
+
+    def each_pass(self, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
+        """The steps with something done to each of their passes, by rank."""
+        return {
+            rank: [replace(step, passes=tuple(of(one) for one in step.passes)) for step in steps]
+            for rank, steps in self.steps.items()
+        }
+
+    def computing(self, times: float) -> StepModel:
+        """The model in which everything that the ranks' own threads compute takes so many times as long."""
+        steps = {
+            rank: [replace(step, after_ns=step.after_ns * times) for step in own]
+            for rank, own in self.each_pass(lambda one: one.scaled(times)).items()
+        }
+        return replace(self, steps=steps)

@@ -22,8 +22,9 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
+from dptune.whatif.bounds import bounded
 from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
-from dptune.whatif.changes import bounded, changed
+from dptune.whatif.changes import changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.changes import is_off
+from dptune.whatif.bounds import is_off
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
 from dptune.whatif.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.wire import Link

@@ -1,0 +1,83 @@
+"""Knobs of which a model tells only what they could save at most: what they are about takes no time then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.exchanges import sends
+from dptune.whatif.model import Pass, RankStep, StepModel
+
+
+def bounded(settings: Mapping[str, Value]) -> list[str]:
+    """Those of the changes of which a model tells only what they could save at most."""
+    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value)]
+
+
+def _is_bounded(name: str, value: Value) -> bool:
+    """Of a knob in BOUNDS: whether the value is one that could save something."""
+    return is_off(value) == (name in _SAVES_WHEN_OFF)
+
+
+def is_off(value: Value) -> bool:
+    """Whether a setting is off: it leaves things as torch has them."""
+    return value is False or value in ("off", "highest")
+
+
+def _no_updates(model: StepModel) -> StepModel:
+    return replace(
+        model, steps={rank: [replace(step, after_ns=0.0) for step in steps] for rank, steps in model.steps.items()}
+    )
+
+
+def _no_compute(model: StepModel) -> StepModel:
+    return replace(model, steps=model.each_pass(lambda one: one.scaled(0.0)))
+
+
+def _no_others(model: StepModel) -> StepModel:
+    """What is exchanged outside of backward passes takes no time: buffers where they are sent."""
+    if not model.others:
+        raise Missing("nothing is exchanged outside of backward passes")
+
+    def of(rank: int, step: RankStep) -> RankStep:
+        if model.buffers_ns:
+            spared = [sent * model.buffers_ns[rank] for sent in sends(step)]
+            pairs = zip(step.passes, spared, strict=True)
+            each = tuple(replace(one, forward_ns=max(0.0, one.forward_ns - ns)) for one, ns in pairs)
+            return replace(step, passes=each)
+        left, passes = model.others_ns.get(rank, 0.0), []
+        for one in step.passes:
+            passes.append(replace(one, forward_ns=max(0.0, one.forward_ns - left)))
+            left = max(0.0, left - one.forward_ns)
+        return RankStep(tuple(passes), max(0.0, step.after_ns - left))
+
+    return replace(model, steps={rank: [of(rank, step) for step in steps] for rank, steps in model.steps.items()})
+
+
+def _no_loader(model: StepModel) -> StepModel:
+    steps = model.each_pass(lambda one: replace(one, loader_ns=0.0))
+    return replace(model, steps=steps, supply_ns={}, restart_ns=0.0)
+
+
+def _no_hooks(model: StepModel) -> StepModel:
+    def of(one: Pass) -> Pass:
+        times = (one.backward_ns - one.hooks_ns) / one.backward_ns if one.backward_ns else 1.0
+        ready = tuple(time * times for time in one.ready_ns)
+        return replace(one, backward_ns=one.backward_ns * times, ready_ns=ready, hooks_ns=0.0)
+
+    return replace(model, steps=model.each_pass(of), copy_ns_per_byte=0.0)
+
+
+BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
+    "optimizer.fused": _no_updates,
+    "optimizer.foreach": _no_updates,
+    "loader.prefetch_factor": _no_loader,
+    "loader.pin_memory": _no_loader,
+    "precision.autocast": _no_compute,
+    "precision.float32_matmul": _no_compute,
+    "ddp.gradient_as_bucket_view": _no_hooks,
+    "ddp.broadcast_buffers": _no_others,
+}
+_SAVES_WHEN_OFF = frozenset({"ddp.broadcast_buffers"})
