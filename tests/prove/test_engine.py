@@ -152,7 +152,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert "dptune: trial 13" not in done.stderr
 
     spent = sum(trial["seconds"] for trial in proof["trials"])
-    more = ("--within", "0.01%", "--time-limit", f"{spent + 5:.0f}")
+    more = ("--within", "0.01%", "--time-limit", f"{spent + 15:.0f}")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, *more, cwd=project)
     assert "dptune: trial 13: " in done.stderr
     assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")

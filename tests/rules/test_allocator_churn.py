@@ -60,7 +60,7 @@ def test_what_is_set_already_stays(ask, make_measured, make_facts, hand_made):
 
 
 def test_what_is_set_by_the_newer_name_counts(ask, make_measured, make_facts, hand_made):
-    run = make_measured(memory=memory(hand_made, 0.2))
+    run = make_measured(memory=memory(hand_made, 0.2), wait_share=0.5)
     (change,) = ask("DP801", run, [make_facts(environment={"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"})])[0].changes
     assert (change.knob, change.now) == ("env.PYTORCH_ALLOC_CONF", "max_split_size_mb:128")
     assert change.then == "max_split_size_mb:128,expandable_segments:True"
