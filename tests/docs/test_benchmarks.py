@@ -27,7 +27,12 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     assert table_of(benchmark) in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
 
 
-def table_of(benchmark: str) -> str:
+def test_the_run_of_advice_before_is_quoted_beside_it() -> None:
+    first = str(ROOT / "tests" / "benchmarks" / "results" / "advice_first.json")
+    assert table_of("advice", first) in (ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8")
+
+
+def table_of(benchmark: str, *results: str) -> str:
     script = ROOT / "tests" / "benchmarks" / f"{benchmark}.py"
-    words = [sys.executable, str(script), "--table"]
+    words = [sys.executable, str(script), "--table", *results]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.rstrip()
