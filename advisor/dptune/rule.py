@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dptune.advice import Advice, Basis, Change, Kind, Saving, Severity, severity_of
 from dptune.knobs import Value
-from dptune.measured import CommunicationFigures, Measured, Missing
+from dptune.measured import CommunicationFigures, Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.runfile.facts import Facts
 
@@ -202,7 +202,9 @@ class RunView:
         grown = after / before if before and after else 1.0
         times = (told.high_ns, told.step_ns, told.low_ns)
         low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
-        how = f"replayed with the change, a step takes {told.step_ns / 1e6:.3g} ms instead of {step_ns / 1e6:.3g}"
+        how = (
+            f"replayed with the change, a step takes {digits(told.step_ns / 1e6)} ms instead of {digits(step_ns / 1e6)}"
+        )
         how += f", with {grown:.3g} times the samples" if grown != 1 else ""
         return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 

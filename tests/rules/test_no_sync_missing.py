@@ -110,6 +110,15 @@ def test_what_a_step_model_says_stands_before_the_ceiling(ask, make_measured, ma
     assert "take about 40 % of a step" in advice.title
 
 
+def test_steps_of_seconds_are_written_out(ask, make_measured, make_facts, predict):
+    """A step of 1,500 ms of which the model leaves 6."""
+    made = make_measured(exposed_share=0.6, synchronised=4)
+    long = dict.fromkeys(("median_ns", "unprofiled_median_ns"), 1_500_000_000)
+    measured = made.model_copy(update={"step": made.step.model_copy(update=long)})
+    (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])], predictor=predict("ddp.no_sync", {True: 0.6}))
+    assert advice.saves.how == "replayed with the change, a step takes 6 ms instead of 1,500"
+
+
 def test_quiet_where_a_step_model_says_that_nothing_goes(ask, make_measured, make_facts, predict):
     measured, facts = make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])]
     assert ask("DP102", measured, facts, predictor=predict("ddp.no_sync", {True: 0.99})) == []
