@@ -17,6 +17,7 @@ from dptune.whatif.model import Latency, Loading, LowRank, Pass, RankStep, StepM
 from dptune.whatif.replay import step_ns
 from dptune.whatif.scenarios import SCENARIOS, named
 from dptune.whatif.topology import TOPOLOGY
+from dptune.whatif.variants import others
 from dptune.whatif.wire import Link
 
 
@@ -127,6 +128,9 @@ def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     assert step_ns(before) == pytest.approx(266)
     assert step_ns(changed(before, {"ddp.comm_hook": "bf16"})) == pytest.approx(HOOK_NS + 248)
     assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(HOOK_NS + 248 + 15)
+    slow_host = [step_ns(changed(one, {"ddp.comm_hook": "bf16"})) for one in others(before, {"ddp.comm_hook": "bf16"})]
+    assert slow_host == pytest.approx([0.6 * HOOK_NS + 248, 2 * HOOK_NS + 248])
+    assert not list(others(before, {"ddp.comm_hook": "none"}))
     slower = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": 0.5})  # 60 on the wire instead of 30
     assert step_ns(slower) == pytest.approx(HOOK_NS + 248 + 30 + 15)
     at_once = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": float("inf")})

@@ -103,7 +103,7 @@ def comm_hook(model: StepModel, value: Value) -> StepModel:
         model,
         wire_share=0.5 + (adding * model.link.bytes_per_ns if isfinite(model.link.bytes_per_ns) else 0.0),
         prepare_ns_per_byte=cast,
-        hook_ns=HOOK_NS,
+        hook_ns=model.hook_times * HOOK_NS,
         copy_ns_per_byte=model.copy_ns_per_byte + cast,
     )
 

@@ -117,8 +117,8 @@ class StepModel:
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
     any. `fixed_share` is the part of forward and backward that does not grow with the batch. `low_rank` is None where
-    the shapes of gradients are not known; `hook_times`: how many times as long as usual compressing them takes. `dtype`
-    is that of all gradients, None if not known. The ranks were on so many `hosts`. `others` are the exchanges of a step
+    the shapes of gradients are not known; `hook_times`: how many times as long as usual a hook computes. `dtype` is
+    that of all gradients, None if not known. The ranks were on so many `hosts`. `others` are the exchanges of a step
     outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns` of each rank: who
     sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
     sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not

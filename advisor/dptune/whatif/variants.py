@@ -12,7 +12,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.model import StepModel
 from dptune.whatif.wire import Link
 
-_HOOK_TIMES = (0.6, 2.0)  # how far compressing may be from what is told of it
+_HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from what is told of it
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
 _OTHER_BESIDE = (0.8, 1.25)  # times what is told of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
@@ -50,12 +50,12 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
 
 
 def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator[StepModel | Program]:
-    """Models that differ in what only these changes do: what PowerSGD computes, how kernels grow with the batch, ..."""
+    """Models that differ in what only these changes do: what a hook computes, how kernels grow with the batch, ..."""
     if isinstance(model, Program):
         if "loader.batch_size" in changes:
             yield replace(model, growing=_LEAST_GROWING)
         return
-    if changes.get("ddp.comm_hook") == "powersgd":
+    if changes.get("ddp.comm_hook") not in (None, "none"):
         for times in _HOOK_TIMES:
             yield replace(model, hook_times=times)
     if "ddp.no_sync" in changes:
