@@ -45,11 +45,11 @@ def _no_others(model: StepModel) -> StepModel:
         if model.buffers_ns:
             spared = [sent * model.buffers_ns[rank] for sent in sends(step)]
             pairs = zip(step.passes, spared, strict=True)
-            each = tuple(replace(one, forward_ns=max(0.0, one.forward_ns - ns)) for one, ns in pairs)
+            each = tuple(replace(one, forward_ns=max(0.0, one.forward_ns - ns), sent_ns=0.0) for one, ns in pairs)
             return replace(step, passes=each)
         left, passes = model.others_ns.get(rank, 0.0), []
         for one in step.passes:
-            passes.append(replace(one, forward_ns=max(0.0, one.forward_ns - left)))
+            passes.append(replace(one, forward_ns=max(0.0, one.forward_ns - left), sent_ns=0.0))
             left = max(0.0, left - one.forward_ns)
         return RankStep(tuple(passes), max(0.0, step.after_ns - left))
 

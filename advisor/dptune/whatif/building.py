@@ -138,7 +138,7 @@ def read(run: Run, measured: Measured) -> Recorded:
     timelines = {}
     for rank in run.ranks:
         window = facts[rank.rank].window("lean")
-        timelines[rank.rank] = timeline(view(rank.rank, rank.lean, window), _computed_ns(window))
+        timelines[rank.rank] = timeline(view(rank.rank, rank.lean, window), computed_ns(window))
         _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     figures = link_figures(measured)
@@ -234,7 +234,7 @@ def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretc
 
 def _loading(facts: Mapping[int, Facts]) -> Loading | None:
     """How batches come, of the rank that waits longest: the others wait for it; None where not from one loader."""
-    first = max(facts.values(), key=_loader_waits)
+    first = max(facts.values(), key=loader_waits)
     loaders = [one for one in first.loaders if one.batches_drawn]
     window = first.window("unprofiled")
     if len(loaders) != 1 or window is None or not loaders[0].batch_size:
@@ -267,7 +267,7 @@ class Stretch(NamedTuple):
 def stretched(facts: Facts) -> Stretch:
     """That of a rank's own thread in the traced window."""
     plain, traced = (facts.window(name) for name in ("unprofiled", "lean"))
-    backward, rest = [_computed_ns(one) for one in (plain, traced)], [_alone_ns(one) for one in (plain, traced)]
+    backward, rest = [computed_ns(one) for one in (plain, traced)], [alone_ns(one) for one in (plain, traced)]
     if min(backward) <= 0 or min(rest) <= 0:
         raise Missing("a step holds nothing beside its backward passes, or no such pass")
     return Stretch(backward[1] / backward[0], rest[1] / rest[0])
@@ -281,15 +281,15 @@ def unprofiled(facts: Facts) -> Window:
     return window
 
 
-def _computed_ns(window: Window | None) -> float:
-    """What the thread computes in the backward passes of a step: the median over steps."""
+def computed_ns(window: Window | None) -> float:
+    """What the thread computes in the backward passes of a step: the median over steps. Raises Missing."""
     if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
         raise Missing(f"time in backward passes is not known: {_OLD}")
     return median(window.backward_cpu_ns)
 
 
-def _alone_ns(window: Window | None) -> float:
-    """What a step takes beside its waits for batches and its backward passes: the median over steps."""
+def alone_ns(window: Window | None) -> float:
+    """What a step takes beside its waits for batches and its backward passes: the median over steps. Raises Missing."""
     if window is None or not window.steps or len(window.backward_ns) != window.steps:
         raise Missing(f"time in backward passes is not known: {_OLD}")
     if len(window.loader_wait_ns) != window.steps:
@@ -347,19 +347,20 @@ def _check(own: Timeline, gradients: int, rank: int) -> None:
 
 def _unprofiled(own: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
     """The steps of a rank as they would be without the profiler: a part of them, or all if they are too few for one."""
-    waits = _loader_waits(facts)
+    waits = loader_waits(facts)
     steps = []
     for step in own.steps[part] or own.steps:
         passes = []
         for one in step.passes:
             plain = one.scaled(1 / stretch.backward)
-            forward_ns = one.forward_ns / stretch.rest
-            passes.append(replace(plain, loader_ns=waits / len(step.passes), forward_ns=forward_ns))
+            forward_ns, sent_ns = one.forward_ns / stretch.rest, one.sent_ns / stretch.rest
+            passes.append(replace(plain, loader_ns=waits / len(step.passes), forward_ns=forward_ns, sent_ns=sent_ns))
         steps.append(RankStep(tuple(passes), step.after_ns / stretch.rest))
     return steps
 
 
-def _loader_waits(facts: Facts) -> float:
+def loader_waits(facts: Facts) -> float:
+    """What a step waits for its batches, the median over steps; 0 where it is not known."""
     window = facts.window("unprofiled")
     return median(window.loader_wait_ns) if window and window.loader_wait_ns else 0.0
 

@@ -75,7 +75,8 @@ def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
         ns = model.buffers_ns.get(rank, 0.0)
         more = [(now - was) * ns for was, now in zip(sends(before), sends(after), strict=True)]
         passes = [
-            replace(one, forward_ns=max(0.0, one.forward_ns + ns)) for one, ns in zip(after.passes, more, strict=True)
+            replace(one, forward_ns=max(0.0, one.forward_ns + ns), sent_ns=max(0.0, one.sent_ns + ns))
+            for one, ns in zip(after.passes, more, strict=True)
         ]
         return replace(after, passes=tuple(passes))
 

@@ -16,7 +16,7 @@ class Pass:
     `loader_ns` is the wait for its batch, `forward_ns` what else comes before the backward pass, `backward_ns` the
     compute of that, as long as nothing slows it. `ready_ns` counts from its start: when each gradient is ready, in the
     order in which they are; empty where the pass does not exchange them. `hooks_ns` is the part of `backward_ns` that
-    it takes only because they are exchanged.
+    it takes only because they are exchanged, `sent_ns` the part of `forward_ns` in which something else is exchanged.
     """
 
     loader_ns: float
@@ -24,25 +24,27 @@ class Pass:
     backward_ns: float
     ready_ns: tuple[float, ...] = ()
     hooks_ns: float = 0.0
+    sent_ns: float = 0.0
 
     def scaled(self, compute: float, loader: float = 1.0) -> Pass:
         """The pass whose compute, and whose wait for its batch, takes so many times as long."""
         return Pass(
             self.loader_ns * loader,
-            self.forward_ns * compute,
+            (self.forward_ns - self.sent_ns) * compute + self.sent_ns,
             self.backward_ns * compute,
             tuple(ready * compute for ready in self.ready_ns),
             self.hooks_ns * compute,
+            self.sent_ns,
         )
 
     def silent(self) -> Pass:
         """The pass without its exchange."""
-        return Pass(self.loader_ns, self.forward_ns, self.backward_ns - self.hooks_ns)
+        return replace(self, backward_ns=self.backward_ns - self.hooks_ns, ready_ns=(), hooks_ns=0.0)
 
     def exchanging_as(self, other: Pass) -> Pass:
         """The pass with an exchange like another's: its gradients are ready when that one's are."""
-        own = self.silent()
-        return Pass(own.loader_ns, own.forward_ns, own.backward_ns + other.hooks_ns, other.ready_ns, other.hooks_ns)
+        backward_ns = self.backward_ns - self.hooks_ns + other.hooks_ns
+        return replace(self, backward_ns=backward_ns, ready_ns=other.ready_ns, hooks_ns=other.hooks_ns)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class StepModel:
     `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of;
     `hook_ns` is what calling it takes that thread for each bucket.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
-    as long an exchange takes while every rank computes; less so where some do. `latency` is in the link's already.
+    as long an exchange takes while every rank computes; less so where some do. `exchange_times`: how many times as long
+    any takes as the link tells. `latency` is in the link's already.
     `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
     to the late one's exchange, so a recording of that does not show it.
@@ -136,6 +139,7 @@ class StepModel:
     wire_share: float = 1.0
     slowdown: float = 1.0
     beside: float = 1.0
+    exchange_times: float = 1.0
     quiet_times: float = 1.0
     crowded_slowdown: float = 1.5
     latency: Latency = Latency()

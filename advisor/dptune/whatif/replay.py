@@ -160,7 +160,7 @@ def _exchanged(ranks: Sequence[_Computing], base: float, sizes: Sequence[float],
     computing = sum(not rank.over for rank in ranks)
     while over < len(sizes) or computing:
         slowdown = model.slowdown if wire.busy else 1.0
-        speed = 1 / (1 + (model.beside - 1) * (computing / len(ranks)))
+        speed = 1 / (model.exchange_times * (1 + (model.beside - 1) * (computing / len(ranks))))
         now = min(wire.upcoming(speed), *[rank.upcoming(slowdown) for rank in ranks])
         there = [rank.move(now, slowdown) for rank in ranks]
         for number in wire.move(now):

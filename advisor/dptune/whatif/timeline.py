@@ -179,7 +179,14 @@ class _Rank:
             backward_ns=backward_ns,
             ready_ns=tuple(computed(one.hooked_ns[1])) if one.exchanges else (),
             hooks_ns=max(0.0, lasting(one.hooked_ns) - lasting(one.inner_ns)) if one.exchanges else 0.0,
+            sent_ns=self._sent_ns(one),
         )
+
+    def _sent_ns(self, one: _Backward) -> float:
+        """What is in flight in the forward pass before."""
+        flown = self._within(self.flights, one.follows_ns, one.began_ns)
+        ends = np.minimum(self.columns.ends(flown), one.began_ns)
+        return float(Intervals.union(self.columns.ts_ns[flown], ends).total_ns)
 
     def slowdown(self, steps: Sequence[Sequence[_Backward]], computed_ns: float) -> float:
         """From the median time of a step that the thread computed in its backward passes."""

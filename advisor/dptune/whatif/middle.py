@@ -1,0 +1,71 @@
+"""The model of the recorded process -> that of the middle one of all in which the script was timed.
+
+The step of another process takes longer for one of two reasons. Its threads compute longer: what they take in backward
+passes, and beside those, is timed in each process, so the model is brought to the middle of them. And it waits longer
+for its exchanges: a connection is slower or faster from one process to the next (of four that ran one script over
+200 Mbit/s two took 121 ms of a step for its exchanges, and two 142; all computed for 37), and no sweep of links tells
+which a script will get. What the measured step takes beyond the model's is mostly theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
+from statistics import median
+
+from dptune.measured import Missing
+from dptune.runfile.facts import Facts
+from dptune.whatif.building import alone_ns, computed_ns, loader_waits
+from dptune.whatif.model import Pass, RankStep, StepModel
+from dptune.whatif.replay import step_ns
+
+# How far the exchanges of a process may be from what the link's fit tells, as a logarithm, and what else a step's model
+# is off, of the step: how sensitive the step is to its exchanges tells how much of what it lacks is theirs.
+_OF_EXCHANGES, _OF_STEP = 0.1, 0.02
+_TRIED = 1.25  # times as long, and as short
+
+
+def middle(model: StepModel, processes: Sequence[Mapping[int, Facts]], measured_ns: float, crowded: bool) -> StepModel:
+    """The model of the first process, whose facts come first, as the middle one of all computes and exchanges.
+
+    `measured_ns` is the median step over processes. Where ranks share cores, exchanges compute, too, and are left as
+    they are.
+    """
+    steps = {rank: _computing_as(rank, own, processes) for rank, own in model.steps.items()}
+    computing = replace(model, steps=steps)
+    return computing if crowded else replace(computing, exchange_times=_exchange_times(computing, measured_ns))
+
+
+def _computing_as(rank: int, steps: Sequence[RankStep], processes: Sequence[Mapping[int, Facts]]) -> list[RankStep]:
+    """The steps of a rank whose threads take what they do in the middle one of all processes."""
+    found = [parts for facts in processes if (parts := _parts(facts.get(rank))) is not None]
+    if len(found) < 2:
+        return list(steps)
+    backward, rest, loader = (median(own) / own[0] if own[0] else 1.0 for own in zip(*found, strict=True))
+
+    def of(one: Pass) -> Pass:
+        scaled = one.scaled(backward, loader)
+        return replace(scaled, forward_ns=one.forward_ns * rest, sent_ns=one.sent_ns * rest)
+
+    return [RankStep(tuple(map(of, step.passes)), step.after_ns * rest) for step in steps]
+
+
+def _parts(facts: Facts | None) -> tuple[float, float, float] | None:
+    """What a rank computes in backward passes, what else it does, its waits for batches; None where not known."""
+    if facts is None:
+        return None
+    window = facts.window("unprofiled")
+    try:
+        return computed_ns(window), alone_ns(window), loader_waits(facts)
+    except Missing:
+        return None
+
+
+def _exchange_times(model: StepModel, measured_ns: float) -> float:
+    """How many times as long exchanges take as the link tells, from what the measured step takes beyond the model's."""
+    longer, shorter = (step_ns(replace(model, exchange_times=times)) for times in (_TRIED, 1 / _TRIED))
+    told = (longer - shorter) / (2 * log(_TRIED))  # ns for each unit of the logarithm
+    lacks = measured_ns - step_ns(model)
+    off = (_OF_STEP * measured_ns) ** 2
+    return exp(lacks * told * _OF_EXCHANGES**2 / ((told * _OF_EXCHANGES) ** 2 + off))
