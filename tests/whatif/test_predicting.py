@@ -161,6 +161,7 @@ def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:
         (("--set", "ddp.bucket_cap_mb_list=1,0,5"), "numbers with commas between of MiB, at least 1e-06"),
         (("--links", "base/run.json"), "run.json holds no measurement of links"),
         (("--world-size", "x"), "world_size cannot be 'x'"),
+        (("--set", "world_size=4,8"), "to try several: --sweep world_size=4,8"),
         (("--sweep", "link.alpha_us"), "--sweep link.alpha_us needs values"),
         (("--sweep", "ddp.bucket_cap_mb="), "--sweep ddp.bucket_cap_mb needs values"),
         (("--sweep", "ddp.no_sync="), "like --sweep ddp.no_sync=true,false"),

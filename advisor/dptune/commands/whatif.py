@@ -43,6 +43,8 @@ from dptune.errors import UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dptune.knobs import Value
 
 _USUAL = {
@@ -113,6 +115,7 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     """The sets of changes: what is set, and with it each value of the sweep; none where the best is looked for."""
     from dptune.whatif.scenarios import named
 
+    _check_single(args.settings)
     together = parsed(args.settings, named)
     if {"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"} <= together.keys():
         raise UsageError("sizes of buckets are set twice: one for all, and one for each", "leave out one of them")
@@ -126,6 +129,16 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     if twice:
         raise UsageError(f"{min(twice)} is both set and swept", "leave out one of them")
     return [{**together, **one} for one in swept]
+
+
+def _check_single(words: Sequence[str]) -> None:
+    """Raises UsageError where several values are set that are to be swept."""
+    from dptune.whatif.scenarios import named
+
+    for word in words:
+        name, _, text = word.partition("=")
+        if "," in text and named(name).kind is not str:
+            raise UsageError(f"--set takes one value: '{word:.80}'", f"to try several: --sweep {word:.80}")
 
 
 def _swept(text: str) -> list[dict[str, Value]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dptune.knobs import Value
 from dptune.whatif.bounds import is_off
 from dptune.whatif.building import OPERATOR_NS, PARAMETER_NS
-from dptune.whatif.exchanges import ADDING_NS, COMPRESSED_NS, HOOK_NS, MATRIX_NS
+from dptune.whatif.exchanges import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.model import StepModel
@@ -16,7 +16,8 @@ from dptune.whatif.topology import TOPOLOGY
 _SIZES = "exchanges of other sizes take what the link's fit says"
 _CAST = (
     "a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
-    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones, and the hook {HOOK_NS / 1e3:g} us for each bucket"
+    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones, and the hook {HOOK_NS / 1e3:g} us for each "
+    f"bucket before its exchange and {HOOK_ENDS_NS / 1e3:g} us after it"
 )
 _POWERSGD = (
     f"compressing takes {MATRIX_NS / 1e3:g} us for each matrix and {COMPRESSED_NS:g} ns for each byte of all "
