@@ -20,8 +20,6 @@ from dptune.whatif.topology import TOPOLOGY
 from dptune.whatif.variants import others
 from dptune.whatif.wire import Link
 
-HOOK = HOOK_NS + HOOK_ENDS_NS  # before and after the exchange of a bucket
-
 
 def model(*ranks, **more):
     """Ranks of one step each: 60 bytes in one bucket at 1 byte per ns."""
@@ -123,20 +121,29 @@ def test_a_pass_without_its_exchange_is_without_its_hooks():
 def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     """60 bytes: cast 60 * 0.1, 30 on the wire, back 60 * 0.1 and copied 60 * 0.1: 100 + 50 + 6 + 30 + 12 + 50.
 
-    They are one bucket, which the hook is called for before and after its exchange. Those of fp16 are 15 numbers that
+    They are one bucket, which the hook is called for, and the compute waits for that. Those of fp16 are 15 numbers that
     take 1 ns more each.
     """
     before = model(step(one()), step(one()), copy_ns_per_byte=0.1)
     assert step_ns(before) == pytest.approx(266)
-    assert step_ns(changed(before, {"ddp.comm_hook": "bf16"})) == pytest.approx(HOOK + 248)
-    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(HOOK + 248 + 15)
+    assert step_ns(changed(before, {"ddp.comm_hook": "bf16"})) == pytest.approx(HOOK_NS + 248)
+    assert step_ns(changed(before, {"ddp.comm_hook": "fp16"})) == pytest.approx(HOOK_NS + 248 + 15)
     slow_host = [step_ns(changed(one, {"ddp.comm_hook": "bf16"})) for one in others(before, {"ddp.comm_hook": "bf16"})]
-    assert slow_host == pytest.approx([0.6 * HOOK + 248, 2 * HOOK + 248])
+    assert slow_host == pytest.approx([0.6 * HOOK_NS + 248, 2 * HOOK_NS + 248])
     assert not list(others(before, {"ddp.comm_hook": "none"}))
     slower = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": 0.5})  # 60 on the wire instead of 30
-    assert step_ns(slower) == pytest.approx(HOOK + 248 + 30 + 15)
+    assert step_ns(slower) == pytest.approx(HOOK_NS + 248 + 30 + 15)
     at_once = changed(before, {"ddp.comm_hook": "fp16", "link.gb_per_s": float("inf")})
-    assert step_ns(at_once) == pytest.approx(HOOK + 100 + 50 + 6 + 12 + 50)  # the hook ends after the compute
+    assert step_ns(at_once) == pytest.approx(HOOK_NS + 100 + 60 + 6 + 12 + 50)  # its compute ends at 160, and the cast
+
+
+def test_the_end_of_a_hook_holds_up_the_next_exchange_of_its_lane():
+    """Of two buckets of 30 bytes in one lane the second waits for it; in two lanes neither does."""
+    before = model(step(one()), step(one()), caps=Caps((30,)), copy_ns_per_byte=0.1)
+    asked = {"ddp.comm_hook": "bf16"}
+    two = replace(before, link=replace(before.link, lanes=2))
+    assert changed(before, asked).link.alpha_ns == pytest.approx(HOOK_ENDS_NS / 2)
+    assert changed(two, asked).link.alpha_ns == 0
 
 
 @pytest.fixture(autouse=True)

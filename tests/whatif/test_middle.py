@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dptune.runfile.facts import Facts, Window
 from dptune.whatif.buckets import Caps
-from dptune.whatif.middle import middle
+from dptune.whatif.middle import computing, exchanging
 from dptune.whatif.model import Pass, RankStep, StepModel
 from dptune.whatif.replay import step_ns
 from dptune.whatif.wire import Link
@@ -40,15 +40,15 @@ def only(model):
 def test_what_threads_compute_is_of_the_middle_process():
     """Backward passes take 1.5 times as long as in the recorded one, waits twice, the rest, its exchanges too, 1.1."""
     processes = [facts(10, 10), facts(15, 11, 4), facts(20, 12, 5)]
-    (one,) = only(middle(MODEL, processes, 0, crowded=True)).passes
+    (one,) = only(computing(MODEL, processes)).passes
     told = (one.loader_ns, one.forward_ns, one.sent_ns, one.backward_ns, one.hooks_ns, *one.ready_ns)
     assert told == pytest.approx([4 * MS, 22 * MS, 4.4 * MS, 45 * MS, 1.5 * MS, 15 * MS, 45 * MS])
-    assert only(middle(MODEL, processes, 0, crowded=True)).after_ns == pytest.approx(8.8 * MS)
+    assert only(computing(MODEL, processes)).after_ns == pytest.approx(8.8 * MS)
 
 
 @pytest.mark.parametrize("others", [[], [facts(20, 20, timed=False)], [{}]])
 def test_one_process_is_the_middle_one(others):
-    assert only(middle(MODEL, [facts(10, 10), *others], 0, crowded=True)) == STEP
+    assert only(computing(MODEL, [facts(10, 10), *others])) == STEP
 
 
 def test_what_the_step_lacks_is_mostly_its_exchange_where_much_of_it_is():
@@ -62,18 +62,14 @@ def test_what_the_step_lacks_is_mostly_its_exchange_where_much_of_it_is():
     longer, shorter = (step_ns(replace(MODEL, exchange_times=times)) for times in (1.25, 0.8))
     told = (longer - shorter) / (2 * log(1.25))
     assert (longer, shorter) == pytest.approx((115 * MS, 88 * MS))
-    found = middle(MODEL, [facts(10, 10)], 105 * MS, crowded=False).exchange_times
+    found = exchanging(MODEL, 105 * MS).exchange_times
     assert found == pytest.approx(exp(5 * MS * told * 0.01 / ((0.1 * told) ** 2 + (0.02 * 105 * MS) ** 2)))
     assert 1.06 < found < 5 / 60 + 1
 
 
 def test_what_the_step_lacks_is_no_exchange_that_is_hidden():
     hidden = replace(MODEL, gradient_bytes=(1, 1))
-    assert middle(hidden, [facts(10, 10)], 105 * MS, crowded=False).exchange_times == pytest.approx(1, abs=1e-3)
-
-
-def test_where_ranks_share_cores_exchanges_are_left_as_they_are():
-    assert middle(MODEL, [facts(10, 10)], 105 * MS, crowded=True).exchange_times == 1
+    assert exchanging(hidden, 105 * MS).exchange_times == pytest.approx(1, abs=1e-3)
 
 
 @given(lacks=st.floats(-0.3, 0.3), size=st.integers(0, 200 * MS))
@@ -82,5 +78,5 @@ def test_the_model_comes_nearer_to_the_measured_step(lacks, size):
     model = replace(MODEL, gradient_bytes=(size, size // 2))
     before = step_ns(model)
     measured = before * (1 + lacks)
-    after = step_ns(middle(model, [facts(10, 10)], measured, crowded=False))
+    after = step_ns(exchanging(model, measured))
     assert abs(after - measured) <= abs(before - measured) * (1 + 1e-9) + 1

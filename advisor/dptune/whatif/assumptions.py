@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
 from dptune.whatif.bounds import is_off
-from dptune.whatif.building import OPERATOR_NS, PARAMETER_NS
+from dptune.whatif.building import OPERATOR_VIEWS, PARAMETER_NS
 from dptune.whatif.exchanges import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.loaders import TAKING_NS, WORKER_STARTS_NS
@@ -17,7 +17,7 @@ _SIZES = "exchanges of other sizes take what the link's fit says"
 _CAST = (
     "a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
     f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones, and the hook {HOOK_NS / 1e3:g} us for each "
-    f"bucket before its exchange and {HOOK_ENDS_NS / 1e3:g} us after it"
+    f"bucket before its exchange, and {HOOK_ENDS_NS / 1e3:g} us before the next in its lane"
 )
 _POWERSGD = (
     f"compressing takes {MATRIX_NS / 1e3:g} us for each matrix and {COMPRESSED_NS:g} ns for each byte of all "
@@ -44,8 +44,9 @@ _ON_CPUS = {
     f"takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
     "each epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
-    "loader.batch_size": f"calling an operator takes {OPERATOR_NS / 1e3:g} us whatever it computes, and each byte of "
-    f"the parameters {PARAMETER_NS:g} ns; all else of a pass grows with it",
+    "loader.batch_size": "what a pass takes between its operators, to call each (as long as "
+    f"{OPERATOR_VIEWS:g} transposes) and for each byte of the parameters ({PARAMETER_NS:g} ns) is the same with any "
+    "batch; all else of it grows",
     "straggler.": "the rank that computes longest takes what the one in the middle of the others takes, and ranks of "
     "few cores are in each other's way as far as they were apart before",
 }

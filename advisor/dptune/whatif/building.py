@@ -40,10 +40,13 @@ _BESIDE = 1.2
 # Where ranks share the cores of one host with the threads that exchange, what is in flight waits for a core.
 _MOST_BESIDE, _HALVINGS = 6.0, 6
 _FLOAT_BYTES = 4
-# What a pass takes whatever the batch: calling an operator (assumed), and each byte of the parameters, which is read
-# twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and 4.0 MB, batches of 16 to
-# 256 doubled: 1.3 to 2.7 ms more than operators' calls for 4.0 MB in three layers).
-OPERATOR_NS, PARAMETER_NS = 1500.0, 0.45
+# What a pass takes whatever the batch, besides what its thread takes between operators: calling one, so many times what
+# one takes that only looks at memory in another way, or so long where a trace has none of those; and each byte of the
+# parameters, which is read twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and
+# 4.0 MB, batches of 16 to 256 doubled: 1.3 to 2.7 ms more than operators' calls for 4.0 MB in three layers). Of a model
+# of 33 kB with batches of 9, 94 and 98 % of what passes computed did not grow with 8 times the batch (on a machine that
+# called operators half as quickly, and on one as quick as that); 1.5 us for each operator alone told 43 and 80 %.
+OPERATOR_VIEWS, OPERATOR_NS, PARAMETER_NS = 1.9, 1500.0, 0.45
 ALL = slice(None)
 _OLD = "the run was recorded by a dptune that did not yet record it: record it again"
 
@@ -225,9 +228,12 @@ def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretc
     """The part of forward and backward that grows with no batch: the median over ranks. `total`: gradients' bytes."""
     shares = []
     for rank, own in timelines.items():
-        computed = median(sum(one.forward_ns + one.backward_ns for one in step.passes) for step in own.steps)
+        computed = median(
+            sum(one.forward_ns - one.sent_ns + one.backward_ns for one in step.passes) for step in own.steps
+        )
         passes = median(len(step.passes) for step in own.steps)
-        fixed = (own.operators * OPERATOR_NS + passes * total * PARAMETER_NS) * stretch[rank].rest
+        calling = own.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
+        fixed = own.between_ns + own.operators * calling + passes * total * PARAMETER_NS * stretch[rank].rest
         shares.append(min(1.0, fixed / max(1.0, computed)))
     return median(shares)
 

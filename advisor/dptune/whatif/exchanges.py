@@ -8,7 +8,7 @@ from math import isfinite
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.buckets import DEFAULT_CAP_BYTES, MIB, Caps
+from dptune.whatif.buckets import DEFAULT_CAP_BYTES, MIB, Caps, assign
 from dptune.whatif.model import RankStep, StepModel
 
 _POWERSGD = "powersgd"
@@ -19,8 +19,8 @@ ADDING_NS = {"fp16": 1.0}
 # What a hook in Python takes for each bucket, with its casts and what follows the exchange (torch 2.13, gloo, buckets
 # of 20 and 40 kB: 66 to 106 us in one process, 84 to 192 between two on one host).
 HOOK_NS = 100e3
-# What its exchange takes longer besides: the backend's thread runs the end of the hook, in Python, before it takes the
-# next (five recordings of 40 and 60 buckets of 37 to 50 KiB over 200 Mbit/s, on two machines: 100 to 460 us).
+# What the next exchange of its lane waits besides: the backend's thread runs the end of the hook first, in Python (five
+# recordings of 40 and 60 buckets of 37 to 50 KiB over 200 Mbit/s, on two machines: 100 to 460 us; of one bucket none).
 HOOK_ENDS_NS = 350e3
 # What PowerSGD of rank 1 computes for each matrix that it compresses, and for each byte of all gradients (torch 2.13,
 # one core, eight models of 1 to 34 MB in 2 to 100 matrices: 0.6 to 1.7 times that, and 2.6 for matrices of 16 MB).
@@ -108,9 +108,15 @@ def comm_hook(model: StepModel, value: Value) -> StepModel:
         wire_share=0.5 + (adding * model.link.bytes_per_ns if isfinite(model.link.bytes_per_ns) else 0.0),
         prepare_ns_per_byte=cast,
         hook_ns=model.hook_times * HOOK_NS,
-        link=replace(model.link, alpha_ns=model.link.alpha_ns + model.hook_times * HOOK_ENDS_NS),
+        link=replace(model.link, alpha_ns=model.link.alpha_ns + _following(model) * model.hook_times * HOOK_ENDS_NS),
         copy_ns_per_byte=model.copy_ns_per_byte + cast,
     )
+
+
+def _following(model: StepModel) -> float:
+    """The part of the buckets whose exchange follows another in its lane."""
+    buckets = len(assign(model.gradient_bytes, model.caps))
+    return max(0, buckets - model.link.lanes) / buckets
 
 
 def _power_sgd(model: StepModel) -> StepModel:

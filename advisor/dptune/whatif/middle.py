@@ -26,15 +26,18 @@ _OF_EXCHANGES, _OF_STEP = 0.1, 0.02
 _TRIED = 1.25  # times as long, and as short
 
 
-def middle(model: StepModel, processes: Sequence[Mapping[int, Facts]], measured_ns: float, crowded: bool) -> StepModel:
-    """The model of the first process, whose facts come first, as the middle one of all computes and exchanges.
+def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> StepModel:
+    """The model of the first process with what threads compute in the middle one of all."""
+    return replace(model, steps={rank: _computing_as(rank, own, processes) for rank, own in model.steps.items()})
 
-    `measured_ns` is the median step over processes. Where ranks share cores, exchanges compute, too, and are left as
-    they are.
-    """
-    steps = {rank: _computing_as(rank, own, processes) for rank, own in model.steps.items()}
-    computing = replace(model, steps=steps)
-    return computing if crowded else replace(computing, exchange_times=_exchange_times(computing, measured_ns))
+
+def exchanging(model: StepModel, measured_ns: float) -> StepModel:
+    """The model with exchanges that take longer, or not as long, by what the measured step takes beyond the model's."""
+    longer, shorter = (step_ns(replace(model, exchange_times=times)) for times in (_TRIED, 1 / _TRIED))
+    told = (longer - shorter) / (2 * log(_TRIED))  # ns for each unit of the logarithm
+    lacks = measured_ns - step_ns(model)
+    off = (_OF_STEP * measured_ns) ** 2
+    return replace(model, exchange_times=exp(lacks * told * _OF_EXCHANGES**2 / ((told * _OF_EXCHANGES) ** 2 + off)))
 
 
 def _computing_as(rank: int, steps: Sequence[RankStep], processes: Sequence[Mapping[int, Facts]]) -> list[RankStep]:
@@ -60,12 +63,3 @@ def _parts(facts: Facts | None) -> tuple[float, float, float] | None:
         return computed_ns(window), alone_ns(window), loader_waits(facts)
     except Missing:
         return None
-
-
-def _exchange_times(model: StepModel, measured_ns: float) -> float:
-    """How many times as long exchanges take as the link tells, from what the measured step takes beyond the model's."""
-    longer, shorter = (step_ns(replace(model, exchange_times=times)) for times in (_TRIED, 1 / _TRIED))
-    told = (longer - shorter) / (2 * log(_TRIED))  # ns for each unit of the logarithm
-    lacks = measured_ns - step_ns(model)
-    off = (_OF_STEP * measured_ns) ** 2
-    return exp(lacks * told * _OF_EXCHANGES**2 / ((told * _OF_EXCHANGES) ** 2 + off))

@@ -20,6 +20,7 @@ from dptune import __version__
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
+from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
@@ -30,7 +31,7 @@ from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import without_profiler
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.middle import middle
+from dptune.whatif.middle import computing, exchanging
 from dptune.whatif.model import StepModel
 from dptune.whatif.processes import unsure_ns
 from dptune.whatif.replay import step_ns
@@ -78,8 +79,8 @@ class Ground:
     """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
 
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
-    the unchanged model of the recorded process has it, were that the middle one of all. All predictions may be off by
-    `slack_ns`. `crowded`: whether ranks share cores.
+    the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
+    `crowded`: whether ranks share cores.
     """
 
     model: Model
@@ -101,19 +102,20 @@ class Ground:
     def _of_cpus(cls, run: Run, measured: Measured) -> Ground:
         own, step = measured.step.unprofiled_median_ns, measured.step.median_ns
         recorded = read(run, measured)
-        own_model = recorded.model()
-        replayed = step_ns(own_model)
         processes = [run.facts, *({one.rank: one for one in facts} for facts in run.repeats)]
-        model = middle(own_model, processes, step, recorded.crowded)
+        unchanged = computing(recorded.model(), processes)
+        replayed = step_ns(unchanged)
+        # Where ranks share cores what exchanges take is compute, too.
+        model = unchanged if recorded.crowded else exchanging(unchanged, step)
         others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], own, measured.step.repeats_ns)
         return cls(
             model=model,
             variants=tuple(variants(model, measured)),
             step_ns=step,
-            replayed_ns=replayed * step / own,
-            error_share=abs(replayed - own) / own,
-            held_out_share=mean(_missed(recorded, half) for half in (0, 1)),
-            slack_ns=hypot(_OF_REPLAY * (replayed - own), _OF_PROCESSES * others),
+            replayed_ns=replayed,
+            error_share=abs(replayed - step) / step,
+            held_out_share=mean(_missed(recorded, half, processes, step / own) for half in (0, 1)),
+            slack_ns=hypot(_OF_REPLAY * (replayed - step), _OF_PROCESSES * others),
             measured=measured,
             crowded=recorded.crowded,
         )
@@ -373,8 +375,11 @@ def _replayed(model: Model) -> float:
     return model.step_ns() if isinstance(model, Program) else step_ns(model)
 
 
-def _missed(recorded: Recorded, half: int) -> float:
-    """How far the replay of every second step is from the median of the others, as a share of that."""
+def _missed(recorded: Recorded, half: int, processes: Sequence[Mapping[int, Facts]], level: float) -> float:
+    """How far the replay of every second step is from the median of the others, as a share of that.
+
+    `level`: how many times as long as in the recorded process a step takes in the middle one of all.
+    """
     others = [unprofiled(facts).durations_ns[1 - half :: 2] for facts in recorded.facts.values()]
-    scored = float(median(median(durations) for durations in others))
-    return abs(step_ns(recorded.model(slice(half, None, 2))) - scored) / scored
+    scored = level * float(median(median(durations) for durations in others))
+    return abs(step_ns(computing(recorded.model(slice(half, None, 2)), processes)) - scored) / scored

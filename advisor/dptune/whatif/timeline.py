@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.intervals import Intervals, Ints, interval
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
 from dptune.measured import Missing
@@ -33,6 +33,9 @@ _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 _LOADER = "enumerate(DataLoader)#"
 _FORWARD = "DistributedDataParallel.forward"
 _IN_FLIGHT = "gloo:"
+_VIEW = "aten::transpose"  # computes nothing: it takes what calling an operator takes on that machine
+# What is longer between two operators is no calling of them: the script's own work, which may grow with the batch.
+_MOST_BETWEEN_NS = 100_000
 # Of a thread that shares its core with the two that exchange for a process group of gloo. What a pass lost beyond that,
 # it lost to something else: a step of 25 ms on one host seemed to be slowed 8 times in one rank and not in the other,
 # and smaller buckets to cost it 17 ms; they cost 2.
@@ -49,10 +52,12 @@ class Timeline:
     """The steps of one rank as recorded, and the median time, ns, that starting one exchange takes on its thread.
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
-    `operators` is how many a step runs in its passes, the median. `slowdown`: how many times as long backward passes
-    compute while an exchange is in flight; the steps are without it. `others` are the exchanges of a step outside of
-    backward passes, `others_ns` what they take; medians. `durations_ns` is how long each step took. `tails` are, for
-    each pass, the exchanges that began once it had computed: how many, and how long all of them took.
+    `operators` is how many a step runs in its passes, `between_ns` what its thread takes between them to call them,
+    medians; `view_ns` what one takes that computes nothing, the median, 0 where there is none. `slowdown`: how many
+    times as long backward passes compute while an exchange is in flight; the steps are without it. `others` are the
+    exchanges of a step outside of backward passes, `others_ns` what they take; medians. `durations_ns` is how long
+    each step took. `tails` are, for each pass, the exchanges that began once it had computed: how many, and how
+    long all of them took.
     """
 
     steps: tuple[RankStep, ...]
@@ -60,6 +65,8 @@ class Timeline:
     copy_ns: float
     operators: float
     slowdown: float
+    between_ns: float = 0.0
+    view_ns: float = 0.0
     others: float = 0.0
     others_ns: float = 0.0
     durations_ns: tuple[int, ...] = ()
@@ -97,6 +104,7 @@ class _Rank:
     copies: Ints
     loader: Ints
     forward: Ints
+    operating: Intervals
     flights: Ints
     starting: Intervals
     flying: Intervals
@@ -108,16 +116,21 @@ class _Rank:
 
         starts = rows(_START)
         flights = columns.rows(None, lambda name: name.startswith(_IN_FLIGHT))
+        evaluated = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_EVALUATE))
+        operators = columns.rows({"cpu_op"})
+        if len(evaluated):
+            operators = operators[columns.thread[operators] == columns.thread[evaluated[0]]]
         starting = Intervals.union(columns.ts_ns[starts], columns.ends(starts))
         return cls(
             columns,
-            evaluated=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_EVALUATE)),
+            evaluated=evaluated,
             hooked=rows(_EVALUATE + _ACCUMULATE, RANGE_CATEGORIES),
             accumulated=rows(_ACCUMULATE, RANGE_CATEGORIES),
             starts=starts,
             copies=rows(_COPY),
             loader=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER)),
             forward=rows(_FORWARD, RANGE_CATEGORIES),
+            operating=Intervals.union(columns.ts_ns[operators], columns.ends(operators)),
             flights=flights,
             starting=starting,
             flying=Intervals.union(columns.ts_ns[flights], columns.ends(flights)) - starting,
@@ -226,11 +239,30 @@ class _Rank:
         rows = rows[(ts >= start_ns) & (ts < end_ns)]
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
-    def operators(self, steps: Sequence[Sequence[_Backward]]) -> float:
-        """How many operators a step runs up to the end of its last backward pass, the median."""
+    def calling(self, steps: Sequence[Sequence[_Backward]]) -> dict[str, float]:
+        """What tells what a step takes whatever the batch: its operators, the time between them, one of no work."""
         ts = np.sort(self.columns.ts_ns[self.columns.rows({"cpu_op"})])
         borders = [(one[0].follows_ns, one[-1].ended_ns) for one in steps]
-        return float(np.median([np.searchsorted(ts, last) - np.searchsorted(ts, first) for first, last in borders]))
+        views = self.columns.rows({"cpu_op"}, lambda name: name == _VIEW)
+        return {
+            "operators": float(
+                np.median([np.searchsorted(ts, last) - np.searchsorted(ts, first) for first, last in borders])
+            ),
+            "between_ns": float(np.median([sum(map(self._between_ns, step)) for step in steps])),
+            "view_ns": float(np.median(self.columns.dur_ns[views])) if len(views) else 0.0,
+        }
+
+    def _between_ns(self, one: _Backward) -> int:
+        """Between the operators of a pass, but for waits for its batch and for what is in flight before backward."""
+        waiting = np.concatenate(
+            (
+                self._within(self.loader, one.follows_ns, one.began_ns),
+                self._within(self.flights, one.follows_ns, one.began_ns),
+            )
+        )
+        waits = Intervals.union(self.columns.ts_ns[waiting], self.columns.ends(waiting))
+        gaps = interval(one.follows_ns, one.ended_ns) - self.operating.within(one.follows_ns, one.ended_ns) - waits
+        return int(np.minimum(gaps.end_ns - gaps.start_ns, _MOST_BETWEEN_NS).sum())
 
 
 def timeline(view: RankView, computed_ns: float) -> Timeline:
@@ -261,7 +293,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         steps=tuple(parts),
         start_ns=float(np.median(view.columns.dur_ns[rank.starts])) if len(rank.starts) else 0.0,
         copy_ns=float(np.median(copied)) / max(1, synchronised),
-        operators=rank.operators([found[step.number] for step in steps]),
+        **rank.calling([found[step.number] for step in steps]),
         slowdown=slowdown,
         **rank.others(steps, found),
         durations_ns=tuple(step.end_ns - step.start_ns for step in steps),
