@@ -16,6 +16,7 @@ from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import HIDDEN
 
 _GIVE_IT = "give the command after --: dptune verify RUN --set KNOB=VALUE -- train.py its arguments"
+_GIVE_LAUNCHER = "give what starts the ranks after --: dptune verify RUN --set KNOB=VALUE -- torchrun ... train.py"
 
 
 def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
@@ -24,8 +25,8 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
     Raises RunError where it cannot be known, or cannot be done from here.
     """
     told = list(words) or words_of(record)
-    if record.launched_by == "command":
-        script = Script(told[0], tuple(told[1:]))
+    script = Script(told[0], tuple(told[1:]))
+    if record.launched_by == "command" or (words and script.program):
         return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
     script = _from_a_copy(Script.of(told))
     try:
@@ -70,8 +71,10 @@ def words_of(record: RunRecord) -> list[str]:
     if record.launched_by == "launcher":
         raise RunError(
             "the run was started by a launcher that started dptune once per rank: it cannot be started from here",
-            "run both sides through that launcher, several times each, and use dptune compare",
+            _GIVE_LAUNCHER,
         )
+    if record.launched_by in ("environment", "code") and (record.world_size or 1) > 1:
+        raise RunError(f"what started the {record.world_size} ranks of the run is not known", _GIVE_LAUNCHER)
     if record.nnodes not in (1, "1", "1:1"):
         raise RunError(f"the run had {record.nnodes} nodes: a trial runs on this one alone", "use dptune compare")
     words = list(record.command)
