@@ -136,3 +136,25 @@ def test_what_is_exchanged_outside_of_the_pass(tmp_path):
     )
     (only,), (other,) = one.passes, without.passes
     assert (only, one.after_ns) == (replace(other, sent_ns=18 * US), without.after_ns)
+
+
+def test_what_a_pass_takes_between_its_operators(tmp_path):
+    """None runs in the 50 before it, of which the batch takes 8, a broadcast 18 and a transpose 4: 20 are left."""
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110)
+    assert us([found.between_ns, found.view_ns]) == [50, 0]
+    more = [
+        annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 8),
+        operator("gloo:broadcast", 12, 30, thread=5),
+        operator("aten::transpose", 40, 44),
+    ]
+    found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES, *more], 110)
+    assert (us([found.between_ns, found.view_ns]), found.operators) == ([20, 4], 6 + 2 + 1)
+
+
+def test_what_is_longer_is_the_scripts_own_work(tmp_path):
+    """Of 350 without an operator 100 count."""
+    late = [operator(f"{EVALUATE}AddmmBackward0", 350, 370), operator(EVALUATE + ACCUMULATE, 370, 390)]
+    found = parts(
+        tmp_path, [step(0, 0, 500), step(1, 500, 510), annotation("DistributedDataParallel.forward", 10, 40), *late], 40
+    )
+    assert us([found.between_ns]) == [100]

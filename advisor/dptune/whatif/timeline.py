@@ -104,6 +104,7 @@ class _Rank:
     copies: Ints
     loader: Ints
     forward: Ints
+    operators: Ints
     operating: Intervals
     flights: Ints
     starting: Intervals
@@ -130,6 +131,7 @@ class _Rank:
             copies=rows(_COPY),
             loader=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER)),
             forward=rows(_FORWARD, RANGE_CATEGORIES),
+            operators=operators,
             operating=Intervals.union(columns.ts_ns[operators], columns.ends(operators)),
             flights=flights,
             starting=starting,
@@ -241,7 +243,7 @@ class _Rank:
 
     def calling(self, steps: Sequence[Sequence[_Backward]]) -> dict[str, float]:
         """What tells what a step takes whatever the batch: its operators, the time between them, one of no work."""
-        ts = np.sort(self.columns.ts_ns[self.columns.rows({"cpu_op"})])
+        ts = np.sort(self.columns.ts_ns[self.operators])
         borders = [(one[0].follows_ns, one[-1].ended_ns) for one in steps]
         views = self.columns.rows({"cpu_op"}, lambda name: name == _VIEW)
         return {
