@@ -28,8 +28,8 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
 
 
 def test_the_run_of_advice_before_is_quoted_beside_it() -> None:
-    first = str(ROOT / "tests" / "benchmarks" / "results" / "advice_first.json")
-    assert table_of("advice", first) in (ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8")
+    before = str(ROOT / "tests" / "benchmarks" / "results" / "advice_before.json")
+    assert table_of("advice", before) in (ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8")
 
 
 def table_of(benchmark: str, *results: str) -> str:
