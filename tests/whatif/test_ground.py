@@ -67,12 +67,12 @@ def test_what_no_model_knows_is_of_the_step_after_of_its_compute_and_of_what_is_
     assert (told.low_ns, told.high_ns) == (round(235_000 - off), round(235_000 + off))
 
 
-def test_several_processes_tell_a_difference_more_surely():
-    """6 % of the 50 that no_sync saves, instead of 8 %."""
+def test_several_processes_tell_more_surely():
+    """6 % of the 50 that no_sync saves, instead of 8 %, and 4.5 % of the 370 that are computed then, instead of 5 %."""
     made = ground(variants=())
     step = made.measured.step.model_copy(update={"repeats_ns": [470]})
     told = replace(made, measured=made.measured.model_copy(update={"step": step})).predict({"ddp.no_sync": True})
-    assert told.high_ns == round(420 + hypot(10, 8.4, 18.5, 3))
+    assert told.high_ns == round(420 + hypot(10, 8.4, 16.65, 3))
 
 
 def test_latency_that_was_not_seen_may_be_others():
@@ -122,9 +122,9 @@ def test_what_ranks_that_share_cores_compute_varies_more():
     assert told.low_ns == round(420 - hypot(QUIETER, 10, 8.4, 0.08 * 370, 4))
 
 
-@pytest.mark.parametrize(("times", "share"), [(1, 0.05), (2, 0.05), (4, 0.17), (8, 0.29)])
+@pytest.mark.parametrize(("times", "share"), [(1, 0.05), (2, 0.05), (4, 0.13), (8, 0.21)])
 def test_a_batch_many_times_as_large_is_told_less_surely(times, share):
-    """What both passes compute grows from 320 with the batch, the 50 after them do not: 12 % more for each doubling."""
+    """What both passes compute grows from 320 with the batch, the 50 after them do not: 8 % more for each doubling."""
     model = replace(MODEL, loading=Loading(batch=32, workers=0, prepare_ns=None, computing=0.0, cores_per_rank=1.0))
     known = {"step_ns": 470_000, "slack_ns": 0.0, "variants": ()}
     told = ground(**known, model=model).predict({"loader.batch_size": 32 * times})
