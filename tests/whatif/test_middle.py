@@ -44,6 +44,8 @@ def test_what_threads_compute_is_of_the_middle_process():
     told = (one.loader_ns, one.forward_ns, one.sent_ns, one.backward_ns, one.hooks_ns, *one.ready_ns)
     assert told == pytest.approx([4 * MS, 22 * MS, 4.4 * MS, 45 * MS, 1.5 * MS, 15 * MS, 45 * MS])
     assert only(computing(MODEL, processes)).after_ns == pytest.approx(8.8 * MS)
+    sending = computing(replace(MODEL, others_ns={0: 10.0}, buffers_ns={0: 5.0}), processes)
+    assert (sending.others_ns, sending.buffers_ns) == ({0: pytest.approx(11)}, {0: pytest.approx(5.5)})
 
 
 @pytest.mark.parametrize("others", [[], [facts(20, 20, timed=False)], [{}]])
@@ -80,3 +82,5 @@ def test_the_model_comes_nearer_to_the_measured_step(lacks, size):
     measured = before * (1 + lacks)
     after = step_ns(exchanging(model, measured))
     assert abs(after - measured) <= abs(before - measured) * (1 + 1e-9) + 1
+    if size >= 50 * MS:  # half of the step and more is exchange
+        assert abs(after - measured) <= 0.6 * abs(before - measured) + 1

@@ -217,3 +217,31 @@ def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: P
     done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
     assert done.returncode == 1, done.stderr
     assert "Nothing can be predicted" in " ".join(done.stdout.split())
+
+
+def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> None:
+    """Two further processes compute half as much again in backward passes; on two hosts exchanges take the rest."""
+    from dptune.commands.reading import measured_of
+    from dptune.whatif.predicting import Ground
+
+    def ground(folder: Path, hosts: str, processes: int) -> tuple[float, float]:
+        shutil.copytree(recorded / "base", folder)
+        for rank, host in enumerate(hosts):
+            name = f"rank-{rank:05d}.facts.json"
+            facts = json.loads((folder / name).read_text())
+            facts["host"], facts["device"] = host, {**facts["device"], "cores": 2, "usable_cores": 2}
+            (folder / name).write_text(json.dumps(facts))
+            for window in facts["windows"]:
+                window["backward_cpu_ns"] = [round(1.5 * ns) for ns in window["backward_cpu_ns"]]
+            for number in range(1, processes):
+                other = folder / "repeats" / str(number)
+                other.mkdir(parents=True, exist_ok=True)
+                (other / name).write_text(json.dumps(facts))
+                shutil.copy(recorded / "base" / "run.json", other)
+        model = Ground.of(*measured_of([str(folder)])).model
+        return model.steps[0][0].passes[0].backward_ns, model.exchange_times
+
+    crowded, unchanged = ground(tmp_path / "crowded", "aa", 1)
+    apart, times = ground(tmp_path / "apart", "ab", 3)
+    assert (apart, unchanged) == (pytest.approx(1.5 * crowded), 1)
+    assert times != 1

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
 from statistics import median
+from typing import NamedTuple
 
 from dptune.measured import Missing
 from dptune.runfile.facts import Facts
@@ -28,7 +29,21 @@ _TRIED = 1.25  # times as long, and as short
 
 def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> StepModel:
     """The model of the first process with what threads compute in the middle one of all."""
-    return replace(model, steps={rank: _computing_as(rank, own, processes) for rank, own in model.steps.items()})
+    times = {rank: _times([facts.get(rank) for facts in processes]) for rank in model.steps}
+
+    def of(one: Pass, own: _Times) -> Pass:
+        scaled = one.scaled(own.backward, own.loader)
+        return replace(scaled, forward_ns=one.forward_ns * own.rest, sent_ns=one.sent_ns * own.rest)
+
+    return replace(
+        model,
+        steps={
+            rank: [RankStep(tuple(of(one, own) for one in step.passes), step.after_ns * own.rest) for step in steps]
+            for (rank, steps), own in zip(model.steps.items(), times.values(), strict=True)
+        },
+        others_ns={rank: ns * times[rank].rest for rank, ns in model.others_ns.items()},
+        buffers_ns={rank: ns * times[rank].rest for rank, ns in model.buffers_ns.items()},
+    )
 
 
 def exchanging(model: StepModel, measured_ns: float) -> StepModel:
@@ -40,18 +55,17 @@ def exchanging(model: StepModel, measured_ns: float) -> StepModel:
     return replace(model, exchange_times=exp(lacks * told * _OF_EXCHANGES**2 / ((told * _OF_EXCHANGES) ** 2 + off)))
 
 
-def _computing_as(rank: int, steps: Sequence[RankStep], processes: Sequence[Mapping[int, Facts]]) -> list[RankStep]:
-    """The steps of a rank whose threads take what they do in the middle one of all processes."""
-    found = [parts for facts in processes if (parts := _parts(facts.get(rank))) is not None]
-    if len(found) < 2:
-        return list(steps)
-    backward, rest, loader = (median(own) / own[0] if own[0] else 1.0 for own in zip(*found, strict=True))
+class _Times(NamedTuple):
+    """How many times as long as in the first process a rank takes in the middle one: in backward passes, and so on."""
 
-    def of(one: Pass) -> Pass:
-        scaled = one.scaled(backward, loader)
-        return replace(scaled, forward_ns=one.forward_ns * rest, sent_ns=one.sent_ns * rest)
+    backward: float = 1.0
+    rest: float = 1.0
+    loader: float = 1.0
 
-    return [RankStep(tuple(map(of, step.passes)), step.after_ns * rest) for step in steps]
+
+def _times(processes: Sequence[Facts | None]) -> _Times:
+    found = [parts for facts in processes if (parts := _parts(facts)) is not None]
+    return _Times(*(median(own) / own[0] if own[0] else 1.0 for own in zip(*found, strict=True)))
 
 
 def _parts(facts: Facts | None) -> tuple[float, float, float] | None:

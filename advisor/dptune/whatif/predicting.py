@@ -237,8 +237,8 @@ class Ground:
             return ()
         told_ns = self.step_ns + difference
         computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
-        of_compute = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
-        of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_compute
+        of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
+        of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
         grown = other.samples / self.model.samples if other.samples and self.model.samples else 1.0
         of_growth = _OF_GROWTH * max(0.0, log2(grown) - 1)
         return _OF_STEP * told_ns, (of_compute + of_growth) * min(told_ns, computed_ns)
