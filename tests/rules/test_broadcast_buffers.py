@@ -23,6 +23,16 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
     assert advice.saves.high_share == pytest.approx(0.16)  # rank 0 sends, and waits for none
 
 
+def test_the_ceiling_takes_in_how_far_processes_lie_apart(ask, make_measured, make_facts, hand_made):
+    rows = hand_made.exchanges(("broadcast", "forward", 0.08))
+    sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
+    run = make_measured(overlap=rows, collectives=[sent])
+    step = run.step.model_copy(update={"repeats_ns": [int(1.02 * hand_made.STEP_NS), int(0.96 * hand_made.STEP_NS)]})
+    (alone,) = ask("DP104", run, [make_facts(ddp=[SENDS])])
+    (advice,) = ask("DP104", run.model_copy(update={"step": step}), [make_facts(ddp=[SENDS])])
+    assert advice.saves.high_share - alone.saves.high_share == pytest.approx(0.03)  # of 0.96, 1 and 1.02 steps
+
+
 def test_a_few_bytes_are_a_note_whatever_they_hold_up(ask, make_measured, make_facts, hand_made):
     rows = hand_made.exchanges(("broadcast", "forward", 0.2))
     for buffer_bytes, severity in ((2**16 - 1, "note"), (2**16, "error")):
