@@ -148,7 +148,7 @@ class RunView:
         step = self.measured.step
         if not step.repeats_ns:
             return 0.0
-        processes = [step.known("unprofiled_median_ns"), *step.repeats_ns]
+        processes = [step.unprofiled_median_ns, *step.repeats_ns]
         return (max(processes) - min(processes)) / 2 / step.median_ns
 
     def busy_ns(self, *, feeding: bool = True) -> dict[int, float] | None:
