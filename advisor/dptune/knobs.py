@@ -344,7 +344,9 @@ def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:
     if variable != name and _VARIABLE.fullmatch(variable):
         summary = f"the variable {variable} of the environment"
         return Knob(name, str, "", None, "same", summary, f"export {variable}={{then}}")
-    near = difflib.get_close_matches(name, named, n=1)
+    short = {full.rpartition(".")[2]: full for full in reversed(named)}
+    near = difflib.get_close_matches(name, short, n=1, cutoff=0.77) or difflib.get_close_matches(name, named, n=1)
     raise UsageError(
-        f"there is no knob called '{name}'", f"did you mean '{near[0]}'?" if near else f"knobs: {', '.join(named)}"
+        f"there is no knob called '{name}'",
+        f"did you mean '{short.get(near[0], near[0])}'?" if near else f"knobs: {', '.join(named)}",
     )

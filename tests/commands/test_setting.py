@@ -13,7 +13,7 @@ import pytest
 
 from dptune.commands import setting
 from dptune.errors import UsageError
-from dptune.knobs import KNOBS, Value, written
+from dptune.knobs import KNOBS, Value, knob, written
 
 # What it would record, without starting it.
 DRY = ("profile", "--dry-run", "--python", sys.executable)
@@ -170,3 +170,19 @@ def test_what_torch_could_not_count_with_is_refused(name: str, text: str) -> Non
     with pytest.raises(UsageError, match=f"{name} cannot be '.{{1,40}}'") as told:
         KNOBS[name].parse(text)
     assert told.value.hint == "it is more than 1,000,000,000"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ddp.buckt_cap_mb", "did you mean 'ddp.bucket_cap_mb'?"),
+        ("lr", "did you mean 'optimizer.lr'?"),
+        ("workers", "did you mean 'loader.num_workers'?"),
+        ("bucket_size", "knobs: ddp.bucket_cap_mb, "),  # and not loader.batch_size
+    ],
+)
+def test_a_name_that_is_none_gets_the_nearest(name: str, meant: str) -> None:
+    with pytest.raises(UsageError) as told:
+        knob(name)
+    assert told.value.hint is not None
+    assert told.value.hint.startswith(meant)
