@@ -318,6 +318,8 @@ _ALL = (
     ),
 )
 
+TAKE_NO_TIME = frozenset({"optimizer.lr", "optimizer.betas", "optimizer.eps"})  # they change what is learned, alone
+
 KNOBS: MappingProxyType[str, Knob] = MappingProxyType({knob.name: knob for knob in _ALL})
 
 

@@ -6,11 +6,12 @@ from dptune.measured import Missing
 from dptune.runfile.facts import DdpFacts, OptimizerFacts, Window
 
 DDP = DdpFacts("Net", "train.py:31")
+MICRO_BATCHES = Window("unprofiled", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
 
 
 def test_four_synchronised_passes_for_one_step(ask, make_measured, make_all_reduce, make_facts):
     measured = make_measured(exposed_share=0.6, synchronised=4, collectives=[make_all_reduce(2**20, 4, 300_000)])
-    (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])])
+    (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP], windows=[MICRO_BATCHES])])
     assert advice.title == (
         "Gradients are all-reduced 4 times per optimizer step; once is enough: the others take up to 67 % of a step"
     )
@@ -37,6 +38,16 @@ def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts
         window = Window("unprofiled", 5, [10] * 3, loader_batches=[batches] * 3, backwards=[2] * 3)
         facts = [make_facts(ddp=[DDP], windows=[window])]
         assert len(ask("DP102", make_measured(exposed_share=0.6, synchronised=2), facts)) == many
+
+
+def test_without_a_loader_it_is_not_known_whether_passes_add_up(ask, make_measured, make_facts):
+    """Of SAM without a loader it would be wrong, so it is no error, and no change that leaves learning as it is."""
+    (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=2), [make_facts(ddp=[DDP])])
+    assert (advice.severity, advice.confidence, advice.numerics) == ("warning", "low", "changes")
+    assert "once is enough if they add up" in advice.title
+    assert "SAM needs each for itself" in advice.watch
+    (small,) = ask("DP102", make_measured(exposed_share=0.08, synchronised=2), [make_facts(ddp=[DDP])])
+    assert small.severity == "note"
 
 
 def test_an_optimizer_that_runs_passes_itself_needs_them(ask, make_measured, make_facts):

@@ -57,7 +57,7 @@ def test_waiting_for_a_late_rank_is_no_transfer(ask, make_measured, make_facts, 
 def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, make_facts, bounding):
     """Half of the 50 % that wait for the transfer, and no more than the 30 % that the replay leaves at most."""
     (advice,) = ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])], predictor=bounding(0.7))
-    assert advice.title.endswith("with 16 bits a step takes up to 30 % less")
+    assert advice.title.endswith("waits for them: 16 bits are half as much to send")
     assert (advice.severity, advice.confidence, advice.saves.basis) == ("error", "low", "bound")
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.3))
     assert advice.saves.unpredicted == "the replay misses"
@@ -77,7 +77,7 @@ def test_a_bound_is_no_more_than_what_is_exposed(ask, make_measured, make_facts,
     (advice,) = ask("DP103", run, [make_facts(ddp=[DDP])], predictor=bounding(0.16))
     assert advice.title == (
         "4.01 MiB of gradients travel as 32-bit floats, and 62 % of a step waits for them: "
-        "with 16 bits a step takes up to 62 % less"
+        "16 bits are half as much to send"
     )
     assert advice.saves.high_share == advice.evidence[0].value == pytest.approx(0.625)
     assert (advice.saves.how, advice.saves.unpredicted) == (

@@ -95,20 +95,24 @@ def test_the_curve_has_each_way_to_make_buckets_once():
 def test_the_best_set_is_of_all_together():
     """Two passes, each with an exchange of 3 MB at 1 byte per ns, which takes as long as the compute of both."""
     two = model([1e6, 2e6, 3e6], [MB, MB, MB], Link(0, 1.0), passes=2)
-    first, *more = best_sets(two)
+    first, *more = best_sets(two, accumulates=True)
     assert first["ddp.no_sync"] is True
     assert step_ns(changed(two, first)) == pytest.approx(
         min(one.step_ns for one in curve(changed(two, {"ddp.no_sync": True})))
     )
     assert not more  # a list of sizes saves nothing over one size
+    assert all("ddp.no_sync" not in one for one in best_sets(two, accumulates=False))
 
 
-def test_workers_are_tried_where_the_loader_has_none():
-    loading = Loading(batch=8, workers=0, prepare_ns=8e6, computing=0.0, cores_per_rank=2.0)
-    one = Pass(8e6, 100.0, 3e6, (1e6, 2e6, 3e6))
+@pytest.mark.parametrize(("prepare_ms", "cores", "best"), [(8, 2.0, 2), (8, 1.0, 2), (20, 1.0, 5)])
+def test_workers_are_tried_where_the_loader_has_none(prepare_ms, cores, best):
+    """As many as a batch's preparation has steps of 4.4 ms, of which 1.4 are taking it over; it waits, for the most
+    part, so that more of them than cores are of use."""
+    loading = Loading(batch=8, workers=0, prepare_ns=prepare_ms * 1e6, computing=0.0, cores_per_rank=cores)
+    one = Pass(prepare_ms * 1e6, 100.0, 3e6, (1e6, 2e6, 3e6))
     waiting = StepModel({0: [RankStep((one,), 50.0)]}, (4, 4, 4), Caps.of(), Link(0, 1.0), loading=loading)
-    assert next(best_sets(waiting)) == {"loader.num_workers": 2}
+    assert next(best_sets(waiting, accumulates=False)) == {"loader.num_workers": best}
 
 
 def test_nothing_is_best_where_nothing_saves():
-    assert list(best_sets(model([1e6, 2e6, 3e6], [4, 4, 4], Link(0, 1.0)))) == []
+    assert list(best_sets(model([1e6, 2e6, 3e6], [4, 4, 4], Link(0, 1.0)), accumulates=False)) == []

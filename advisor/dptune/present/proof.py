@@ -89,7 +89,11 @@ def _verdict(proof: Proof) -> str:
     if proof.ended == "cannot run":
         return "It cannot be tried: a side does not run."
     if proof.ended == "without effect":
-        return f"It cannot be told: {proof.b.name} did not take effect."
+        if proof.b.settings.items() - proof.a.settings.items() <= {
+            (name, proof.b.settings.get(name)) for name in proof.trials[-1].in_vain
+        }:
+            return f"It cannot be told: {proof.b.name} did not take effect."
+        return f"It cannot be told: not all of {proof.b.name} took effect."
     if proof.ended == "not comparable":
         return "Inconclusive: the sides cannot be compared."
     if ratio is None:
@@ -138,4 +142,6 @@ def _row(trial: Trial) -> list[Cell]:
 
 
 def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:] + "."
+    """With a capital, but for the name of a file."""
+    first = words.split(" ", 1)[0]
+    return f"{words if set('._/') & set(first) else words[:1].upper() + words[1:]}."

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from dptune.errors import RunError
+from dptune.knobs import TAKE_NO_TIME
 from dptune.proof import Ended, Look, Proof, SideName, Trial, in_place
 from dptune.prove import folder as folders
 from dptune.prove import identity, judging, order, scratch, sequential, trial
@@ -155,7 +156,7 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     for side, count in ran.items():
         if not count and sum(one.side == side for one in trials) >= _LEAST_FAILED:
             return "cannot run"
-    if task.changed and any(task.changed <= one.in_vain for one in trials if one.side == "B" and one.status == "ran"):
+    if any(_is_in_vain(task, one) for one in trials if one.side == "B" and one.status == "ran"):
         return "without effect"
     if all(ran.values()) and judging.incomparable(trials):
         return "not comparable"
@@ -168,6 +169,12 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     if spent_s + max((one.seconds for one in trials), default=0.0) > task.budget_s:
         return _by_then(task, trials, "out of time")
     return None
+
+
+def _is_in_vain(task: Task, trial: Trial) -> bool:
+    """Whether the change is not what was timed: all of it is not in force, or any of it that takes or saves time."""
+    in_vain = task.changed & trial.in_vain
+    return bool(in_vain) and (in_vain == task.changed or not in_vain <= TAKE_NO_TIME)
 
 
 def _by_then(task: Task, trials: Sequence[Trial], ended: Ended) -> Ended:

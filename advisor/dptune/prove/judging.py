@@ -156,7 +156,12 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         return f"side {side} ({what}) cannot run: {first.status}: {first.note}"
     if ended == "without effect":
         why_not = "; ".join(f"{name}: {why}" for name, why in trials[-1].without_effect.items())
-        return f"the change did not take effect: {why_not}"
+        some = (
+            "not all of the change took effect"
+            if task.changed - trials[-1].in_vain
+            else "the change did not take effect"
+        )
+        return f"{some}: {why_not}"
     if ended == "not comparable":
         return incomparable(trials)
     if last is None:

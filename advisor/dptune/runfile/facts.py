@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from math import ceil, floor
-from statistics import median_low
+from statistics import median, median_low
 
 SCHEMA_VERSION = "0.2"
+
+CLOSURES = ("LBFGS",)  # optimizers that run backward passes themselves, each of which they need
 
 # Of the cores' time, what the host of a virtual machine may take while steps are timed. On one with two cores under
 # load 0 to 3 % is usual, and for minutes at a time 10 to 24 %, in which like trials took up to 1.9 times as long.
@@ -186,7 +188,8 @@ class LoaderFacts:
 
     `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
     `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
-    given by set_epoch, None where it does not shuffle. `preparing`: None where nothing was metered.
+    given by set_epoch, None where it does not shuffle. `own_batches`: whether the script gave it a sampler of whole
+    batches, which alone knows how large they are. `preparing`: None where nothing was metered.
     """
 
     where: str | None = None
@@ -204,6 +207,7 @@ class LoaderFacts:
     distributed_sampler: bool | None = None
     replicas: int | None = None
     sampler_epoch: int | None = None
+    own_batches: bool | None = None
     preparing: PreparingFacts | None = None
 
     def epoch_batches(self, ranks: int) -> int | None:
@@ -383,6 +387,19 @@ class Facts:
             "PYTORCH_NO_CUDA_MEMORY_CACHING": "PYTORCH_NO_CUDA_MEMORY_CACHING" in self.environment,  # whatever it says
         }
         return {name: self.environment[name] for name, is_on in on.items() if is_on}
+
+    def accumulates(self) -> bool | None:
+        """Whether gradients of several batches add up in a step, if it has several backward passes.
+
+        Where it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for
+        itself. None where no loader tells how many batches a step has.
+        """
+        window = self.window("unprofiled")
+        if any(one.name in CLOSURES for one in self.optimizers):
+            return False
+        if window is None or not any(window.loader_batches) or not window.backwards:
+            return None
+        return median(window.loader_batches) >= median(window.backwards)
 
     def window(self, name: str) -> Window | None:
         """The window called `unprofiled`, `lean` or `rich`, if one was begun."""

@@ -371,7 +371,8 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return ground.told([ground.predict({name: value}) for name, value in asked])
     if ground.missed:
         return ground.told([])
-    return ground.told([ground.predict(changes) for changes in best_sets(ground.model)], ground.curve())
+    accumulates = all(facts.accumulates() for facts in run.facts.values())
+    return ground.told([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 
 def _replayed(model: Model) -> float:

@@ -87,13 +87,13 @@ def caps_text(gradient_bytes: Sequence[int], counts: Sequence[int]) -> str:
     return ",".join(_shortest(sum(own) - own[-1], sum(own)) for own in sizes)
 
 
-def best_sets(model: StepModel) -> Iterator[dict[str, Value]]:
+def best_sets(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:
     """Changes that leave what is learned as it is, the quickest set first: with one size for all buckets, and a list.
 
-    Nothing where no set saves a hundredth of the step.
+    Nothing where no set saves a hundredth of the step. `no_sync` is such a change where gradients add up only.
     """
     found: list[tuple[float, dict[str, Value]]] = []
-    for settings in _others(model):
+    for settings in _others(model, accumulates):
         try:
             other = changed(model, settings)
         except Missing:
@@ -113,14 +113,14 @@ def best_sets(model: StepModel) -> Iterator[dict[str, Value]]:
         yield {**rest, "ddp.bucket_cap_mb_list": caps_text(model.gradient_bytes, counts)}
 
 
-def _others(model: StepModel) -> Iterator[dict[str, Value]]:
+def _others(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:
     """Sets of the other safe changes that the run has room for."""
     passes = max(len(step.passes) for steps in model.steps.values() for step in steps)
     loading = model.loading
-    cores = 0 if loading is None or loading.prepare_ns is None else int(max(1, loading.cores_per_rank))
+    most = 0 if loading is None or loading.prepare_ns is None else _MOST_WORKERS
     choices: Mapping[str, list[Value]] = {
-        "ddp.no_sync": [None, *([True] if passes > 1 else [])],
-        "loader.num_workers": [None, *range(1, min(_MOST_WORKERS, 2 * cores) + 1)],
+        "ddp.no_sync": [None, *([True] if passes > 1 and accumulates else [])],
+        "loader.num_workers": [None, *range(1, most + 1)],
     }
     assert all(KNOBS[name].numerics == "same" for name in choices)
     kept = bool(loading and loading.epoch and not loading.persistent)

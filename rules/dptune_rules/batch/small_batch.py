@@ -95,6 +95,8 @@ def check(run: RunView) -> Iterator[Advice]:
         lacks = f"batches are drawn from {len(loaders)} loaders: which of them a step is of is not recorded"
     elif not loaders[0].batch_size:
         lacks = "the loader's batch size was not recorded"
+    elif loaders[0].own_batches:
+        lacks = "the loader takes whole batches from a sampler of the script, which alone knows how large they are"
     if lacks and _computes(run):
         return
     if lacks:

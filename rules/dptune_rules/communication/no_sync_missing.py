@@ -26,7 +26,8 @@ The sum is the same up to the order of additions: local gradients are added befo
 
 - backward runs several times per step for another reason, such as gradients of gradients, a perturbed second pass (SAM)
   or an optimizer that evaluates the loss itself (LBFGS): then each result is needed. Where there are more passes than
-  batches, or the optimizer is such a one, nothing is said.
+  batches, or the optimizer is such a one, nothing is said. Where no DataLoader tells how many batches a step has, it is
+  not known, and what is said is a warning at most, of low confidence.
 - `find_unused_parameters` with parts of the model that take turns: test that every parameter still gets its gradient.
 - Fully sharded training: there `no_sync` keeps whole gradients on every rank, which may not fit.
 
@@ -40,16 +41,13 @@ The sum is the same up to the order of additions: local gradients are added befo
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import SEVERITIES, Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
-
-CLOSURES = ("LBFGS",)  # optimizers that run backward passes themselves, each of which they need
 
 RULE = Rule(
     code="DP102",
@@ -68,7 +66,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if not wrapped:
         return
     synchronised = run.measured.accumulation.synchronised_backwards_per_step
-    if synchronised <= 1 or _is_no_accumulation(run):
+    accumulates = run.any_facts().accumulates()
+    if synchronised <= 1 or accumulates is False:
         return
     if len(wrapped) > 1:
         raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
@@ -84,17 +83,22 @@ def check(run: RunView) -> Iterator[Advice]:
     severity = run.severity(share, WORTH_SHARE)
     if severity is None:
         return
+    enough, watch = "once is enough", "Sums are the same up to the order of additions."
+    if accumulates is None:
+        severity = min(severity, "warning", key=SEVERITIES.index)
+        enough = "once is enough if they add up"
+        watch = "No DataLoader tells whether they are of several batches, and add up: SAM needs each for itself."
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"Gradients are all-reduced {synchronised} times per optimizer step; once is enough: "
+        title=f"Gradients are all-reduced {synchronised} times per optimizer step; {enough}: "
         f"the others take {taken} of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
         changes=changes,
         saves=saves,
-        confidence="high",
+        confidence="high" if accumulates else "low",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
             Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
@@ -104,20 +108,10 @@ def check(run: RunView) -> Iterator[Advice]:
                 else []
             ),
         ],
-        numerics="same",
-        watch="Sums are the same up to the order of additions.",
+        numerics="same" if accumulates else "changes",
+        watch=watch,
         fingerprint=f"{RULE.code}:ddp.no_sync:{wrapped[0].module}",
     )
-
-
-def _is_no_accumulation(run: RunView) -> bool:
-    """Whether a step has more backward passes than batches, as with LBFGS or SAM: then each of them is needed."""
-    window = run.any_facts().window("unprofiled")
-    if any(one.name in CLOSURES for one in run.any_facts().optimizers):
-        return True
-    if window is None or not any(window.loader_batches) or not window.backwards:
-        return False
-    return statistics.median(window.loader_batches) < statistics.median(window.backwards)
 
 
 def _one_reduction(run: RunView) -> float:

@@ -79,10 +79,11 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     try:
         changes, saves = max(((one, run.predict(one)) for one in each), key=lambda one: one[1].predicted_share or 0.0)
-        share, about = saves.predicted_share or 0.0, f"{100 * (saves.predicted_share or 0.0):.0f} %"
+        share = saves.predicted_share or 0.0
+        then = f"with 16 bits a step takes {100 * share:.0f} % less"
     except Missing:
         changes, saves = each[0], _within_exposed(run, run.ceiling(each[0]))
-        share, about = min(exposed / 2, saves.high_share), f"up to {100 * saves.high_share:.0f} %"
+        share, then = min(exposed / 2, saves.high_share), "16 bits are half as much to send"
     severity = run.severity(share, WORTH_SHARE)
     if severity is None:
         return
@@ -94,8 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"{size} travel as 32-bit floats, and {100 * waits:.0f} % of a step waits for them: with "
-        f"16 bits a step takes {about} less",
+        title=f"{size} travel as 32-bit floats, and {100 * waits:.0f} % of a step waits for them: {then}",
         why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
         changes=changes,
         saves=saves,

@@ -182,6 +182,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
         replicas=getattr(sampler, "num_replicas", None),
         sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
+        own_batches=loader.batch_size is None and batches is loader.batch_sampler and batches is not None,
         preparing=observers.preparing.facts(loader),
     )
 
