@@ -34,13 +34,15 @@ class BucketSize(Model):
 
 
 class Strategy(Figures):
-    """One way to share the work among the ranks. The step lies between two bounds; nothing is predicted of it."""
+    """One way to share the work among the ranks. The step lies between bounds; nothing is predicted of it."""
 
     name: str = Field(description="what it is, in words")
-    state_bytes: int = Field(description="parameters, gradients and the optimizer's state that a rank holds")
+    state_bytes: int = Field(
+        description="parameters that are trained, gradients, buckets and the optimizer's state that a rank holds"
+    )
     rank_bytes: Figure[int] = Field(ABSENT, description="the same with activations, at the peak")
     low_ns: int = Field(description="a step takes at least")
-    high_ns: int = Field(description="and at most")
+    high_ns: Figure[int] = Field(ABSENT, description="and at most; missing where only a least is known")
     samples_times: int = Field(1, description="samples of that step / of one as it is")
 
 

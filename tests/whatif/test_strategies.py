@@ -63,43 +63,56 @@ def measured(ranks: int = 4, passes: int | None = None, **more: Any) -> Measured
 
 
 def facts(hosts: str = "aaaa", optimizer: str = "AdamW", **more: Any) -> list[Facts]:
-    ddp = [DdpFacts("Net", gradient_bytes=SIZE, bucket_sizes=[SIZE // 2, SIZE // 2])]
+    ddp = [DdpFacts("Net", gradient_bytes=SIZE, bucket_sizes=[SIZE // 2, SIZE // 2], parameter_tensors=6)]
     return [
         Facts(rank, host=host, **{"ddp": ddp, "optimizers": [OptimizerFacts(optimizer)], **more})
         for rank, host in enumerate(hosts)
     ]
 
 
-def told(run: Measured | None = None, own: list[Facts] | None = None) -> dict[str, tuple[int, int, int, int]]:
+def told(run: Measured | None = None, own: list[Facts] | None = None) -> dict[str, tuple[int, int, int | None, int]]:
     found = strategies(own or facts(), run or measured(), LINK, STEP, FLOOR)
-    return {one.name: (one.state_bytes, one.low_ns, one.high_ns, one.samples_times) for one in found}
+    return {one.name: (one.state_bytes, one.low_ns, one.known("high_ns"), one.samples_times) for one in found}
 
 
 def test_each_by_hand():
-    """Of four ranks; the state of Adam is twice as large as the parameters."""
+    """Of four ranks; the state of Adam is twice as large as the parameters, and buckets as large as them."""
     assert told() == {
-        "DDP, as it is": (4 * SIZE, STEP, STEP, 1),
-        "DDP, exchanging half as often": (4 * SIZE, STEP + FLOOR - OPTIMIZER, STEP + FLOOR, 2),
-        "DDP, a quarter as often": (4 * SIZE, STEP + 3 * (FLOOR - OPTIMIZER), STEP + 3 * FLOOR, 4),
-        "ZeRO-1": (2 * SIZE + SIZE // 2, STEP + HALF - OPTIMIZER * 3 // 4, STEP + WHOLE, 1),
-        # Three halves of an all-reduce are 63 ms, more than what is computed then; two buckets, 2 ms each time.
-        "FSDP": (SIZE, 63 * MS, FLOOR + 63 * MS + 12 * MS, 1),
+        "DDP, as it is": (5 * SIZE, STEP, STEP, 1),
+        "DDP, half as often": (5 * SIZE, STEP + FLOOR - OPTIMIZER, STEP + FLOOR, 2),
+        "DDP, a quarter as often": (5 * SIZE, STEP + 3 * (FLOOR - OPTIMIZER), STEP + 3 * FLOOR, 4),
+        # At most each of six tensors is sent by itself: 40 ms, and 2 ms each time.
+        "ZeRO-1": (3 * SIZE + SIZE // 2, STEP + HALF - OPTIMIZER * 3 // 4, STEP + 40 * MS + 6 * 2 * MS, 1),
+        # Three halves of an all-reduce are 63 ms, more than what is computed then.
+        "FSDP": (SIZE, 63 * MS, None, 1),
     }
 
 
+def test_gradients_that_are_views_of_buckets_need_no_others():
+    own = told(own=facts(ddp=[DdpFacts("Net", gradient_bytes=SIZE, gradient_as_bucket_view=True)]))
+    assert (own["DDP, as it is"][0], own["ZeRO-1"][0]) == (4 * SIZE, 2 * SIZE + SIZE // 2)
+
+
+def test_what_is_not_known_has_no_upper_bound():
+    found = strategies(facts(ddp=[DdpFacts("Net", gradient_bytes=SIZE)]), measured(), LINK, STEP, FLOOR)
+    why = {one.name: one.missing.get("high_ns") for one in found}
+    assert why["ZeRO-1"] == "of how many tensors it is was not recorded"
+    assert why["FSDP"] == "what each unit that is gathered costs is known only once it runs"
+    assert not why["DDP, a quarter as often"]
+
+
 def test_layers_are_gathered_in_each_backward_pass():
-    """Three halves of an all-reduce and three times two latencies, in each of four."""
-    assert told(measured(passes=4))["FSDP"][1:3] == (4 * 63 * MS, FLOOR + 4 * (63 + 12) * MS)
+    """Three halves of an all-reduce, in each of four."""
+    assert told(measured(passes=4))["FSDP"][1] == 4 * 63 * MS
 
 
 def test_two_nodes_of_two_ranks_can_shard_within_each():
-    own = told(own=facts("aabb"))
-    assert own["HSDP"] == (2 * SIZE, FLOOR - OPTIMIZER // 2, own["FSDP"][2], 1)
+    assert told(own=facts("aabb"))["HSDP"] == (2 * SIZE, FLOOR - OPTIMIZER // 2, None, 1)
     for hosts in ("abcd", "aaab", "aab"):
         assert "HSDP" not in told(own=facts(hosts))
 
 
-@pytest.mark.parametrize(("optimizer", "times"), [("SGD", 3), ("AdamW", 4)])
+@pytest.mark.parametrize(("optimizer", "times"), [("SGD", 4), ("AdamW", 5)])
 def test_what_the_optimizer_keeps(optimizer, times):
     assert told(own=facts(optimizer=optimizer))["DDP, as it is"][0] == times * SIZE
 
@@ -110,9 +123,9 @@ def test_activations_of_a_gpu_come_on_top_and_may_be_too_much():
     )
     run = measured(memory=[memory])
     found = strategies(facts(), run, LINK, STEP, FLOOR)
-    assert [one.rank_bytes - one.state_bytes for one in found] == [8 * SIZE] * 5
-    assert not too_large(run, found)  # 9 of 10
-    tight = measured(memory=[memory.model_copy(update={"capacity_bytes": 9 * SIZE})])
+    assert [one.rank_bytes - one.state_bytes for one in found] == [7 * SIZE] * 5
+    assert not too_large(run, found)  # 8 of 10
+    tight = measured(memory=[memory.model_copy(update={"capacity_bytes": 8 * SIZE})])
     assert too_large(tight, found)
     without = strategies(facts(), measured(), LINK, STEP, FLOOR)
     assert without[0].known("rank_bytes") is None
@@ -152,7 +165,7 @@ def test_a_recording_with_its_link_is_compared():
     own = json.loads(whatif(sample, "--strategies", "--format", "json").stdout)
     first = own["strategies"][0]
     assert first["low_ns"] == first["high_ns"] == own["measured_ns"]
-    assert all(one["low_ns"] <= one["high_ns"] for one in own["strategies"])
+    assert all(one["high_ns"] is None or one["low_ns"] <= one["high_ns"] for one in own["strategies"])
 
 
 def test_what_cannot_be_compared_is_said():

@@ -15,7 +15,8 @@ allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (how they a
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 
 --strategies compares other ways to share the work among the same ranks: exchanging less often, sharding the optimizer
-(ZeRO-1) or everything (FSDP, HSDP), by what a rank holds and by the least and the most that a step can take then.
+(ZeRO-1) or everything (FSDP, HSDP), by what a rank holds and by the least, and where it is known the most, that a step
+can take then.
 
 On steps of GPUs, from any trace: host.times, compute.times, syncs.removed, copies.non_blocking, fsdp.prefetch, other
 links, fp16 and bf16.

@@ -22,8 +22,8 @@ _COLUMNS = (
 _STRATEGIES = (
     Column("strategy", right=False),
     Column("state MB"),
-    Column("step ms"),
-    Column("to"),
+    Column("least ms"),
+    Column("most ms"),
     Column("samples"),
     Column("per sample", right=False),
 )
@@ -149,13 +149,13 @@ def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 
 def _compared(told: WhatIf, width: int) -> Iterator[Line]:
-    """Other ways to share the work, between bounds."""
-    words = "What each rank holds at most, and between what bounds a step lies, by the link as it was measured:"
+    """Other ways to share the work, and their bounds."""
+    words = "What each rank holds at most, and what bounds a step has, by the link as it was measured:"
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
     notes = [
-        "State: parameters, gradients and what the optimizer keeps, on each rank; gathered layers come on top. Per "
-        "sample: its time, as a part of what it is now. Exchanging less often makes global batches larger "
+        "State: parameters that are trained, gradients, buckets and what the optimizer keeps, on each rank; frozen "
+        "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging less often makes global batches larger "
         "(`ddp.no_sync` leaves them as they are, where gradients are accumulated). ZeRO-1 "
         "shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that within each node."
     ]
@@ -171,14 +171,16 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
 
 
 def _strategy(one: Strategy, told: WhatIf) -> list[Cell]:
-    per_sample = [ns / one.samples_times / told.measured_ns for ns in (one.low_ns, one.high_ns)]
+    high_ns = one.known("high_ns")
+    bounds = [one.low_ns] if high_ns is None else [one.low_ns, high_ns]
+    per_sample = [f"{ns / one.samples_times / told.measured_ns:.2f}" for ns in bounds]
     return [
         one.name,
         f"{one.state_bytes / 1e6:.3g}",
         ns_as_ms(one.low_ns),
-        ns_as_ms(one.high_ns),
+        Hole(one.missing["high_ns"], "not known") if high_ns is None else ns_as_ms(high_ns),
         f"x {one.samples_times}",
-        " to ".join(dict.fromkeys(f"{times:.2f}" for times in per_sample)),
+        f"{per_sample[0]} or more" if high_ns is None else " to ".join(dict.fromkeys(per_sample)),
     ]
 
 

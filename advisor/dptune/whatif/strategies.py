@@ -1,19 +1,23 @@
 """Other ways to share a training among the same ranks: what each rank holds then, and between which times a step lies.
 
-Of N ranks, P bytes of parameters and as many of gradients, O of the optimizer's state; T(x) an all-reduce of x bytes
-over the link as it was measured; S the step as it was measured, C the same if exchanging took no time, A what the
-optimizer computes, m the backward passes of a step, n the ranks of a node:
+Of N ranks, P bytes of parameters that are trained and as many of gradients, B those of the buckets (P; none where
+gradients are views into them), O of the optimizer's state; T(x) an all-reduce of x bytes over the link as it was
+measured, a its latency, t the tensors that P is of; S the step as it was measured, C the same if exchanging took no
+time, A what the optimizer computes, m the backward passes of a step, n the ranks of a node:
 
 | strategy | a rank holds | a step takes |
 |---|---|---|
-| DDP, as it is | 2 P + O | S |
-| DDP, exchanging once in k such steps | 2 P + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
-| ZeRO-1, the optimizer sharded | 2 P + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) |
-| FSDP, all sharded | (2 P + O) / N, and layers | the longer of C - A (1 - 1 / N) and 3/2 m T(P), to C + 3/2 m T(P) |
-| HSDP, all sharded in each of several nodes | (2 P + O) / n | C - A (1 - 1 / n) to what FSDP takes at most |
+| DDP, as it is | 2 P + B + O | S |
+| DDP, exchanging once in k such steps | 2 P + B + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
+| ZeRO-1, the optimizer sharded | 2 P + B + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) + (t - 1) a |
+| FSDP, all sharded | (2 P + O) / N, and layers | at least the longer of C - A (1 - 1 / N) and 3/2 m T(P) |
+| HSDP, all sharded in each of several nodes | (2 P + O) / n, and layers | at least C - A (1 - 1 / n) |
 
-An all-gather and a reduce-scatter each move half of what an all-reduce does. The optimizer's state is sent as
-broadcasts in turn at worst: all of it, not half. What activations take comes on top, where the peak of memory tells it.
+An all-gather and a reduce-scatter each move half of what an all-reduce does. What was updated is sent as broadcasts in
+turn at worst, one for each tensor: all of it, not half. How long FSDP takes at most is not told: each unit that is
+gathered has its own latencies and its own work for the host, and how many there are the script says. (Over gloo, with
+each layer a unit, a step took 165 ms where the latencies of one unit give 21.) Parameters that are not trained come on
+top everywhere, and what activations take, where the peak of memory tells it.
 
 Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, sections 5
 and 7; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3; for the halves Thakur, Rabenseifner & Gropp, Int. J. High
@@ -30,8 +34,9 @@ from dptune.predicted import Strategy
 from dptune.runfile.facts import DdpFacts, Facts
 from dptune.whatif.wire import Link
 
-LESS_OFTEN = {2: "DDP, exchanging half as often", 4: "DDP, a quarter as often"}
+LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
+_BY_UNITS = Missing("what each unit that is gathered costs is known only once it runs")
 # Values that an optimizer keeps for each parameter, in its type, at most.
 STATE = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 1}
 
@@ -46,36 +51,42 @@ def strategies(
     if state is None:
         raise Missing(f"how much {optimizer} keeps for each parameter is not known")
     own = state * per_rank
-    kept = _activations(measured, 2 * per_rank + own)
+    replicated = per_rank * (2 if module.gradient_as_bucket_view else 3)
+    kept = _activations(measured, replicated + own)
     optimizing_ns = _optimizer_ns(measured)
     whole_ns, half_ns = link.alone_ns(per_rank), link.alone_ns(per_rank) / 2
     passes = measured.accumulation.known("backwards_per_step") or 1
     gathered_ns = 3 * half_ns * passes
-    sharded_ns = floor_ns + gathered_ns + 3 * passes * len(module.bucket_sizes) * link.alpha_ns
+    tensors = module.parameter_tensors
+    sent_ns = None if not tensors else whole_ns + (tensors - 1) * link.alpha_ns
     in_node = _ranks_of_a_node(facts, ranks)
 
-    def one(name: str, holds: float, low_ns: float, high_ns: float, times: int = 1) -> Strategy:
+    def one(name: str, holds: float, low_ns: float, high_ns: float | Missing, times: int = 1) -> Strategy:
+        missing = {"rank_bytes": "how much activations take is known of GPUs only"} if kept is None else {}
+        if isinstance(high_ns, Missing):
+            missing["high_ns"] = high_ns.reason
         return Strategy(
             name=name,
             state_bytes=round(holds),
             rank_bytes=None if kept is None else round(holds + kept),
             low_ns=round(max(low_ns, 0.0)),
-            high_ns=round(max(high_ns, low_ns, 0.0)),
+            high_ns=None if isinstance(high_ns, Missing) else round(max(high_ns, low_ns, 0.0)),
             samples_times=times,
-            missing={"rank_bytes": "how much activations take is known of GPUs only"} if kept is None else {},
+            missing=missing,
         )
 
     def told() -> Iterator[Strategy]:
-        yield one("DDP, as it is", 2 * per_rank + own, step_ns, step_ns)
+        yield one("DDP, as it is", replicated + own, step_ns, step_ns)
         for count, name in LESS_OFTEN.items():
             more = (count - 1) * floor_ns
-            yield one(name, 2 * per_rank + own, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count)
+            yield one(name, replicated + own, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count)
         spared = optimizing_ns * (1 - 1 / ranks)
-        yield one("ZeRO-1", 2 * per_rank + own / ranks, step_ns + half_ns - spared, step_ns + whole_ns)
-        yield one("FSDP", (2 * per_rank + own) / ranks, max(floor_ns - spared, gathered_ns), sharded_ns)
+        most = Missing("of how many tensors it is was not recorded") if sent_ns is None else step_ns + sent_ns
+        yield one("ZeRO-1", replicated + own / ranks, step_ns + half_ns - spared, most)
+        yield one("FSDP", (2 * per_rank + own) / ranks, max(floor_ns - spared, gathered_ns), _BY_UNITS)
         if in_node is not None:
             spared = optimizing_ns * (1 - 1 / in_node)
-            yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns - spared, sharded_ns)
+            yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns - spared, _BY_UNITS)
 
     return list(told())
 
