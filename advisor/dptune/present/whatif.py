@@ -155,9 +155,10 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
     yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
     notes = [
         "State: parameters that are trained, gradients, buckets and what the optimizer keeps, on each rank; frozen "
-        "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging less often makes global batches larger "
-        "(`ddp.no_sync` leaves them as they are, where gradients are accumulated). ZeRO-1 "
-        "shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that within each node."
+        "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging "
+        "less often makes global batches larger (`ddp.no_sync` leaves them as they are, where gradients are "
+        "accumulated). ZeRO-1 shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that "
+        "within each node."
     ]
     if (most := max((one.known("rank_bytes") or 0 for one in told.strategies), default=0)) > 0:
         notes.append(f"With activations a rank holds {most / 1e9:.3g} GB as it is; they are not sharded.")
