@@ -63,7 +63,8 @@ class Change(Model):
     def paste(self) -> str:
         """The text to put into the script, or for a variable of the environment into the shell that starts it."""
         then = shlex.quote(str(self.then)) if self.knob.startswith(ENVIRONMENT) else self.then
-        return knob(self.knob).paste.format(then=then)
+        one = knob(self.knob)
+        return one.paste_off if one.paste_off and self.then is False else one.paste.format(then=then)
 
     @model_validator(mode="after")
     def _knob_is_registered(self) -> Change:
@@ -74,6 +75,8 @@ class Change(Model):
         for value in (self.now, self.then):
             if isinstance(value, float) and not isfinite(value):
                 raise ValueError(f"{self.knob} cannot be {value}")
+        if self.now is not None and self.now == self.then:
+            raise ValueError(f"{self.knob} is {self.then} now, and is to become that: it changes nothing")
         return self
 
 

@@ -34,8 +34,9 @@ class Knob:
 
     `default` is torch's; where it is None, None may be given: `default` on the command line. `choices` are the words
     that a knob of words takes, none for any; `list_of_numbers` is text like `1,8,25`. `paste` is the text a user puts
-    into the script, with `{then}` for the value proposed; `argument` the keyword of the call there, "" where it is
-    none. `numerics` says whether changing it can change what is learned.
+    into the script, with `{then}` for the value proposed, `paste_off` what it is for False where that is another one;
+    `argument` the keyword of the call there, "" where it is none. `numerics` says whether changing it can change what
+    is learned.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Knob:
     least: float | None = None
     list_of_numbers: bool = False
     argument: str = ""
+    paste_off: str = ""
 
     def parse(self, text: str) -> Value:
         """The value that a word of the command line stands for; raises UsageError where it stands for none."""
@@ -105,9 +107,11 @@ def _can_be_passed(text: str) -> bool:
         return False
 
 
-def _flag(name: str, default: bool, numerics: Literal["same", "changes"], summary: str, paste: str) -> Knob:
+def _flag(
+    name: str, default: bool, numerics: Literal["same", "changes"], summary: str, paste: str, paste_off: str = ""
+) -> Knob:
     argument = name.partition(".")[2] if "(" in paste and f"{name.partition('.')[2]}={{then}}" in paste else ""
-    return Knob(name, bool, "", default, numerics, summary, paste, argument=argument)
+    return Knob(name, bool, "", default, numerics, summary, paste, argument=argument, paste_off=paste_off)
 
 
 _DDP = "DistributedDataParallel(model, ..., {}={{then}})"
@@ -186,6 +190,7 @@ _ALL = (
         "with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():\n"
         "    loss = model(x)  # forward and backward both inside\n"
         "    loss.backward()  # micro: from 0 on in each step",
+        paste_off="loss.backward()  # outside of model.no_sync()",
     ),
     Knob(
         "loader.num_workers",

@@ -176,7 +176,6 @@ def test_what_could_go_wrong_is_refused_in_a_sentence(knob, text, why):
         (BETAS, "0.9,0.95", "Adam(ps, betas=(0.9, 0.999))", "makes it (0.9, 0.999), in the run it was 0.9,0.95"),
         (BETAS, "0.9,0.95", "Adam(ps)", "makes it 0.9,0.999, in the run it was 0.9,0.95"),
         (EPS, 1e-6, "Adam(ps)", "makes it 1e-08, in the run it was 1e-06"),
-        (FUSED, True, "SGD(ps, fused=False)", "makes it False, in the run it was True"),
     ],
 )
 def test_a_file_that_contradicts_the_run_is_refused(knob, now, text, why):

@@ -17,6 +17,17 @@ def test_more_threads_than_cores(ask, make_measured, make_facts):
     assert (advice.severity, advice.saves.basis, advice.saves.high_share) == ("error", "bound", 1.0)
 
 
+def test_where_the_script_sets_them_the_variable_changes_nothing(ask, make_measured, make_facts):
+    """torchrun sets it to 1, and torch has 4: the script called torch.set_num_threads."""
+    own = ranks(make_facts, 4)
+    for one in own:
+        one.environment["OMP_NUM_THREADS"] = "1"
+    (advice,) = ask("DP604", make_measured(device="cpu"), own)
+    assert advice.title == "2 ranks compute with 8 threads on 4 cores: give each 2"
+    assert advice.changes == []
+    assert advice.why.endswith("The script calls torch.set_num_threads, which goes before OMP_NUM_THREADS=1.")
+
+
 @pytest.mark.parametrize(
     ("threads", "more"),
     [(2, {}), (4, {"cores": 8}), (4, {"cores": 8, "usable": 4}), (4, {"count": 1})],

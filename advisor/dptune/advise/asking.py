@@ -21,6 +21,7 @@ from dptune.errors import told
 from dptune.measured import Measured, Missing
 from dptune.rule import Predictor, RunView
 from dptune.runfile.facts import Facts
+from dptune.runfile.in_force import in_force
 
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
@@ -81,7 +82,7 @@ def _end(thread: threading.Thread) -> None:
 
 def _answer(loaded: LoadedRule, view: RunView) -> Answer:
     try:
-        said = [_checked(one, loaded.rule.code) for one in islice(loaded.check(view), MOST_ADVICE + 1)]
+        said = [_checked(one, loaded.rule.code, view.facts) for one in islice(loaded.check(view), MOST_ADVICE + 1)]
         if len(said) > MOST_ADVICE:
             raise ValueError(f"it yielded more than {MOST_ADVICE} pieces of advice")
     except Missing as missing:
@@ -100,8 +101,11 @@ def _reason(missing: Missing) -> str:
         return _UNSAID
 
 
-def _checked(one: Advice, code: str) -> Advice:
-    """The advice as its fields have it; raises where they do not hold what they should, or what is another rule's."""
+def _checked(one: Advice, code: str, facts: Sequence[Facts]) -> Advice:
+    """The advice as its fields have it; raises where they do not hold what they should, or what is another rule's.
+
+    Nor may its changes take the run for another than its facts say.
+    """
     if not isinstance(one, Advice):
         raise TypeError(f"it yielded {type(one).__name__}, not Advice")
     one = Advice.model_validate(one.model_dump(warnings=False))  # it may have been made past their checks
@@ -109,4 +113,14 @@ def _checked(one: Advice, code: str) -> Advice:
         raise ValueError(f"it spoke in the name of {one.rule}")
     if one.fingerprint != code and not one.fingerprint.startswith(f"{code}:"):
         raise ValueError(f"the fingerprint of its advice, {one.fingerprint!r}, does not begin with {code}")
+    for change in one.changes:
+        known = in_force(facts, change.knob)
+        if known and change.now is not None and change.now not in known:
+            raise ValueError(f"it takes {change.knob} for {change.now}, and the run has it at {_listed(known)}")
+        if known == {change.then}:
+            raise ValueError(f"it sets {change.knob} to {change.then}, which the run has already")
     return one
+
+
+def _listed(values: set[object]) -> str:
+    return " and ".join(sorted(map(str, values)))

@@ -30,18 +30,25 @@ def merged(advice: Iterable[Advice]) -> list[Advice]:
 
 
 def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
-    """Of advice that wants one setting at different values the best ranked; the rest, as skipped with the reason."""
+    """Of advice that wants one setting at different values the surest, then the best ranked; the rest, as skipped.
+
+    A bound is less sure than what is predicted or was proven: it may come to nothing.
+    """
     kept: list[Advice] = []
     dropped: list[Skipped] = []
-    for one in ranked(advice):
+    for one in sorted(ranked(advice), key=_is_unsure):
         rival = next(((other, c) for other in kept for c in one.changes if _contradicts(c, other.changes)), None)
         if rival is None:
             kept.append(one)
         else:
             other, change = rival
-            reason = f"its advice on {change.knob} contradicts that of {other.rule}, which saves more or is surer"
+            reason = f"its advice on {change.knob} contradicts that of {other.rule}, which is surer or saves more"
             dropped.append(Skipped.giving_way(one.rule, reason))
-    return kept, dropped
+    return ranked(kept), dropped
+
+
+def _is_unsure(one: Advice) -> bool:
+    return one.kind == "time" and (one.saves is None or one.saves.basis == "bound")
 
 
 def _key(one: Advice) -> tuple[int, int, int, float, int, str]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 else:
     Figure = Optional
 
+Positive = Annotated[int, Field(gt=0)]
+
 ABSENT: Any = None  # the default of a Figure: a hole, which needs a reason in `missing`
 
 

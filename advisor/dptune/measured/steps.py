@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures, Model
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive
 
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
@@ -40,27 +40,31 @@ class StepTime(Figures):
     """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
 
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
-    median_ns: Figure[int] = Field(
+    median_ns: Figure[Positive] = Field(
         ABSENT, description="the step time a report speaks of, on `basis`: with `repeats_ns`, the median over processes"
     )
-    repeats_ns: list[int] = Field(
+    repeats_ns: list[Positive] = Field(
         default_factory=list,
         description="a step without the profiler in further processes of the same script: medians as the next",
     )
-    unprofiled_median_ns: Figure[int] = Field(
+    unprofiled_median_ns: Figure[Positive] = Field(
         ABSENT, description="a step without the profiler: median over ranks of each rank's median"
     )
-    unprofiled_q1_ns: Figure[int] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
-    unprofiled_q3_ns: Figure[int] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
+    unprofiled_q1_ns: Figure[Positive] = Field(
+        ABSENT, description="their first quartile: median over ranks of each rank's"
+    )
+    unprofiled_q3_ns: Figure[Positive] = Field(
+        ABSENT, description="their third quartile: median over ranks of each rank's"
+    )
     unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
     unprofiled_outliers: int = Field(
         0, description="those of them that took much longer than the others, on the rank that has most; all are kept"
     )
-    lean_median_ns: Figure[int] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
-    lean_q1_ns: Figure[int] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
-    lean_q3_ns: Figure[int] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
+    lean_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
+    lean_q1_ns: Figure[Positive] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
+    lean_q3_ns: Figure[Positive] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
     lean_steps: int = Field(0, description="steps of the light window, on the rank that has most")
-    rich_median_ns: Figure[int] = Field(ABSENT, description="a step of the detailed window, slowed further")
+    rich_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the detailed window, slowed further")
     rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
 
 

@@ -21,6 +21,7 @@ from dptune.knobs import Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
+from dptune.runfile.in_force import in_force
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
@@ -82,7 +83,7 @@ class Ground:
 
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
-    `crowded`: whether ranks share cores.
+    `facts` are those of the recorded ranks, `crowded` whether they share cores.
     """
 
     model: Model
@@ -93,6 +94,7 @@ class Ground:
     held_out_share: float
     slack_ns: float
     measured: Measured
+    facts: Sequence[Facts] = ()
     crowded: bool = False
 
     @classmethod
@@ -119,6 +121,7 @@ class Ground:
             held_out_share=mean(_missed(recorded, half, processes, step / own) for half in (0, 1)),
             slack_ns=hypot(_OF_REPLAY * (replayed - step), _OF_PROCESSES * others),
             measured=measured,
+            facts=[*run.facts.values()],
             crowded=recorded.crowded,
         )
 
@@ -141,25 +144,30 @@ class Ground:
             held_out_share=apart,
             slack_ns=step * (error + apart / 2),  # the mean of all steps is half as far from that of either half
             measured=measured,
+            facts=[*run.facts.values()],
         )
 
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
-        """The step with these changes together. A figure that cannot be told says why under `missing`."""
+        """The step with these changes together. A figure that cannot be told says why under `missing`.
+
+        What the run has already changes nothing, whether or not a model tells what it does.
+        """
+        new = {name: value for name, value in changes.items() if in_force(self.facts, name) != {value}}
         try:
-            other, difference = self._difference(self.model, changes, self._unchanged_ns)
-            off = [self._off(group, changes, difference) for group in self._variants_ns]
-            others = [(one, self._unchanged_ns) for one in others_of(self.model, changes)]
-            off.append(self._off(others, changes, difference))
+            other, difference = self._difference(self.model, new, self._unchanged_ns)
+            off = [self._off(group, new, difference) for group in self._variants_ns]
+            others = [(one, self._unchanged_ns) for one in others_of(self.model, new)]
+            off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        told_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(changes)
+        told_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(new)
         if self.missed:  # a bound is lower by all of that
             slack_ns = (self.error_share + self.held_out_share) * max(told_ns, self.step_ns)
         of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
         always = (slack_ns, *self._of_any_model(other, difference), of_difference * difference)
         lower, higher = (hypot(*always, *one) for one in zip(*off, strict=True))
         low_ns = round(max(0.0, told_ns - lower))
-        assumptions = assumed(self.model, changes, self.traced)
+        assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:
             return Prediction.only(
@@ -371,7 +379,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return ground.told([ground.predict({name: value}) for name, value in asked])
     if ground.missed:
         return ground.told([])
-    accumulates = all(facts.accumulates() for facts in run.facts.values())
+    accumulates = all(one.accumulates() for one in ground.facts)
     return ground.told([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 

@@ -14,7 +14,8 @@ spinning, which takes the cores from the others.
 ## What to change
 
 `OMP_NUM_THREADS` in the environment of each rank, or `torch.set_num_threads`: cores of the host / its ranks. torchrun
-sets it to 1 where it is not set, other ways to start ranks (`mp.spawn`, mpirun, a scheduler) do not.
+sets it to 1 where it is not set, other ways to start ranks (`mp.spawn`, mpirun, a scheduler) do not. Where the variable
+is set and torch has another number, the script called `torch.set_num_threads`, and that is the place.
 
 What is said to be saved is a ceiling: all of a step but waiting for input, for what computes takes the cores of what
 exchanges, too.
@@ -77,14 +78,16 @@ def check(run: RunView) -> Iterator[Advice]:
     then = str(max(1, device.usable_cores // local))
     if int(then) >= max(own):
         return  # there are more ranks than cores
+    by_script = (now or "").isdecimal() and int(now or 0) != device.torch_threads
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
         title=f"{local} ranks compute with {threads:.0f} threads on {device.usable_cores} cores: give each {then}",
-        why="The threads of an operator wait for the slowest of them, and there is not a core for each.",
-        changes=[Change(knob=f"env.{VARIABLE}", now=now, then=then)],
+        why="The threads of an operator wait for the slowest of them, and there is not a core for each."
+        + (f" The script calls torch.set_num_threads, which goes before {VARIABLE}={now}." if by_script else ""),
+        changes=[] if by_script else [Change(knob=f"env.{VARIABLE}", now=now, then=then)],
         saves=run.bound(0.0, most, "no more than all of a step but waiting for input"),
         confidence="medium",
         evidence=[

@@ -39,8 +39,9 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView], repeats: Sequen
     others = [one for one in again if one is not None] if unprofiled else []
     own = figures["unprofiled_median_ns"] if unprofiled else figures["lean_median_ns"]
     figures["median_ns"] = own if own is None else median([own, *others])
+    figures = {name: value or None for name, value in figures.items()}
     no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
-    no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step was recorded")
+    no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
     reasons = {
         "unprofiled_median_ns": no_unprofiled,
         "unprofiled_q1_ns": no_unprofiled,
