@@ -159,6 +159,27 @@ def test_a_report_of_other_fields_is_refused_in_one_sentence(recorded: Any, caps
     assert told.out == ""
 
 
+def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
+    first, _, rest = Path("a.json").read_text(encoding="utf-8").partition('"0.1"')
+    Path("a.json").write_text(f'{first}"12.0"{rest}', encoding="utf-8")
+    assert main(["compare", "a.json", recorded("b")]) == 2
+    assert "a.json is of schema 12.0, and this dptune reads 0.x: install a newer one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure", ["unprofiled_median_ns", "median_ns"])
+@pytest.mark.parametrize("wrong", [0, -5])
+def test_a_report_with_steps_of_no_time_is_refused(
+    recorded: Any, capsys: pytest.CaptureFixture[str], figure: str, wrong: int
+) -> None:
+    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
+    told = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    told["measured"]["step"][figure] = wrong
+    Path("a.json").write_text(json.dumps(told), encoding="utf-8")
+    assert main(["compare", "a.json", recorded("b")]) == 2
+    assert f"measured.step.{figure}: Input should be greater than 0" in capsys.readouterr().err
+
+
 def test_what_is_not_comparable_is_refused_unless_asked(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
     a = recorded("a")
     b = recorded("b", 1.5, torch="2.12.0", world_size=4)

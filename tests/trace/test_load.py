@@ -3,13 +3,14 @@
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dptune.errors import RunError, TraceError
 from dptune.runfile import form
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
@@ -174,6 +175,44 @@ def test_further_processes_are_read_in_the_order_of_running(run_folder):
         ("repeats/4", "it did not come to all its steps"),
     ]
     assert {(one.code, one.level) for one in run.findings} == {("repeat-left-out", "info")}
+
+
+def test_a_further_process_of_another_script_is_left_out(run_folder):
+    """What it is told by both, and is not the same; and a copy of one that counts tells nothing more."""
+    ours = Facts(0, torch="2.13.0", optimizers=[OptimizerFacts("AdamW")], loaders=[LoaderFacts(batch_size=64)])
+    others = [
+        {"loaders": [LoaderFacts(batch_size=32)]},
+        {"torch": "2.9.1"},
+        {"optimizers": [OptimizerFacts("SGD")]},
+        {"loaders": [LoaderFacts(batch_size=32), LoaderFacts(batch_size=64)], "torch": "", "ddp": [DdpFacts("Net")]},
+        {},
+        {},
+    ]
+    (run_folder / "rank-00001.facts.json").unlink()
+    form.write(run_folder / "rank-00000.facts.json", replace(ours, ddp=[DdpFacts("Net", gradient_bytes=4)]))
+    for number, more in enumerate(others):
+        windows = [Window("unprofiled", 7, [min(number, 4) + 1] * 3)]
+        (run_folder / "repeats" / str(number)).mkdir(parents=True)
+        one = replace(ours, windows=windows, ended="complete", **more)
+        form.write(run_folder / "repeats" / str(number) / "rank-00000.facts.json", one)
+    run = load([run_folder])
+    assert [once[0].windows[0].durations_ns[0] for once in run.repeats] == [4, 5]
+    left_out = [one.text for one in run.findings if one.code == "repeat-left-out"]
+    assert [text.partition(" does not count to the step time: ")[2] for text in left_out] == [
+        "it is of another script: its batch size is 32, and the run's 64",
+        "it is of another script: its torch is 2.9.1, and the run's 2.13.0",
+        "it is of another script: its optimizer is SGD, and the run's AdamW",
+        "it is a copy of another",
+    ]
+
+
+def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
+    form.write(run_folder / "rank-00001.facts.json", Facts(1, schema_version="3.0", world_size=2))
+    run = load([run_folder])
+    assert sorted(run.facts) == [0]
+    assert run.findings[0].text == (
+        f"{run_folder.name}: rank-00001.facts.json is of schema 3.0, and this dptune reads 0.x: install a newer one"
+    )
 
 
 def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):

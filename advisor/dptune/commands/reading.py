@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dptune.trace import Run
 
 _LONGEST_NAME = 4096  # that `latest` is read for
+_VERSION = re.compile(rb'"schema_version"\s*:\s*"([0-9.]{1,20})"')
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
 _MOST_BYTES = 10_000_000  # of a report whose keys another tool put into another order
 
@@ -149,10 +150,16 @@ def is_report(path: Path) -> bool:
 def _report(path: Path) -> Report:
     from pydantic import ValidationError
 
-    from dptune.advice import Report
+    from dptune.advice import SCHEMA_VERSION, Report
+    from dptune.runfile import form
 
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        return Report.model_validate_json(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        if version := _VERSION.search(content, 0, 4096):
+            form.refuse_newer(str(path), version[1].decode(), SCHEMA_VERSION)
+        return Report.model_validate_json(content)
+    except form.NewerError as error:
+        raise RunError(str(error), "or write the report again with this one, from the run") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

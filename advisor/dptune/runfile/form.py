@@ -1,7 +1,8 @@
 """Dataclasses to JSON files and back.
 
 Writing is closed: a record holds its declared fields and nothing else. Reading ignores fields it does not know and
-fills in those that a file of another version lacks, so that old and new runs compare.
+fills in those that a file of another version lacks, so that old and new runs compare; of a newer major version it
+reads nothing, for what fields are called there may mean something else.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 import types
 import typing
@@ -20,6 +22,7 @@ from typing import Any, TypeVar
 from dptune.runfile.paths import LATEST
 
 T = TypeVar("T")
+_VERSION = re.compile("([0-9]{1,9})[.][0-9]{1,9}")
 _IN_WORDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -28,6 +31,17 @@ _IN_WORDS: dict[type, str] = {
     float: "a number",
     bool: "true or false",
 }
+
+
+class NewerError(ValueError):
+    """A file that a newer dptune wrote in another form."""
+
+
+def refuse_newer(name: str, version: object, known: str) -> None:
+    """Raise NewerError where the major part of a schema's version is above that of the one that is known."""
+    theirs, ours = (_VERSION.fullmatch(str(one)) for one in (version, known))
+    if theirs and ours and int(theirs[1]) > int(ours[1]):
+        raise NewerError(f"{name} is of schema {version}, and this dptune reads {ours[1]}.x: install a newer one")
 
 
 def text(record: Any) -> str:
@@ -69,6 +83,8 @@ def read(path: Path, record: type[T]) -> T:
         raise ValueError(f"{path.name} is not JSON: {error}") from None
     except ValueError:  # Python reads no whole number of more than 4,300 digits
         raise ValueError(f"{path.name} holds a number of thousands of digits") from None
+    if isinstance(data, dict):
+        refuse_newer(path.name, data.get("schema_version"), getattr(record, "schema_version", ""))
     try:
         built: T = _build(record, data, "")
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,8 @@ def _numbered(folder: Path) -> list[Path]:
 
 
 def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
-    """The facts of those repeats that are of the same ranks and came to all their steps, in the order of running."""
+    """The facts of those repeats that are of the same run and came to all their steps, in the order of running."""
+    seen = [_durations(found)]
     for place in sorted(places, key=lambda one: int(one.name)):
         once = Contents(place)
         try:
@@ -83,13 +84,14 @@ def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
                 rank = names.rank_of(file)
                 if rank is not None and file.name.endswith(".facts.json"):
                     _take_facts(once, rank, file)
-            why = _not_counted(once, found)
+            why = _not_counted(once, found) or ("it is a copy of another" if _durations(once) in seen else "")
         except OSError as error:
             why = f"it cannot be read: {error.strerror}"
         if why:
             text = f"{names.REPEATS}/{place.name} does not count to the step time: {why}"
             found.findings.append(Finding(code="repeat-left-out", level="info", text=text))
         else:
+            seen.append(_durations(once))
             yield [*once.facts.values()]
 
 
@@ -102,7 +104,32 @@ def _not_counted(once: Contents, found: Contents) -> str:
         return "it is not of the ranks of the run"
     if not all(own.ended == "complete" and own.window("unprofiled") for own in once.facts.values()):
         return "it did not come to all its steps"
+    for what, of in _SAME.items():
+        for rank, own in once.facts.items():
+            theirs, ours = (set(of(one)) - {None, ""} for one in (own, found.facts[rank]))
+            if theirs and ours and theirs.isdisjoint(ours):  # what is still alive at the end may differ
+                return f"it is of another script: {what} {_listed(theirs)}, and the run's {_listed(ours)}"
     return ""
+
+
+# What processes of one script have alike.
+_SAME: dict[str, Callable[[Facts], Iterable[object]]] = {
+    "its torch is": lambda facts: [facts.torch],
+    "its device is": lambda facts: [facts.device.kind] if facts.device else [],
+    "bytes of its gradients are": lambda facts: [one.gradient_bytes for one in facts.ddp],
+    "its optimizer is": lambda facts: [one.name for one in facts.optimizers],
+    "its batch size is": lambda facts: [one.batch_size for one in facts.loaders],
+}
+
+
+def _listed(values: set[object]) -> str:
+    return ", ".join(sorted(map(str, values)))
+
+
+def _durations(found: Contents) -> list[list[int]]:
+    """Of each rank the steps without the profiler."""
+    windows = [facts.window("unprofiled") for _, facts in sorted(found.facts.items())]
+    return [] if None in windows else [one.durations_ns for one in windows if one]
 
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:
@@ -121,5 +148,6 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
 
 def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:
     why = f"{file.name} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-    text = f"{found.path.name}: {why}; put back what was recorded, or record again"
+    hint = "" if isinstance(error, form.NewerError) else "; put back what was recorded, or record again"
+    text = f"{found.path.name}: {why}{hint}"
     found.findings.append(Finding(code="file-unreadable", level="partial", text=text))
