@@ -34,6 +34,16 @@ def test_what_is_no_line_is_no_location(line):
     assert Location.parse(f"train.py:{line}") is None
 
 
+def test_a_change_that_changes_nothing_is_none():
+    with pytest.raises(ValueError, match=r"loader\.num_workers is 2 now, and is to become that: it changes nothing"):
+        Change(knob="loader.num_workers", now=2, then=2)
+
+
+def test_what_sets_a_flag_back_is_other_text():
+    assert Change(knob="ddp.no_sync", now=False, then=True).paste.startswith("with model.no_sync()")
+    assert Change(knob="ddp.no_sync", now=True, then=False).paste == "loss.backward()  # outside of model.no_sync()"
+
+
 def test_what_is_pasted_into_a_shell_is_one_word_there():
     change = Change(knob="env.NCCL_DEBUG_FILE", now=None, then="a b; rm $HOME 'x'")
     name, _, value = change.paste.removeprefix("export ").partition("=")

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dptune import __version__
-from dptune.advice import Advice, Report, RunSummary
+from dptune.advice import Advice, Change, Report, RunSummary
 from dptune.advise import asking, engine
 from dptune.advise.packs import Survey
 from dptune.config import Settings
@@ -13,7 +13,7 @@ from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.measured import Missing
 from dptune.rule import Threshold
-from dptune.runfile.facts import DdpFacts
+from dptune.runfile.facts import DdpFacts, LoaderFacts
 from dptune.runfile.record import Ending, RunRecord
 
 ABOUT = RunSummary(sources=["trace.json"])
@@ -234,6 +234,23 @@ def test_a_rule_cannot_take_anothers_card(assemble, make_rule, make_advice):
     )
     assert [one.rule for one in report.advice] == ["XX101"]
     assert "'XX101:subject', does not begin with XX102" in report.skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "why"),
+    [
+        (4, 8, "it takes loader.num_workers for 4, and the run has it at 0"),
+        (None, 0, "it sets loader.num_workers to 0, which the run has already"),
+    ],
+)
+def test_a_rule_cannot_take_the_run_for_another(assemble, make_rule, make_advice, make_facts, now, then, why):
+    def says_of(run):
+        yield make_advice("XX101", changes=[Change(knob="loader.num_workers", now=now, then=then)])
+
+    report = assemble(make_rule("XX101", says_of), facts=[make_facts(loaders=[LoaderFacts(num_workers=0)])])
+    assert report.advice == []
+    assert why in report.skipped[0].reason
+    assert assemble(make_rule("XX101", says_of), facts=[make_facts()]).advice  # where the facts do not tell
 
 
 def test_the_users_thresholds_reach_the_rule(assemble, make_rule, make_advice):

@@ -93,6 +93,17 @@ def test_contradictions_are_resolved_for_the_better_ranked(make_advice):
     assert [(one.rule, "XX101" in one.reason) for one in dropped] == [("XX102", True)]
 
 
+def test_what_is_predicted_goes_before_what_may_come_to_nothing(make_advice):
+    bound = make_advice("XX101", high=0.3, changes=workers(4))
+    predicted = make_advice("XX102", high=0.1, changes=workers(8))
+    surer = predicted.model_copy(update={"saves": predicted.saves.model_copy(update={"basis": "replayed"})})
+    risk = make_advice("XX103", kind="risk", saves=None, changes=workers(2))
+    alone = make_advice("XX104", high=0.2, changes=[])
+    kept, dropped = settled([bound, surer, alone])
+    assert (rules(kept), rules(dropped)) == (["XX104", "XX102"], ["XX101"])  # as ranked, whatever was surer
+    assert rules(settled([bound, risk])[0]) == ["XX103"]
+
+
 def test_agreement_and_other_places_are_no_contradiction(make_advice):
     here, there = {"file": "train.py", "line": 1}, {"file": "val.py", "line": 1}
     advice = [

@@ -463,6 +463,7 @@ print([len(next(iter(loader))) for loader in loaders], [loader.num_workers for l
 list(loaders[2])  # most are drawn from this one
 train(model)
 """
-    out, said, _ = profiled(tmp_path, script, "loader.batch_size=3", "loader.num_workers=0")
+    out, said, facts = profiled(tmp_path, script, "loader.batch_size=3", "loader.num_workers=0")
     assert out.startswith("[3, 3, 6, 3, 3] [0, 0, 0, 0, 0]")
+    assert sorted(bool(one.own_batches) for one in facts.loaders) == [False, False, False, False, True]
     assert said == "dptune: loader.batch_size did not take effect: it is 6 there"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError
+from dptune.present.proof import _sentence, page
 from dptune.proof import Side, Trial, in_place, pairs
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
@@ -172,6 +173,40 @@ def test_a_verdict_and_its_ratio_are_of_the_same_trials():
 )
 def test_why_it_stopped_is_said(ended, words):
     assert judging.proof(task(), both([trial("A", 1)], [trial("B", 1)]), ended).reason.startswith(words)
+
+
+VAIN = {"ddp.bucket_cap_mb": "the script made no DistributedDataParallel"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends", "verdict", "why"),
+    [
+        ({"ddp.bucket_cap_mb": 1}, True, "other did not take effect", "the change did not take effect: "),
+        ({"ddp.bucket_cap_mb": 1, "env.X": "1"}, True, "not all of other took", "not all of the change took effect: "),
+        ({"env.X": "1"}, False, "", ""),
+    ],
+)
+def test_what_took_no_effect_is_not_timed(settings, ends, verdict, why):
+    """Nor a change of which a part did: what is timed then is another one."""
+    made = [trial("A", 1), trial("B", 1, without_effect=VAIN)]
+    assert engine._over(task(**settings), made, 0.0) == ("without effect" if ends else None)
+    if ends:
+        proof = judging.proof(task(**settings), made, "without effect")
+        told = " ".join(span.text for line in page(proof, 400) for span in line)
+        assert proof.reason == why + "ddp.bucket_cap_mb: the script made no DistributedDataParallel"
+        assert f"It cannot be told: {verdict}" in told
+
+
+def test_a_learning_rate_that_the_script_sets_itself_leaves_the_time_to_be_told():
+    made = [trial("A", 1), trial("B", 1, without_effect={"optimizer.lr": "a scheduler sets it"})]
+    settings = {"optimizer.lr": 0.1, "loader.batch_size": 8}
+    assert engine._over(task(**settings), made, 0.0) is None
+    assert engine._over(task(**{"optimizer.lr": 0.1}), made, 0.0) == "without effect"
+
+
+def test_a_file_keeps_the_case_of_its_name():
+    assert _sentence("train.py was changed since") == "train.py was changed since."
+    assert _sentence("the time was up") == "The time was up."
 
 
 def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path):

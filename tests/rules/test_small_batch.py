@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import MemoryFigures, Missing, NoiseFigures
@@ -206,6 +208,8 @@ def test_it_says_what_it_does_not_know(ask, make_measured, make_facts, larger, h
     run = make_measured(memory=room(hand_made, 0.1))
     bound = make_measured(memory=room(hand_made, 0.1), exposed_share=0.3)
     several, sizeless = [LOADER, LOADER], [LoaderFacts(batches_drawn=5)]
+    with pytest.raises(Missing, match="a sampler of the script, which alone knows how large they are"):
+        ask("DP301", bound, [make_facts(loaders=[replace(LOADER, own_batches=True)])])
     with pytest.raises(Missing, match="2 loaders"):
         ask("DP301", bound, [make_facts(loaders=several)])
     with pytest.raises(Missing, match="batch size"):

@@ -6,7 +6,7 @@ from math import hypot, sqrt
 import pytest
 
 from dptune.measured import LinkFigures
-from dptune.runfile.facts import Window
+from dptune.runfile.facts import Facts, OptimizerFacts, Window
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import changed
 from dptune.whatif.model import Latency, Loading, Pass, RankStep, StepModel
@@ -142,6 +142,18 @@ def test_differences_are_parts_of_the_measured_step():
 
 def test_no_change_is_the_measured_step():
     assert ground().predict({"ddp.no_sync": False}).step_ns == 470
+
+
+def test_what_the_run_has_already_is_the_measured_step_too():
+    """Whether or not a model tells what it does; of what is new no more is told than without it."""
+    facts = [Facts(rank, optimizers=[OptimizerFacts("SGD", fused=None)]) for rank in range(2)]
+    made = ground(facts=facts)
+    told = made.predict({"optimizer.fused": False})
+    assert (told.step_ns, told.changes) == (470, {"optimizer.fused": False})
+    assert told.assumptions == made.predict({}).assumptions
+    both = made.predict({"optimizer.fused": False, "ddp.no_sync": True})
+    assert both.step_ns == made.predict({"ddp.no_sync": True}).step_ns
+    assert ground().predict({"optimizer.fused": False}).known("step_ns") is None
 
 
 @pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])

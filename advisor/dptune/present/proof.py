@@ -89,11 +89,10 @@ def _verdict(proof: Proof) -> str:
     if proof.ended == "cannot run":
         return "It cannot be tried: a side does not run."
     if proof.ended == "without effect":
-        if proof.b.settings.items() - proof.a.settings.items() <= {
-            (name, proof.b.settings.get(name)) for name in proof.trials[-1].in_vain
-        }:
-            return f"It cannot be told: {proof.b.name} did not take effect."
-        return f"It cannot be told: not all of {proof.b.name} took effect."
+        changed = {name for name, value in proof.b.settings.items() if proof.a.settings.get(name, ...) != value}
+        some = changed - proof.trials[-1].in_vain
+        words = f"not all of {proof.b.name} took effect" if some else f"{proof.b.name} did not take effect"
+        return f"It cannot be told: {words}."
     if proof.ended == "not comparable":
         return "Inconclusive: the sides cannot be compared."
     if ratio is None:
