@@ -50,8 +50,12 @@ def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, m
     assert advice.changes[0].then == 3
 
 
-@pytest.mark.parametrize(("told", "high"), [(3, 0.75), (0, 0.5)])
-def test_a_cheaper_batch_leaves_the_cores_to_what_exchanges_too(ask, make_measured, make_facts, told, high):
+# A batch that takes 10 ms of a core on each of two ranks keeps both cores for a step of 10 ms; one that mostly waits
+# for 1 ms of each.
+@pytest.mark.parametrize(
+    ("told", "computes", "high"), [(3, None, 0.75), (0, None, 0.5), (3, 10, 0.75), (3, 1, 0.6), (0, 10, 0.5)]
+)
+def test_a_cheaper_batch_leaves_the_cores_to_what_exchanges_too(ask, make_measured, make_facts, told, computes, high):
     """Steps of 10 ms: 5 waiting for the batch, 1 forward, 4 in the backward pass, in which 1.5 ms are computed."""
     ms = 1_000_000
     window = Window("unprofiled", 6, [10 * ms] * 3, loader_wait_ns=[5 * ms] * 3, backward_ns=[4 * ms] * 3)
@@ -62,7 +66,9 @@ def test_a_cheaper_batch_leaves_the_cores_to_what_exchanges_too(ask, make_measur
         )
         for rank, computed in enumerate((ms, 3 * ms // 2))
     ]
-    (advice,) = ask("DP501", make_measured(device="cpu", input=waiting(0.5, computed_share=0.9)), ranks)
+    made_of = {} if computes is None else {"preparing": prepared(10, computes, 0)}
+    measured = make_measured(device="cpu", input=waiting(0.5, computed_share=0.9, **made_of))
+    (advice,) = ask("DP501", measured, ranks, {"least_ms": 6.0})
     assert advice.changes == []
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(high))
 

@@ -195,7 +195,7 @@ def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, ma
     run = make_measured(device="cpu", exposed_share=0.4)
     (advice,) = ask("DP301", run, facts, predictor=bounding(1.1, 128))
     assert advice.title == "Batches of 32 samples are small: with 64 a sample takes up to 45 % less time"
-    assert (advice.severity, advice.saves.basis, advice.saves.samples_times) == ("error", "bound", 2)
+    assert (advice.severity, advice.saves.basis, advice.saves.samples_times) == ("note", "bound", 2)
     assert advice.saves.high_share == pytest.approx(0.45)
     assert advice.changes[0].then == 64
     assert ask("DP301", make_measured(device="cpu", exposed_share=0.29), facts, predictor=bounding(1.1, 128)) == []

@@ -9,7 +9,7 @@ from dptune.advise.packs import find_rule
 from dptune.errors import UsageError
 
 if TYPE_CHECKING:
-    from dptune.advice import Change, Report
+    from dptune.advice import Advice, Report
 
 
 def codes(names: Sequence[str]) -> list[str]:
@@ -17,7 +17,7 @@ def codes(names: Sequence[str]) -> list[str]:
     return [find_rule(name).rule.code for name in names]
 
 
-def advised(report: Report, rules: Sequence[str]) -> list[Change]:
+def advised(report: Report, rules: Sequence[str]) -> list[Advice]:
     """What the rules of these codes advise, all of them where none is given.
 
     Raises UsageError where one of them advises nothing, with the reason if it could not be asked.
@@ -28,4 +28,4 @@ def advised(report: Report, rules: Sequence[str]) -> list[Change]:
         if code not in given:
             why = f": {skipped[code]}" if code in skipped else ""
             raise UsageError(f"the report has no advice {code}{why}", f"its advice: {', '.join(given) or 'none'}")
-    return [change for one in report.advice if not rules or one.rule in rules for change in one.changes]
+    return [one for one in report.advice if not rules or one.rule in rules]

@@ -10,7 +10,7 @@ examples:
   dptune report dptune-runs/2026-11-20T23-31-08-train --no-tui
   dptune report rank*_trace.json --format json -o report.json
   dptune report --format html -o report.html
-  dptune report --patch --advice DP101 | git apply
+  dptune report --patch | git apply
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from dptune.errors import UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
-    from dptune.advice import Change, Report
+    from dptune.advice import Advice, Change, Report
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,10 +107,12 @@ def _patch(args: argparse.Namespace) -> int:
     rules = codes(args.advice)
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
-    changes = advised(report, rules)
+    meant = [one for one in advised(report, rules) if rules or one.numerics == "same"]
+    changes = [change for one in meant for change in one.changes]
     root = root_of(args.paths)
     diff, left, taken_out = patches(changes, root)
-    for words in [*_written_since(changes, root, record_of(args.paths)), *taken_out]:
+    of_learning = [*_of_learning(report.advice, rules)]
+    for words in [*of_learning, *_written_since(changes, root, record_of(args.paths)), *taken_out]:
         print(f"dptune: {visible(words)}", file=sys.stderr)
     for one in left:
         place = f" in {one.change.at}" if one.change.at else ""
@@ -118,12 +120,24 @@ def _patch(args: argparse.Namespace) -> int:
         for row in one.change.paste.splitlines():
             print(f"    {visible(row)}", file=sys.stderr)
     if not changes:
-        print(f"dptune: {', '.join(rules) or 'the report'} advises no change", file=sys.stderr)
+        what = "no change that leaves learning as it is" if of_learning and not rules else "no change"
+        print(f"dptune: {', '.join(rules) or 'the report'} advises {what}", file=sys.stderr)
     if diff and args.output is None:
         sys.stdout.buffer.write(diff.encode())  # as the files have it, whatever the terminal's encoding and newline
     elif diff:
         _write(diff, args.output)
     return 0 if diff else 1
+
+
+def _of_learning(advice: Sequence[Advice], rules: Sequence[str]) -> Iterator[str]:
+    """A sentence for each advice with changes that can alter what is learned: asked for by its rule, or left out."""
+    for one in advice:
+        if one.numerics == "changes" and one.changes:
+            said = f"{one.rule} {one.slug} can alter what is learned"
+            if one.rule in rules:
+                yield f"{said}. {one.watch}"
+            elif not rules:
+                yield f"{said}, and is left out; to have it: --patch --advice {one.rule}"
 
 
 def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[str]:

@@ -134,7 +134,7 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change]]:
     from dptune.commands.reading import report_of
 
     (code,) = codes([name])
-    changes = advised(report_of([str(folder)]), [code])
+    changes = [change for one in advised(report_of([str(folder)]), [code]) for change in one.changes]
     if not changes:
         raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
     return code, changes

@@ -15,7 +15,8 @@ exchanges half of its time does so for twice the samples with twice the batch.
 ## What to change
 
 The loader's batch size, and with it what depends on it. Where the replay misses the recorded steps by too much to
-predict, twice the batch is proposed if half of the time that does not grow with it is worth it. Else the largest of the
+predict, twice the batch is proposed if half of the time that does not grow with it is worth it: as a note, for how much
+of that it saves is open. Else the largest of the
 sizes is proposed whose last doubling still saves what `worth_share` says, and that fits: a GPU's memory is taken to
 grow with the batch, all of it, which is more than it will. What a CPU's host has left is not recorded.
 
@@ -131,6 +132,7 @@ def check(run: RunView) -> Iterator[Advice]:
     severity = severity_of(share)
     if severity is None:
         return
+    severity = severity if predicted else "note"
     saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
     rate = _scaled_rate(run, times)
     then = times * now

@@ -31,8 +31,9 @@ and a data set with `__getitems__` gives whole batches.
 
 The step saves at most that wait, and no more than the workers proposed can take off it. Measured with two gloo ranks on
 two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
-leaves more of the cores to what exchanges, too, and saves at most all that a rank does not compute besides: where ranks
-waited for 59 and 62 % of a step, that is 75 and 74 %, and it gave 65 both times.
+leaves more of the cores to what exchanges, too: it saves at most the wait and the time that the cores of the host take
+for preparing, and no more than all that a rank does not compute besides: where ranks waited for 59 and 62 % of a step,
+that is 75 and 74 %, and it gave 65 both times.
 
 ## When to leave it alone
 
@@ -110,9 +111,8 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
-    saves = of_cheaper = run.bound(
-        0.0, max(longest, _unbusy(run)), "no more than the wait, or all but what ranks compute"
-    )
+    most = max(longest, min(_unbusy(run), longest + _freed(run, preparing)))
+    saves = of_cheaper = run.bound(0.0, most, "no more than the wait, and the cores that preparing takes from others")
     if then is not None:
         most = min(longest, 1 - (now or longest) / then)
         how = "no more than the wait, and no more than this many workers can take off it"
@@ -143,7 +143,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence=_confidence(run, now),
         evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
         numerics="same",
-        watch=f"Random augmentation in workers draws other numbers than in the training process.{_warning(run, then)}",
+        watch=_watch(run, then),
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
     )
 
@@ -156,12 +156,15 @@ def _is_hidden(run: RunView) -> bool:
     return bool(account.input_idle_ns < run.limit(WARNING_SHARE) / 2 * account.window_ns)
 
 
-def _warning(run: RunView, then: int | None) -> str:
-    """What torch says of more workers than cores."""
+def _watch(run: RunView, then: int | None) -> str:
+    """What workers change, and what torch says of more of them than cores; of a cheaper batch what is to stay."""
+    if then is None:
+        return "Samples are to stay what they are."
+    words = "Random augmentation in workers draws other numbers than in the training process."
     device = run.facts[0].device if run.facts else None
-    if then is None or device is None or then <= (device.usable_cores or then):
-        return ""
-    return " torch warns of more workers than cores: such as mostly wait need none."
+    if device is None or then <= (device.usable_cores or then):
+        return words
+    return f"{words} torch warns of more workers than cores: such as mostly wait need none."
 
 
 def _severity(cheap: bool, much: bool) -> Severity:
@@ -190,6 +193,15 @@ def _unbusy(run: RunView) -> float:
     """
     busy = run.busy_ns(feeding=False)
     return max(0.0, 1 - max(busy.values()) / run.measured.step.median_ns) if busy else 0.0
+
+
+def _freed(run: RunView, preparing: PreparingFigures | None) -> float:
+    """Share of a step that the cores of the host take for preparing batches; 1 if not known."""
+    device = run.facts[0].device if run.facts else None
+    if preparing is None or device is None or not device.usable_cores:
+        return 1.0
+    computed_ns = preparing.computed_share * preparing.batch_ns * _batches(run) * _ranks_here(run)
+    return min(1.0, computed_ns / device.usable_cores / run.measured.step.median_ns)
 
 
 def _batches(run: RunView) -> int:
