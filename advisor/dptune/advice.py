@@ -233,6 +233,7 @@ class Verified(Model):
     ratio: float | None = Field(description="with the change / without; null where too few trials ran")
     low_ratio: float | None = Field(description="its interval, from; null where so few trials have none")
     high_ratio: float | None = Field(description="to")
+    before_ns: int | None = Field(None, description="a step without the change, the middle one of the trials")
     trials: int = Field(description="on each side, at least")
     learning: str = Field(description="one sentence: whether the first losses are the same")
     learns: Literal["alike", "other", "not known"] = Field("not known", description="the same in a word")

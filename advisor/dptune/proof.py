@@ -25,6 +25,7 @@ Ended = Literal[
     "narrow",
     "all trials made",
     "out of time",
+    "under way",
     "interrupted",
     "cannot run",
     "without effect",

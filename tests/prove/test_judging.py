@@ -316,16 +316,32 @@ def test_what_was_set_aside_is_taken_back_where_it_fits(tmp_path: Path):
     assert folders.take_back(tmp_path / "verified" / "new", lambda proof: True) is None
 
 
-@pytest.mark.parametrize(("budget_s", "words"), [(12.0, ""), (11.0, "11 s will do for about 5 trials a side, and")])
+@pytest.mark.parametrize(
+    ("budget_s", "words"),
+    [(12.0, "a verdict takes about 12 s in all"), (11.0, "11 s will do for about 5 trials a side, and")],
+)
 def test_a_time_that_is_too_short_is_told_after_the_first_pair(budget_s, words):
-    """A pair takes 2 s, and the first look six of them."""
+    """A pair takes 2 s, the first look six of them, and the last 35."""
     asked = dataclasses.replace(task(), budget_s=budget_s)
-    assert engine._too_short(asked, both([trial("A", 10)], [trial("B", 10)])).startswith(words)
-    assert bool(engine._too_short(asked, both([trial("A", 10)], [trial("B", 10)]))) == bool(words)
-    assert engine._too_short(asked, both([trial("A", 10)] * 2, [trial("B", 10)] * 2)) == ""
-    assert engine._too_short(dataclasses.replace(asked, budget_s=3.0), both([trial("A", 1)], [trial("B", 1)])) == (
+    assert engine._how_long(asked, both([trial("A", 10)], [trial("B", 10)])).startswith(words)
+    assert engine._how_long(asked, both([trial("A", 10)] * 2, [trial("B", 10)] * 2)) == ""
+    assert engine._how_long(dataclasses.replace(asked, budget_s=3.0), both([trial("A", 1)], [trial("B", 1)])) == (
         "3 s will do for about 1 trial a side, and a verdict takes 6: --time-limit 12 would be enough for these"
     )
+
+
+def test_how_long_a_verdict_takes_is_told_after_the_first_pair():
+    slow = [one.model_copy(update={"seconds": 20.0}) for one in both([trial("A", 10)], [trial("B", 10)])]
+    assert engine._how_long(task(), slow) == "a verdict takes about 4 to 23 min in all"
+    assert engine._how_long(dataclasses.replace(task(), most=4), slow) == "a verdict takes about 3 min in all"
+
+
+def test_trials_under_way_are_not_said_to_have_been_interrupted():
+    """What a report reads while they run, and after they were cut off."""
+    few = judging.proof(task(), both([trial("A", 10)], [trial("B", 10)]), "under way")
+    assert few.reason == "it is under way, or was cut off: 1 trial a side is too few to decide"
+    many = judging.proof(task(), numbered(both([trial("A", 10)] * 6, [trial("B", 10)] * 6)), "under way")
+    assert many.reason.startswith("it is under way, or was cut off, and not yet clear: chance alone")
 
 
 class TestOfTakenCores:

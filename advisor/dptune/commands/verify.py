@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
-    settings, advice = _change(args, folder)
+    settings, advice, promised = _change(args, folder)
     task = _task(args, folder, settings, advice)
     if not args.quiet:
         print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
@@ -87,7 +88,11 @@ def run(args: argparse.Namespace) -> int:
     caution(task, args.quiet)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
-    return show(proof, args.format)
+    told = show(proof, args.format, promised)
+    if advice and proof.outcome != "inconclusive" and not args.quiet:
+        shown = visible(shlex.quote(str(folder)))
+        print(f"dptune: `dptune report {shown}` shows it beside the advice, with the lines to change", file=sys.stderr)
+    return told
 
 
 def _rewritten(task: Task) -> str:
@@ -112,8 +117,8 @@ def _folder(words: list[str]) -> Path:
     return folder
 
 
-def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str]:
-    """What is to be set, and by whose advice."""
+def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str]:
+    """What is to be set, by whose advice, and what that promises of it alone."""
     settings = parsed(args.settings)
     for name, value in settings.items():
         try:
@@ -123,21 +128,25 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
     if args.advice is None:
         if not settings:
             raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
-        return settings, ""
-    code, changes = _advised(folder, args.advice)
-    return {**{change.knob: change.then for change in changes}, **settings}, code
+        return settings, "", ""
+    code, changes, promised = _advised(folder, args.advice)
+    return {**{change.knob: change.then for change in changes}, **settings}, code, "" if settings else promised
 
 
-def _advised(folder: Path, name: str) -> tuple[str, list[Change]]:
-    """The code of the rule that is named, and what it advises."""
+def _advised(folder: Path, name: str) -> tuple[str, list[Change], str]:
+    """The code of the rule that is named, what it advises, and what it promises."""
     from dptune.commands.choosing import advised, codes
     from dptune.commands.reading import report_of
+    from dptune.present.advice import saving
 
     (code,) = codes([name])
-    changes = [change for one in advised(report_of([str(folder)]), [code]) for change in one.changes]
+    report = report_of([str(folder)])
+    advice = advised(report, [code])
+    changes = [change for one in advice for change in one.changes]
     if not changes:
         raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
-    return code, changes
+    step_ns = report.measured.step.known("median_ns")
+    return code, changes, " ".join(saving(one.saves, step_ns) for one in advice if one.saves)
 
 
 def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:

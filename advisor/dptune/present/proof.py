@@ -40,9 +40,11 @@ def line_of(proof: Proof, what: str) -> str:
     return f"{words}; so far B takes {change(ratio)})" if ratio is not None else f"{words})"
 
 
-def page(proof: Proof, width: int) -> Iterator[Line]:
-    """Verdict, sides, what it does to learning, and the trials."""
+def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
+    """Verdict, what was promised, sides, what it does to learning, and the trials."""
     yield from labelled("Verdict", _verdict(proof), width, role="strong")
+    if promised:
+        yield from labelled("Promised", promised, width)
     yield from labelled("Why", f"{_sentence(proof.reason)} {_sentence(proof.learning.reason)}", width)
     for side, own in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]

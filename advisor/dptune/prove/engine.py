@@ -22,8 +22,18 @@ from dptune.prove.task import Task
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
 _LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
+_A_WHILE_S = 120  # from which on it is told in minutes
 _FIRST_AGAIN, _AGAIN = 2, 0.5  # trials that are run again: of the first ones, and of all that count
-_ENDED_WELL = ("decided", "excluded", "hopeless", "narrow", "all trials made", "out of time", "interrupted")
+_ENDED_WELL = (
+    "decided",
+    "excluded",
+    "hopeless",
+    "narrow",
+    "all trials made",
+    "out of time",
+    "under way",
+    "interrupted",
+)
 
 Told = Callable[[Proof, str], None]
 
@@ -36,21 +46,21 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
     with folders.alone(folder):
         trials, what = _known(task, folder)
         if what:
-            told(judging.proof(task, trials, "interrupted"), what)
+            told(judging.proof(task, trials, "under way"), what)
         began = time.monotonic() - sum(one.seconds for one in trials)
         seed = _seed(task)
         while (ended := _over(task, trials, time.monotonic() - began)) is None:
             number, side = len(trials) + 1, next(order.following(seed, in_place(trials)))
-            told(judging.proof(task, trials, "interrupted"), f"trial {number}: {task.side(side).name}")
+            told(judging.proof(task, trials, "under way"), f"trial {number}: {task.side(side).name}")
             done = _run(task, side, number, folder, task.budget_s - (time.monotonic() - began))
             if done.status == "interrupted":
                 ended = "interrupted"
                 break
             _unchanged(task, side)
             trials.append(_set_aside(done) if _is_to_be_run_again(done, trials) else done)
-            folders.write(folder, judging.proof(task, trials, "interrupted"))
-            if words := trials[-1].note if trials[-1].set_aside else _too_short(task, trials):
-                told(judging.proof(task, trials, "interrupted"), words)
+            folders.write(folder, judging.proof(task, trials, "under way"))
+            if words := trials[-1].note if trials[-1].set_aside else _how_long(task, trials):
+                told(judging.proof(task, trials, "under way"), words)
         proof = judging.proof(task, trials, ended)
         folders.write(folder, proof)
         told(proof, "")
@@ -68,16 +78,21 @@ def _set_aside(trial: Trial) -> Trial:
     return trial.model_copy(update={"set_aside": True, "note": f"{share}: run again, and not counted"})
 
 
-def _too_short(task: Task, trials: Sequence[Trial]) -> str:
-    """After the first pair: that the time will not do for the first look; empty where it may."""
-    pair_s, made = sum(one.seconds for one in trials), len(in_place(trials))
-    pairs = min(sequential.LOOKS[0], task.most)
-    if made != _PAIR or pair_s * pairs <= task.budget_s:
+def _how_long(task: Task, trials: Sequence[Trial]) -> str:
+    """After the first pair: how long a verdict takes, or that the time will not do for the first look; else empty."""
+    if len(in_place(trials)) != _PAIR:
         return ""
+    pair_s = sum(one.seconds for one in trials)
+    counts = [count for count in sequential.LOOKS if count <= task.most] or [task.most]
+    if pair_s * counts[0] <= task.budget_s:
+        least_s, most_s = pair_s * counts[0], min(pair_s * counts[-1], task.budget_s)
+        unit, of = ("s", 1) if least_s < _A_WHILE_S else ("min", 60)
+        told = dict.fromkeys(f"{one / of:.0f}" for one in (least_s, most_s))
+        return f"a verdict takes about {' to '.join(told)} {unit} in all"
     enough = max(1, int(task.budget_s / pair_s))
     return (
         f"{task.budget_s:g} s will do for about {enough} {'trial' if enough == 1 else 'trials'} a side, and a verdict "
-        f"takes {pairs}: --time-limit {math.ceil(pair_s * pairs)} would be enough for these"
+        f"takes {counts[0]}: --time-limit {math.ceil(pair_s * counts[0])} would be enough for these"
     )
 
 

@@ -147,6 +147,13 @@ def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "
     return "better" if (last.ratio if decided_by == "mean" else last.fast_ratio) < 1 else "worse"
 
 
+_STOPPED = {
+    "out of time": "the time was up: ",
+    "under way": "it is under way, or was cut off: ",
+    "interrupted": "it was interrupted: ",
+}
+
+
 def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task) -> str:
     failed = "".join(f"; {words}" for words in failures(trials))
     if ended == "cannot run":
@@ -166,7 +173,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         return incomparable(trials)
     if last is None:
         many = len(pairs(trials))
-        stopped = {"out of time": "the time was up: ", "interrupted": "it was interrupted: "}.get(ended, "")
+        stopped = _STOPPED.get(ended, "")
         few = "1 trial a side is too few" if many == 1 else f"{many} trials a side are too few"
         return f"{stopped}{few} to decide{failed}"
     by = sequential.decides(last)
@@ -177,6 +184,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         "decided": f"{'by their fast steps ' if by == 'fast' else ''}the trials lie apart: {chance}",
         "hopeless": "the trials lie among each other so evenly that more of them would hardly tell",
         "out of time": f"the time was up before it was clear: {chance}",
+        "under way": f"it is under way, or was cut off, and not yet clear: {chance}",
         "interrupted": f"it was interrupted before it was clear: {chance}",
         "all trials made": f"the trials lie among each other: {chance}",
         "excluded": f"{100 * (task.limit or 0.0):g} % more is excluded",

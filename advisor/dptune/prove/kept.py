@@ -8,12 +8,15 @@ from pathlib import Path
 from dptune.advice import Advice, Report, Verified
 from dptune.errors import RunError
 from dptune.finding import Finding
+from dptune.measured import digits
 from dptune.proof import Proof
 from dptune.prove import again, judging
 from dptune.prove import folder as folders
 from dptune.runfile import form
 from dptune.runfile.paths import RUN_JSON, VERIFIED
 from dptune.runfile.record import RunRecord
+
+_OTHERWISE = 1.25  # times as long: a mean step may be so much longer than a median one
 
 
 def told(report: Report, folder: Path, shown: str) -> Report:
@@ -22,7 +25,7 @@ def told(report: Report, folder: Path, shown: str) -> Report:
     `shown` is how the user names the folder.
     """
     unread: list[str] = []
-    found = verified(folder, unread)
+    found = [_of_machine(one, report) for one in verified(folder, unread)]
     proven = {one.advice for one in found if one.outcome != "inconclusive"}
     advice = [_provable(one, shown, proven) for one in report.advice] if _startable(folder) else report.advice
     lost = [Finding(code="proof-unreadable", level="info", text=why) for why in sorted(unread)]
@@ -42,6 +45,20 @@ def verified(folder: Path, unread: list[str]) -> list[Verified]:
         if proof.outcome != "inconclusive" or change not in found or found[change].outcome == "inconclusive":
             found[change] = proof
     return [_verified(one) for one in sorted(found.values(), key=lambda one: one.trials[-1].began)]
+
+
+def _of_machine(one: Verified, report: Report) -> Verified:
+    """With a word where the script as it is took otherwise long in its trials than when it was recorded."""
+    step = report.measured.step
+    recorded_ns = step.known("median_ns") if step.basis == "unprofiled" else None
+    if recorded_ns is None or one.before_ns is None or one.command:
+        return one
+    times = one.before_ns / recorded_ns
+    if 1 / _OTHERWISE < times < _OTHERWISE:
+        return one
+    what = f"as it is, a step took {digits(one.before_ns / 1e6)} ms in trials, and {digits(recorded_ns / 1e6)} ms when"
+    words = f"{what} the run was recorded: the machine or the script is not what it was"
+    return one.model_copy(update={"warnings": [*one.warnings, words]})
 
 
 def _proofs(place: Path, unread: list[str]) -> Iterator[Proof]:
@@ -95,6 +112,7 @@ def _verified(proof: Proof) -> Verified:
         ratio=proof.known("fast_ratio" if fast else "ratio"),
         low_ratio=None if last is None else last.fast_low_ratio if fast else last.low_ratio,
         high_ratio=None if last is None else last.fast_high_ratio if fast else last.high_ratio,
+        before_ns=None if (step_ns := proof.known("a_step_ns")) is None else round(step_ns),
         trials=proof.pairs,
         learning=proof.learning.reason,
         learns=proof.learning.outcome,
