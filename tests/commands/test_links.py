@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,28 @@ def test_mistakes(words: list[str], message: str, asked: list[Asked], capsys: py
     assert message in said.err
     assert said.out == ""
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "status", "said"),
+    [
+        (["a"], 3, 0, "dptune: 3 ranks, as dptune-runs/run has (--nproc-per-node N for others)"),
+        (["a", "b"], 4, 2, "run has 4 ranks on 2 hosts: which are on this one has to be said"),
+        (["a"], 1, 2, "one rank has no links"),
+    ],
+)
+def test_without_options_there_are_as_many_ranks_as_were_recorded(
+    hosts: list[str], ranks: int, status: int, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dptune-runs" / "run").mkdir(parents=True)
+    (tmp_path / "dptune-runs" / "latest").write_text("run")
+    form.write(tmp_path / "dptune-runs" / "run" / "run.json", RunRecord(world_size=ranks, hosts=hosts))
+    started = []
+    monkeypatch.setattr("dptune.capture.links.sweep", lambda launch, *_: started.append(launch.ranks) or sweep())
+    assert main(["links"]) == status
+    assert said in capsys.readouterr().err
+    assert started == [tuple(range(ranks))] * (status == 0)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make a file")

@@ -189,6 +189,17 @@ def test_too_few_repetitions_yield_none(tmp_path, steps):
     assert "do not repeat 3 times" in why
 
 
+def test_one_backward_pass_among_layers_that_repeat_makes_no_steps_of_them(tmp_path):
+    """Which is no reason to say that it holds none."""
+    script = Script()
+    for _ in range(6):
+        script.pause(100).launch(COPY, *FORWARD, "Memcpy DtoH (Device -> Pinned)")
+    script.around(NODE, *BACKWARD)
+    _, steps, why = found(script.trace(tmp_path))
+    assert steps == []
+    assert "what repeats in it does not hold a backward pass each time" in why
+
+
 def test_layers_and_requests_of_a_model_that_only_runs_forward_yield_none(tmp_path):
     script = Script()
     for _ in range(6):

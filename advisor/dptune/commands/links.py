@@ -2,7 +2,8 @@
 
 Times all-reduce, all-gather, reduce-scatter and p2p over message sizes from 4 KiB to 256 MiB, as far as the time bound
 lets, and fits time = alpha + bytes / beta to each: alpha is the latency, beta the bandwidth. Run it with the backend,
-the ranks and the nodes that training uses, while nothing else uses the links. The result goes to
+the ranks and the nodes that training uses, while nothing else uses the links; without options it starts as many ranks
+as the latest recording has, where that is of one host. The result goes to
 dptune-runs/links.json, where `dptune report` finds it for the runs that lie beside it, of the same backend and number
 of ranks.
 
@@ -11,6 +12,7 @@ ping-pong between the first rank and the last. GB/s is beta as what each link ca
 the sweep and keeps what was measured.
 
 examples:
+  dptune links
   dptune links --nproc-per-node 2
   dptune links --nproc-per-node 8 --kinds all_reduce --max-size 1g
   dptune links --nproc-per-node 2 --sizes 64k,1m,16m --seconds 20 --format json
@@ -27,12 +29,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import positive, seconds
 from dptune.commands.launching import torchrun_arguments, torchrun_of
-from dptune.errors import UsageError
+from dptune.errors import RunError, UsageError
+from dptune.present.visible import visible
 from dptune.runfile.links import LINKS_JSON
 from dptune.runfile.paths import RUNS
 
@@ -109,6 +113,8 @@ def _launch(args: argparse.Namespace, asked: Asked) -> Launch:
 
     torchrun = torchrun_of(args)
     around = None if torchrun.asked else job.surrounding()
+    if not torchrun.asked and around is None:
+        torchrun = replace(torchrun, nproc_per_node=_recorded_ranks())
     world = around.world_size if around else torchrun.world_size
     if world == 1:
         raise UsageError("one rank has no links", "dptune links --nproc-per-node N, or start it once per rank")
@@ -116,6 +122,29 @@ def _launch(args: argparse.Namespace, asked: Asked) -> Launch:
     if around is not None:
         return launch.as_rank(asked.script, chosen, around)
     return launch.under_torchrun(asked.script, chosen, torchrun)
+
+
+def _recorded_ranks() -> int:
+    """As many ranks as the latest recording has, of one host; 1 where there is none. Raises UsageError of several."""
+    from dptune.commands.reading import latest
+    from dptune.runfile import form
+    from dptune.runfile.paths import RUN_JSON
+    from dptune.runfile.record import RunRecord
+
+    try:
+        run = latest(RUNS)
+        record = form.read(run / RUN_JSON, RunRecord)
+    except (OSError, ValueError, RunError):
+        return 1
+    ranks, hosts = record.world_size or 1, len(set(record.hosts))
+    if ranks > 1 and hosts != 1:
+        raise UsageError(
+            f"{run} has {ranks} ranks on {hosts or 'unknown'} hosts: which are on this one has to be said",
+            "dptune links --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node N, on each with its own i",
+        )
+    if ranks > 1:
+        print(f"dptune: {ranks} ranks, as {visible(str(run))} has (--nproc-per-node N for others)", file=sys.stderr)
+    return ranks
 
 
 def _check(output: Path) -> None:

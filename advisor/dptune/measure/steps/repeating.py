@@ -24,6 +24,7 @@ from dptune.trace.kernels import BACKWARD_KERNEL_NAME, BACKWARD_NAME, OPTIMIZER_
 
 NO_LAUNCHES = "the calls that launched most operations were not recorded, so what repeats cannot be told"
 NO_BACKWARD = "it holds no backward pass: what repeats in it may be layers or requests"
+NO_BACKWARD_EACH = "what repeats in it does not hold a backward pass each time: it may be layers, or few steps"
 NO_PERIOD = f"its operations do not repeat {LEAST} times from beginning to end"
 NO_WHOLE = f"what repeats in it is no whole step {LEAST} times"
 _PLACES = 4  # of one name in a step that a step may begin at
@@ -60,7 +61,7 @@ def repetition(columns: Columns, sequence: Sequence) -> Repetition | str:
         return NO_WHOLE
     boundaries = _times(sequence, cuts)
     held = np.diff(np.searchsorted(backward, boundaries)) > 0
-    return Repetition(boundaries, likeness) if held.all() else NO_BACKWARD
+    return Repetition(boundaries, likeness) if held.all() else NO_BACKWARD_EACH
 
 
 def _called(sequence: Sequence, name: re.Pattern[str]) -> Mask:
