@@ -205,7 +205,7 @@ def test_markdown_shows_tables():
             passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
         )
     )
-    assert told.startswith("## dptune: FAILED\\: 1 piece of advice at 'warning' or worse")
+    assert told.startswith("## dptune: FAILED: 1 piece of advice at 'warning' or worse")
     assert "| error | DP101 made-up | made up |" in told
     assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
     assert "Against the baseline: **failed**. It is" in told

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import LATE, UNSPLIT, Limit, milliseconds, parts, percent, shares
@@ -17,7 +18,8 @@ _REMEDIES = {
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
     "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
-    "steps-few": "Record more steps: `dptune profile --lean 5` before your script, which must run that long.",
+    "steps-few": "Record more steps: `dptune profile --lean 5` before your script, which must run that long, or a "
+    "longer `active` in the profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
@@ -64,7 +66,9 @@ def headline(
     return Headline(
         verdict=verdict,
         why=why,
-        next=_next(measured, advice, limit, whole, recorded) if answered or unanswered else _SELECT,
+        next=_next(measured, advice, limit, whole, recorded) + _lacking(advice, limit, unanswered, skipped)
+        if answered or unanswered
+        else _SELECT,
         rule=advice[0].rule if advice else "",
     )
 
@@ -74,7 +78,8 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
     broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
     if broken is not None:
-        remedy = f"{_sentence(broken.text)} See to that first, then record again."
+        said = "" if broken.text in why[0].text else f"{_sentence(broken.text)} "
+        remedy = f"{said}See to that first, then record again."
     return Headline(verdict="This run cannot be judged.", why=_sentence(why[0].text), next=remedy)
 
 
@@ -123,6 +128,16 @@ def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, who
     if not whole:
         return "Read below what could not be read or judged, and why."
     return "Nothing to change. Record again after the next change to the script."
+
+
+def _lacking(
+    advice: Sequence[Advice], limit: Limit | None, unanswered: Collection[str], skipped: Sequence[Skipped]
+) -> str:
+    """Of a step that something limits, of which only notes are said: what most rules lack that could not run."""
+    if limit is None or not unanswered or not advice or advice[0].severity != "note":
+        return ""
+    (why, many), *_ = Counter(one.reason for one in skipped if one.rule in unanswered).most_common(1)
+    return f" Of what limits the step {many} more {'rule' if many == 1 else 'rules'} might tell; lacking: {why}."
 
 
 def _change(one: Advice) -> str:

@@ -82,6 +82,8 @@ def measured_of(
     sweep = sweep_of(chosen, links)
     with ending(), progress() as show:
         run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
+        if show:
+            show("measuring", 0, 0)
         measured = measure(run, sweep)
     check_fit(sweep, measured)
     return run, measured
@@ -98,6 +100,7 @@ def run_and_report(
     """The same with the run that the report is of."""
     from dptune import config
     from dptune.advise.engine import build_report
+    from dptune.present.progress import progress
 
     settings = config.load()
     if settings.budget:
@@ -106,7 +109,10 @@ def run_and_report(
         settings.check_budgets(BUDGETS)
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
     run, measured = measured_of(chosen, jobs, cached=cached, links=links)
-    report = build_report(run, measured, settings, advised=advised)
+    with progress() as show:
+        if show:
+            show("asking the rules, and predicting", 0, 0)
+        report = build_report(run, measured, settings, advised=advised)
     _warn_of_packs(report)
     return run, _with_proofs(report, chosen)
 

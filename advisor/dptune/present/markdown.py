@@ -17,7 +17,8 @@ from dptune.present.visible import visible
 MOST = 50  # pieces of advice, runs, findings
 _MOST_CHARACTERS = 500  # of a cell: a title or a name out of a trace may be as long as someone likes
 # What Markdown or HTML would take for its own; addresses and names are not to become links or mentions either.
-_SIGNS = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
+# Parentheses and the like are theirs only beside one of these, and colons where they make an address or a picture.
+_SIGNS = re.compile(r"([\\`*_{}\[\]#|~<>&@]|:(?=//|[\w+-]+:))")
 # What GitHub takes for a mention, an issue or an address once Markdown is gone.
 _LINKING = re.compile(r"(@|#(?=\d)|\bwww)")
 

@@ -1,4 +1,4 @@
-"""A progress line on stderr while files are read, on a terminal only."""
+"""A progress line on stderr while files are read and measured, on a terminal only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Show = Callable[[str, int, int], None]
 
 @contextmanager
 def progress() -> Iterator[Show | None]:
-    """A function to call with what is being done, how much of it is done, and how much there is; None if unseen."""
+    """A function to call with what is being done, how much of it is done, and how much there is; None if unseen.
+
+    How much there is is 0 where that is not known.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -29,10 +32,12 @@ def progress() -> Iterator[Show | None]:
         console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task("", total=1, visible=False)
+    counted, uncounted = bar.add_task("", total=1, visible=False), bar.add_task("", total=None, visible=False)
 
     def show(what: str, done: int, total: int) -> None:
-        bar.update(task, description=escape(visible(what)), completed=done, total=total, visible=True)
+        words = escape(visible(what))
+        bar.update(counted, description=words, completed=done, total=total, visible=bool(total))
+        bar.update(uncounted, description=words, visible=not total)
 
     with bar:
         yield show

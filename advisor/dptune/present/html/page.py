@@ -133,7 +133,7 @@ def _ranks(report: Report) -> Iterator[str]:
     if picture:
         yield "<h2>Who comes late</h2>"
         yield f"<p>{text(straggler(report.measured))}</p>"
-        yield '<p class="faint small">A row for each rank, a column for each step: the darker, the later.</p>'
+        yield '<p class="faint small">A row for each rank, a column for each step: the stronger, the later.</p>'
         yield _scrolled(picture)
         yield from _rest(len(known), "The latest")
 

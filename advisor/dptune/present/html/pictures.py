@@ -97,10 +97,10 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
     if not points:
         return ""
     peak = max((link.known("peak_gb_per_s") or 0.0 for link in links), default=0.0)
-    low_x, high_x = math.log10(min(p[1] for p in points)), math.log10(max(p[1] for p in points) * 1.2)
+    low_x, high_x = math.log10(min(p[1] for p in points) / 1.2), math.log10(max(p[1] for p in points) * 1.2)
     rates = [*(rate for _, _, rate in points), *([peak] if peak else [])]
     low_y, high_y = math.log10(min(rates) * 0.8), math.log10(max(rates) * 1.2)
-    height, left, bottom = 320, 70, 280
+    height, left, bottom = 320, 95, 280
 
     def at(size: float, rate: float) -> tuple[float, float]:
         x = left + (math.log10(size) - low_x) / max(high_x - low_x, 1e-9) * (WIDTH - left - _KEY)
@@ -138,7 +138,7 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
 
 
 def heat(rows: Sequence[tuple[str, Sequence[int]]], title: str) -> str:
-    """A cell for each rank and step: the darker, the later it came."""
+    """A cell for each rank and step: the stronger the colour, the later it came."""
     shown = rows[:MOST_ROWS]
     most = max((value for _, values in shown for value in values), default=0)
     if not most:
