@@ -62,7 +62,8 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
         assert "Judgeable   in part; keep these in mind" in seen
         assert "# compute                 84.1 ms   60.0 %  the device calculates" in seen
         assert "[####" in seen
-        await see(pilot, "y Copy code / Find ? Help q Quit")
+        assert "Copy code" not in await see(pilot, "/ Find ? Help q Quit")
+        await see(pilot, "w Why y Copy code / Find ? Help q Quit", "2")
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -100,7 +101,7 @@ async def test_the_last_entry_says_what_could_not_run(report: Report) -> None:
 async def test_code_can_be_copied(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
         await see(pilot, "torch.set_float32_matmul_precision", "2", "down")
-        await see(pilot, "The code is on the clipboard", "y")
+        await see(pilot, "It is on the clipboard", "y")
         assert pilot.app.clipboard == 'torch.set_float32_matmul_precision("high")'
 
 

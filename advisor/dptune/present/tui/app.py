@@ -84,7 +84,7 @@ class ReportApp(App[None]):
                 ("7", "whatif", "What if", "Change settings, see the step"),
             )
         ),
-        Binding("y", "copy", "Copy code", id="copy", tooltip="Copy the code of the chosen advice to the clipboard"),
+        Binding("y", "copy", "Copy code", id="copy", tooltip="Copy what there is to copy on this tab", show=False),
         Binding(
             "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Go to the next part of the tab", show=False
         ),
@@ -195,16 +195,20 @@ class ReportApp(App[None]):
         yield from (one for one in super().get_system_commands(screen) if one.title in ("Theme", "Screenshot"))
 
     def action_copy(self) -> None:
-        """Copy the code of the chosen advice."""
-        chosen = self.query_one(Cards).chosen if self.query_one(TabbedContent).active == "advice" else None
-        code = "\n".join(change.paste for change in chosen.changes) if chosen else ""
+        """Copy the code of the chosen advice, or the command that proves what is set."""
+        tab, code = self.query_one(TabbedContent).active, ""
+        if tab == "advice" and (chosen := self.query_one(Cards).chosen):
+            code = "\n".join(change.paste for change in chosen.changes)
+        elif tab == "whatif-tab":
+            *_, code = ["", *self.query_one(WhatIfPane).commands.values()]
         if code:
             self.copy_to_clipboard(code)
-            self.notify("The code is on the clipboard, if this terminal allows it.", markup=False, timeout=TOAST_S)
-        else:
-            self.notify(
-                "There is no code to copy here: choose an advice with code on tab 2.", markup=False, timeout=TOAST_S
-            )
+        said = (
+            "It is on the clipboard, if this terminal allows it."
+            if code
+            else "There is no code to copy here: choose an advice with code on tab 2, or change a setting on tab 7."
+        )
+        self.notify(said, markup=False, timeout=TOAST_S)
 
     def action_help(self) -> None:
         """Show every key."""

@@ -44,6 +44,7 @@ class Cards(Container):
     """
     BINDINGS: ClassVar = [
         Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, its thresholds and their reasons"),
+        Binding("y", "app.copy", "Copy code", id="advice.copy", tooltip="Copy the code of the chosen advice"),
         Binding("s", "sort", "Sort", id="advice.sort", tooltip="Advice in another order", show=False),
     ]
 

@@ -16,9 +16,9 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from dptune.advice import Report
-from dptune.knobs import Value, written
+from dptune.knobs import KNOBS, Value, written
 from dptune.measure.steps.feeding import drawn_from
-from dptune.measured import Measured, Missing
+from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.present.advice import change
 from dptune.present.amounts import ns_as_ms
@@ -35,11 +35,12 @@ _BAR = 40
 
 
 class Dial(NamedTuple):
-    """A setting and the values that the arrow keys go through, AS_IT_IS among them."""
+    """A setting and the values that the arrow keys go through, AS_IT_IS among them; `now` is what that is."""
 
     knob: str
     what: str
     values: tuple[Value | str, ...]
+    now: str = ""
 
 
 def dials(run: Run, measured: Measured) -> list[Dial]:
@@ -48,7 +49,7 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
     found = list(_of_ddp(run) if measured.known("device_kind") == "cpu" else _OF_GPUS)
     if world > 1:
         found += _of_links(measured)
-        found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8)))))
+        found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8))), str(world)))
     return found
 
 
@@ -57,14 +58,15 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
     caps = {(one.first_bucket_bytes, one.bucket_cap_bytes) for facts in every for one in facts.ddp}
     first, cap = caps.pop() if len(caps) == 1 else (None, None)
     sizes = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
-    now = _DEFAULT_MB if cap is None or (cap == DEFAULT_CAP_BYTES and first != cap) else cap / MIB
-    yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now))
+    own = cap is None or (cap == DEFAULT_CAP_BYTES and first != cap)
+    now = _DEFAULT_MB if own or cap is None else cap / MIB
+    yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "torch's own" if own else f"{now:.3g}")
     loader = drawn_from(every)
     if loader and loader.batch_size:
         batches = (loader.batch_size * times for times in (2, 4, 8))
-        yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *batches))
+        yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *batches), str(loader.batch_size))
     if loader and not loader.num_workers:
-        yield Dial("loader.num_workers", "workers of a loader", (AS_IT_IS, 1, 2, 4, 8))
+        yield Dial("loader.num_workers", "workers of a loader", (AS_IT_IS, 1, 2, 4, 8), "0")
     yield Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True))
 
 
@@ -74,8 +76,10 @@ def _of_links(measured: Measured) -> Iterator[Dial]:
         link = link_figures(measured)
     except Missing:
         return
-    yield Dial("link.gb_per_s", "link, GB/s", _around((0.01, 0.1, 1.0, 10.0, 100.0), link.algbw_gb_per_s))
-    yield Dial("link.alpha_us", "latency, us", _around((1.0, 10.0, 100.0, 1000.0, 10_000.0), link.alpha_us))
+    rate, alpha = link.algbw_gb_per_s, link.alpha_us
+    yield Dial("link.gb_per_s", "link, GB/s", _around((0.01, 0.1, 1.0, 10.0, 100.0), rate), digits(rate))
+    latencies = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+    yield Dial("link.alpha_us", "latency, us", _around(latencies, alpha), digits(alpha))
 
 
 def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
@@ -108,6 +112,7 @@ class WhatIfPane(Container, can_focus=True):
         Binding("down", "choose(1)", "Setting", id="dial.down", tooltip="The setting below", show=False),
         Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The value before"),
         Binding("right", "turn(1)", "More", id="dial.more", tooltip="The next value"),
+        Binding("y", "app.copy", "Copy command", id="dial.copy", tooltip="Copy the command that proves what is set"),
         Binding("0", "reset", "As it is", id="dial.reset", tooltip="All settings as they are"),
     ]
 
@@ -115,6 +120,7 @@ class WhatIfPane(Container, can_focus=True):
         super().__init__(id="whatif")
         self._run, self._measured = run, report.measured
         self._named = " ".join(map(shlex.quote, report.run.sources)) if len(report.run.sources) <= _NAMED else ""
+        self._recorded = report.run.command is not None
         self._dials = dials(run, report.measured)
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
@@ -176,6 +182,17 @@ class WhatIfPane(Container, can_focus=True):
         picked = ((one.knob, one.values[at]) for one, at in zip(self._dials, self._at, strict=True))
         return {knob: value for knob, value in picked if value != AS_IT_IS}
 
+    @property
+    def commands(self) -> dict[str, str]:
+        """What tells the same in a shell, and where all that is set can be set from outside what proves it."""
+        if not self._named or not self.changes:
+            return {}
+        settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
+        found = {"Command": f"dptune whatif {self._named} {settings}"}
+        if self._recorded and self.changes.keys() <= KNOBS.keys():
+            found["Prove it"] = f"dptune verify {self._named} {settings}"
+        return found
+
     def action_choose(self, by: int) -> None:
         """Go to another setting."""
         self._chosen = (self._chosen + by) % len(self._dials)
@@ -201,9 +218,12 @@ class WhatIfPane(Container, can_focus=True):
         text = Text()
         for place, (one, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = one.values[at]
-            shown = AS_IT_IS if value == AS_IT_IS else written(value)
+            shown = (one.now or AS_IT_IS) if value == AS_IT_IS else written(value)
+            was = f"  ({one.now} {AS_IT_IS})" if one.now and value != AS_IT_IS else ""
             less, more = "<" if at else " ", ">" if at < len(one.values) - 1 else " "
-            row = f"{'>' if place == self._chosen else ' '} {one.what:<22} {less} {shown:^10} {more}   {one.knob}\n"
+            row = (
+                f"{'>' if place == self._chosen else ' '} {one.what:<22} {less} {shown:^11} {more}   {one.knob}{was}\n"
+            )
             text.append(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim")
         return text
 
@@ -237,12 +257,11 @@ class WhatIfPane(Container, can_focus=True):
             before, after = self._measured.known("samples_per_step"), told.known("global_batch")
             times = step_ns / measured_ns * (before / after if before and after else 1.0)
             yield from labelled("Per sample", change(times), width)
+        for label, command in self.commands.items():
+            yield from labelled(label, command, width, role="code")
         yield BLANK
         for words in told.assumptions:
             yield from labelled("Assumed", words, width, role="dim")
-        settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
-        if self._named:
-            yield from labelled("Command", f"dptune whatif {self._named} {settings}", width, role="code")
 
 
 def _failed(error: Exception) -> str:
