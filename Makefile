@@ -103,7 +103,7 @@ $(VENV)/.pip:
 	@touch $@
 
 $(VENV)/.profile: $(VENV)/.pip pyproject.toml constraints.txt
-	@echo "installing dptune and torch into $(VENV)"
+	@echo "installing dptune and torch into $(VENV): a minute or two"
 	@$(PIP) install $(BY) --editable '.[profile]'
 	@touch $@
 

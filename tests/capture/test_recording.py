@@ -56,6 +56,7 @@ def test_two_ranks_are_recorded_and_ended_at_the_same_step(profile: Callable[...
     assert run.files == ranks | {f"rank-0000{rank}.detail.trace.json.gz" for rank in (0, 1)} | {"run.json"}
     assert (run.record.ending.how, run.record.ending.exit_status, run.record.world_size) == ("complete", 0, 2)
     assert f"next: dptune report {run.folder}" in run.err
+    assert "`dptune links` measures it" not in run.err  # the run is not where links.json is looked for
     for rank in (0, 1):
         facts = run.facts(rank)
         assert (facts.rank, facts.world_size, facts.backend, facts.ended) == (rank, 2, "gloo", "complete")

@@ -54,6 +54,7 @@ def test_names(tmp_path: Path) -> None:
     assert offered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
     assert offered("dptune report --patch --advice DP30", tmp_path) == {"DP301"}
     assert offered("dptune rules explain DP30", tmp_path) == {"DP301"}
+    assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
 
 
 def test_files_and_folders(tmp_path: Path) -> None:

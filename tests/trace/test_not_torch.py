@@ -19,6 +19,7 @@ MADE = {
     "an SQLite database": b"SQLite format 3\0" + b"\0" * 40,
     "a zip archive": b"PK\x03\x04rest",
     "a Python pickle": b"\x80\x04\x95rest",
+    "what dptune-runs/latest holds": b"2026-11-25T21-40-16-train\n",
     "text, not JSON": b"step 1 loss 2.3\n",
     "a binary file of an unknown kind": b"\x01\x02\xff\xfe",
     "JSON without trace events": b'{"loss": 1.0}',

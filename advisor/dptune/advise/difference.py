@@ -145,7 +145,10 @@ def _next(compared: Compared) -> str:
     fewest = verdict.runs_needed
     sides = " -- ".join(" ".join(f"{side}{n}" for n in range(1, fewest + 1)) for side in ("a", "b"))
     if verdict.known("p_value") is None:
-        return f"Record at least {fewest} runs of each, in turn and shuffled, then `dptune compare {sides}`."
+        return (
+            f"Record at least {fewest} runs of each, in turn and shuffled, then `dptune compare {sides}`; or let "
+            "`dptune compare --script` run both: two commits, folders or commands."
+        )
     return "Record more runs of each, in turn and shuffled: the interval narrows with their number."
 
 

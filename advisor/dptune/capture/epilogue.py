@@ -9,6 +9,7 @@ from dptune.capture.session import Recording
 from dptune.errors import CaptureError
 from dptune.knobs import CANNOT_BE_TOLD
 from dptune.runfile import paths
+from dptune.runfile.links import LINKS_JSON
 
 _COUNTS = (
     "dptune counts calls of an optimizer's step(); one inside torch.compile, or in a Python started with -E or -I, is "
@@ -38,7 +39,10 @@ def lines(made: Recording) -> list[str]:
         f"{name}: {why}" if CANNOT_BE_TOLD in why else f"{name} did not take effect: {why}"
         for name, why in made.without_effect.items()
     ]
-    return [*told, *vain, counted, f"next: dptune report {made.folder}"]
+    beside = made.folder.parent
+    unmeasured = len(traced) > 1 and beside.name == paths.RUNS.name and not (beside / LINKS_JSON).exists()
+    links = ["predictions need to know how fast the ranks exchange: `dptune links` measures it, once"]
+    return [*told, *vain, counted, *(links if unmeasured else []), f"next: dptune report {made.folder}"]
 
 
 def _after_a_hang(made: Recording) -> str:

@@ -61,5 +61,6 @@ class _Names(BaseCompleter):
         if action.dest in _OF_KNOBS:
             return [f"{name}=" for name in KNOBS]
         if action.dest in _OF_RULES:
-            return [one.rule.code for one in packs.load_packs()]
+            rules = [one.rule for one in packs.load_packs()]
+            return [one.name if prefix[:1].islower() else one.code for one in rules]
         return FilesCompleter()(prefix)

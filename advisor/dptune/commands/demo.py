@@ -14,6 +14,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -70,9 +71,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _then(recorded: bool, folder: Path) -> str:
+    """What to do next, by the name under which a shell finds dptune: in an environment that is not active its path."""
+    path = Path(sys.argv[0])
+    name = shlex.quote(str(path)) if path.name == "dptune" and not shutil.which("dptune") else "dptune"
     if recorded:
-        return f"to walk through it: dptune report {folder}; your own script: dptune profile train.py"
-    return "that was a packaged recording; your own script: dptune profile train.py"
+        return f"to walk through it: {name} report {folder}; your own script: {name} profile train.py"
+    return f"that was a packaged recording; your own script: {name} profile train.py"
 
 
 def _record(fault: str, python: str | None) -> Path:

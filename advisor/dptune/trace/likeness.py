@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dptune.errors import TraceError
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import STEP_NAME, TORCH_CATEGORIES
@@ -9,6 +11,7 @@ from dptune.trace.kernels import STEP_NAME, TORCH_CATEGORIES
 _HINT = (
     "dptune reads what torch.profiler writes: export_chrome_trace(), tensorboard_trace_handler(), or `dptune profile`"
 )
+_RUN_NAME = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2}-[^\n]{1,200}\n?")
 # First bytes -> what kind of file that is.
 _MAGIC = (
     (b"SQLite format 3", "an SQLite database, such as an Nsight Systems export"),
@@ -53,6 +56,8 @@ def _looks_like(text: bytes, columns: Columns | None) -> str:
         if start.startswith(magic):
             return what
     if start[:1] not in (b"{", b"["):
+        if _RUN_NAME.fullmatch(start):
+            return "what dptune-runs/latest holds, the name of a run: name that folder itself"
         return "text, not JSON" if start.isascii() else "a binary file of an unknown kind"
     if start.rstrip() in (b"{}", b"[]"):
         return "an empty JSON object" if start.startswith(b"{") else "an empty JSON list"
