@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from dptune.commands.reading import report_of
+from dptune.measured import Figures, Measured
 from dptune.present import rulebook
 from dptune.present.ink import paint
 from dptune.rule import Rule, Threshold
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 RULE = Rule(
     code="DP999",
@@ -69,3 +76,34 @@ def test_the_list_marks_what_does_not_run_and_what_others_made() -> None:
 
 def test_no_rules_is_said() -> None:
     assert paint(rulebook.listed([], set(), 80), colour=False) == "No rule is installed.\n"
+
+
+def test_every_figure_stands_where_it_is_said() -> None:
+    """In a run that has most of them: each place leads to a value, or to a figure that is missing for a reason."""
+    told = report_of([str(SAMPLES / "accumulation_without_no_sync")], cached=False).measured
+    places = [one.removeprefix("run.measured.") for one, _ in rulebook._figures(Measured, "run.measured")]
+    assert len(places) > 250
+    assert {"step.median_ns", "input.wait_share", "ranks[].devices[].steps[].account.compute_ns"} <= {*places}
+    reached = 0
+    for place in places:
+        found: Any = told
+        for name in place.split("."):
+            sign = name[-2:] if name[-2:] in ("[]", "{}") else ""
+            found = (
+                found.known(name.removesuffix(sign))
+                if isinstance(found, Figures)
+                else getattr(found, name.removesuffix(sign))
+            )
+            if sign == "[]" and found is not None:
+                found = next(iter(found), None)
+            if found is None or sign == "{}":
+                break
+        reached += found is not None
+    assert reached > 150
+
+
+def test_figures_are_found_by_a_word() -> None:
+    told = paint(rulebook.figures("loader wait", 100), colour=False)
+    assert "run.measured.input.wait_share\n    loader wait / step" in told
+    assert "2 figures." in told
+    assert paint(rulebook.figures("zebra", 100), colour=False).startswith("No figure has 'zebra'")

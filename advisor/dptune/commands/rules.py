@@ -1,14 +1,15 @@
-"""List the rules and the settings that they speak of, or explain a rule.
+"""List the rules, the settings that they speak of and the figures that they read, or explain a rule.
 
 A rule looks for one problem in a run. `list` shows every rule that is installed, from every rule pack; `explain`
 shows what a rule measures, why it costs time, what to change, and the thresholds it decides by; `knobs` lists the
-settings that advice speaks of and that `dptune profile --set` changes.
+settings that advice speaks of and that `dptune profile --set` changes; `figures` lists what a rule may read.
 
 examples:
   dptune rules list
   dptune rules list --format json
   dptune rules explain DP102
   dptune rules knobs
+  dptune rules figures wait
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from dptune.present import terminal
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|explain|knobs")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|explain|knobs|figures")
     listing = actions.add_parser("list", help="every installed rule", description="Every installed rule.")
     listing.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     explain = actions.add_parser("explain", help="one rule", description="What a rule measures and what to do.")
     explain.add_argument("code", metavar="CODE", help="the rule's code or name, for example DP102")
     knobs = "the settings that can be named"
     actions.add_parser("knobs", help=knobs, description=f"{knobs.capitalize()}.")
+    figures = "the figures that a rule may read"
+    shown = actions.add_parser("figures", help=figures, description=f"{figures.capitalize()}.")
+    shown.add_argument("word", nargs="?", default="", metavar="WORD", help="only those with this in name or meaning")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
     width, colour = terminal.width(sys.stdout), terminal.colours(sys.stdout)
     if args.action == "knobs":
         sys.stdout.write(paint(rulebook.knobs(width), colour))
+        return 0
+    if args.action == "figures":
+        sys.stdout.write(paint(rulebook.figures(args.word, width), colour))
         return 0
     if args.action == "explain":
         sys.stdout.write(paint(rulebook.page_of(args.code)(width), colour))

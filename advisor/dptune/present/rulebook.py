@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from dptune import config
 from dptune.advise import packs
 from dptune.knobs import KNOBS, written
+from dptune.measured import Measured, Model
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
 from dptune.rule import Rule, Threshold
@@ -61,6 +62,49 @@ def knobs(width: int) -> Iterator[Line]:
     yield BLANK
     told = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
     yield from wrapped(told, width)
+
+
+def figures(word: str, width: int) -> Iterator[Line]:
+    """Every figure that a rule may read, by where it stands; of those whose place or meaning holds a word."""
+    found = [one for one in _figures(Measured, "run.measured") if word.lower() in " ".join(one).lower()]
+    for place, what in found:
+        yield line(place, "code")
+        yield from wrapped(what, width, "    ")
+    if not found:
+        yield from wrapped(f"No figure has '{word}' in its name or in what it is.", width)
+        return
+    yield BLANK
+    yield from wrapped(
+        f"{several(len(found), 'figure')}. One that may be missing raises Missing when it is read.", width
+    )
+
+
+def _figures(record: type[Model], place: str) -> Iterator[tuple[str, str]]:
+    """Where each stands, and what it is; of a list `[]`, of records by key `{}`."""
+    for name, field in record.model_fields.items():
+        if name == "missing":
+            continue
+        inside = [one for one in _records(field.annotation) if issubclass(one, Model)]
+        sign = {list: "[]", dict: "{}"}.get(_origin(field.annotation), "")
+        if inside:
+            yield from _figures(inside[0], f"{place}.{name}{sign}")
+        else:
+            missing = not field.is_required() and field.default is None
+            yield f"{place}.{name}{sign}", f"{field.description or ''}{'; may be missing' if missing else ''}"
+    for name, computed in record.model_computed_fields.items():
+        yield f"{place}.{name}", computed.description or ""
+
+
+def _records(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type):
+        return [annotation]
+    return [one for part in get_args(annotation) for one in _records(part)]
+
+
+def _origin(annotation: Any) -> Any:
+    """list or dict, where it is one or may be missing and else is one."""
+    parts = [one for one in (annotation, *get_args(annotation)) if get_origin(one) in (list, dict)]
+    return get_origin(parts[0]) if parts else None
 
 
 def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, width: int) -> Iterator[Line]:

@@ -100,6 +100,9 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("Bounds", f"Lower by all that the replay is off, here {share} of a step.", width)
     if len(bounds) < len(told.predictions):
         yield from labelled("From, to", "Where nine of ten such steps are meant to lie.", width)
+    if any("world_size" in one.changes for one in told.predictions):
+        words = "The samples of all ranks together: with more ranks there are more of them in a step, on more devices."
+        yield from labelled("Per sample", words, width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
     best = min(
@@ -137,7 +140,7 @@ def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         ]
         for one in told.curve
     ]
-    words = "The step by bucket size, as replayed, all else as it is; of sizes that make the same buckets the least."
+    words = "The step by bucket size, as replayed, all else as it is. Of sizes that make the same buckets one is shown."
     yield from labelled("Buckets", words, width)
     yield from table(_CURVE, rows, width)
     yield BLANK
