@@ -12,7 +12,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two
 
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py
+
+bench-first-use: $(VENV)/.profile ## how long from a clone to the first proven advice (ten minutes, on an idle machine)
+	$(BIN)/python tests/benchmarks/first_use.py
 
 bench-gate: $(VENV)/.profile ## whether `dptune check` fails slower commits, and no others (an hour, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/gate.py
