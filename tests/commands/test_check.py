@@ -311,6 +311,11 @@ def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> N
         assert "FAILED: 1 piece of advice" in capsys.readouterr().out
 
 
+def test_a_run_that_is_named_twice_is_refused(capsys) -> None:  # type: ignore[no-untyped-def]
+    assert main(["check", "runs/a", "runs/b", "runs/a"]) == 2
+    assert "runs/a is named twice" in capsys.readouterr().err
+
+
 def test_a_report_with_a_setting_that_is_not_known_is_refused_by_name(capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "base.json"
     file.write_text(report("error").model_dump_json().replace("ddp.no_sync", "ddp.no_sink"))

@@ -152,7 +152,7 @@ def test_a_json_report_compares_as_its_run_does(recorded: Any, capsys: pytest.Ca
 
 
 def test_a_report_of_other_fields_is_refused_in_one_sentence(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("a.json").write_text('{"schema_version": "9", "dptune": "9", "run": 3}', encoding="utf-8")
+    Path("a.json").write_text('{"schema_version": "0.9", "dptune": "9", "run": 3}', encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
     told = capsys.readouterr()
     assert told.err.startswith("dptune: error: a.json is not a report that this dptune can read: run: ")
@@ -164,7 +164,7 @@ def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, capsys: pytest.Cap
     first, _, rest = Path("a.json").read_text(encoding="utf-8").partition('"0.1"')
     Path("a.json").write_text(f'{first}"12.0"{rest}', encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
-    assert "a.json is of schema 12.0, and this dptune reads 0.x: install a newer one" in capsys.readouterr().err
+    assert "a.json is of schema '12.0', and this dptune reads 0.x: install a newer one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("figure", ["unprofiled_median_ns", "median_ns"])

@@ -75,6 +75,13 @@ def test_confidence_falls_with_the_distance_from_the_line(longer, shorter, confi
     assert found.confidence == confidence
 
 
+def test_one_size_far_from_the_line_makes_it_less_sure():
+    """Six of seven lie on it: the median distance is none, but small messages take half as long as it says."""
+    found, _ = fit(exact(SIZES, 1e5, 0.5, {1: 0.5}))
+    assert found.residual_share == pytest.approx(0)
+    assert found.confidence == "medium"
+
+
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [

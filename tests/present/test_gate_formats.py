@@ -196,6 +196,18 @@ def test_junit_of_hostile_text_is_whole(level):
     assert len(messages) == (2 if level == "unjudgeable" else 1)
 
 
+def test_no_row_of_junit_is_a_command_to_the_log_of_a_job():
+    """A name with a line break stays in one row; a row that begins like a command does not."""
+    evil = advice(title="::error::a\n::error::b")
+    at = Location(file="x\n::error::c\r\n/train.py", line=3)
+    changes = [Change(knob="ddp.no_sync", now=False, then=True, at=at)]
+    told = junit.text(gate(tripped=[evil.model_copy(update={"changes": changes})]))
+    assert not [row for row in told.splitlines() if row.lstrip().startswith("::")]
+    assert "\\x0a::error::c" in told
+    (failure,) = ElementTree.fromstring(told).iter("failure")
+    assert (failure.text or "").startswith(": :error::a\\x0a::error::b\nbecause\n")
+
+
 def test_markdown_shows_tables():
     told = markdown.text(
         gate(

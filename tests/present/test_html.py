@@ -224,15 +224,20 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     assert "--anonymous is for --format html" in refused.stderr
 
 
+WHERE = (
+    "on node-a, /data/ada/x.bin, src/train.py:31, file:///srv/ada/kern.cu, s3://ada/key, load_node-a_ "
+    "\\\\node-b\\ada\\k, see https://ui.perfetto.dev"
+)
+
+
 def test_no_name_is_left_where_it_is_not_to_be(report: Report) -> None:
-    told = report.model_copy(
-        update={"headline": report.headline.model_copy(update={"why": "on node-a, /data/ada/x.bin, src/train.py:31"})}
-    )
+    told = report.model_copy(update={"headline": report.headline.model_copy(update={"why": WHERE})})
     hidden = anonymous(told)
     words = hidden.model_dump_json()
-    for name in ("node-a", "/data/ada", "train.py:31", report.run.sources[0]):
+    for name in ("node-a", "node-b", "ada/", "train.py:31", "s3:", report.run.sources[0]):
         assert name not in words, name
     assert hidden.headline.why.startswith("on host 1, a path, file")
+    assert hidden.headline.why.endswith(", a path, a path, load_host 1_ a path, see https://ui.perfetto.dev")
     assert hidden.measured.step == report.measured.step
     assert re.search(r"NVIDIA H100", words)
 

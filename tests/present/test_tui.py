@@ -95,7 +95,7 @@ async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, i
 async def test_the_last_entry_says_what_could_not_run(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "DP201, DP202: no link table", "2", "end")
-        await see(pilot, "2 rules could not run, 2 found nothing")
+        await see(pilot, "2 rules could not run, 2 rules found nothing")
 
 
 async def test_code_can_be_copied(report: Report) -> None:

@@ -70,6 +70,9 @@ async def test_zooming_out_ends_somewhere(recorded: tuple[Run, Report]) -> None:
         await see(pilot, "ms from left to right", "6")
         for _ in range(45):
             await pilot.press("minus")
+        first, last = RankLanes(run, run.ranks[0].rank).recorded_ns
+        timeline = pilot.app.query_one(Timeline)
+        assert (timeline._begin, timeline._end) == (first, last)
         assert "ms from left to right" in picture(pilot)
 
 

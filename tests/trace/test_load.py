@@ -207,11 +207,12 @@ def test_a_further_process_of_another_script_is_left_out(run_folder):
 
 
 def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
-    form.write(run_folder / "rank-00001.facts.json", Facts(1, schema_version="3.0", world_size=2))
+    form.write(run_folder / "rank-00001.facts.json", Facts(1, schema_version="3.0\n::x", world_size=2))
     run = load([run_folder])
     assert sorted(run.facts) == [0]
     assert run.findings[0].text == (
-        f"{run_folder.name}: rank-00001.facts.json is of schema 3.0, and this dptune reads 0.x: install a newer one"
+        f"{run_folder.name}: rank-00001.facts.json is of schema '3.0\\n::x', and this dptune reads 0.x: "
+        "install a newer one"
     )
 
 

@@ -38,7 +38,7 @@ class Straggler:
     @property
     def lag(self) -> str:
         """How late it comes."""
-        return f"{milliseconds(self.figures.lag_ns)} late in each traced step ({100 * self.lag_share:.0f} %)"
+        return f"{milliseconds(self.figures.lag_ns)} late in the median traced step ({100 * self.lag_share:.0f} %)"
 
     @property
     def why(self) -> str:

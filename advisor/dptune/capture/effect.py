@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
-from dptune.knobs import ENVIRONMENT
+from dptune.knobs import CANNOT_BE_TOLD, ENVIRONMENT
 from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts
 
 MIB = 2**20
@@ -18,6 +18,7 @@ _NO_OPTIMIZER = "the script made no optimizer"
 _NO_BETAS = "the script made no optimizer with betas, as Adam has"
 
 _THREADS = "OMP_NUM_THREADS"
+_LONGEST = 60  # characters of a value
 
 # Under which name a fact that could not be read stands among the unread ones, by the knob or the kind of knob.
 _SOURCES = {
@@ -56,8 +57,13 @@ def _lacks(name: str, value: Any, own: Facts) -> str:
         return own.refused[name]
     if name.startswith(ENVIRONMENT):
         return _variable_lacks(name.removeprefix(ENVIRONMENT), value, own)
+    if name not in READINGS:
+        return f"{CANNOT_BE_TOLD}: this dptune knows no such setting"
     read, nothing = READINGS[name]
-    there = list(read(own, value))
+    try:
+        there = list(read(own, value))
+    except (AttributeError, TypeError, ValueError, OverflowError):  # run.json may come from another hand
+        return f"{CANNOT_BE_TOLD}: it cannot be {str(value)[:_LONGEST]!r}"
     if not there:
         unread = own.unread.get(_SOURCES.get(name, _SOURCES.get(name.partition(".")[0], "")))
         return f"cannot be told: {unread}" if unread else nothing
@@ -74,7 +80,7 @@ def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
     if not told.as_asked:
         return f"{variable} is not set in the script" if told.value is None else f"{variable} is {told.value} there"
     threads = own.device.torch_threads if own.device is not None else None
-    if variable == _THREADS and value is not None and threads is not None:
+    if variable == _THREADS and isinstance(value, str) and threads is not None:
         asked = value.split(",")[0].strip()  # one number for each level of nesting
         if asked.isdecimal() and int(asked) != threads:
             return f"torch computes with {threads} {'thread' if threads == 1 else 'threads'} there"

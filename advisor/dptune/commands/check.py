@@ -147,6 +147,9 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
 
 def _one_report(args: argparse.Namespace) -> Report:
     """Of the traces that are named together, or that was written before."""
+    twice = next((name for name in args.paths if args.paths.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"{twice} is named twice", "name each once")
     if len(args.paths) == 1 and is_report(Path(args.paths[0])):
         return read_run(args.paths[0], args.jobs, cached=not args.no_cache, links=args.links).report
     return report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)

@@ -66,6 +66,9 @@ class RankLanes:
         own = next(one for one in run.ranks if one.rank == rank)
         facts = run.facts.get(rank)
         self.rank = rank
+        times = own.lean.columns
+        ends = (times.ts_ns + times.dur_ns).max(initial=0)
+        self.recorded_ns = (int(times.ts_ns.min(initial=ends)), int(ends))  # from the first event to the last end
         self._seen = view(rank, own.lean, facts.window("lean") if facts else None)
 
     @property

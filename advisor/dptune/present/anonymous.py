@@ -18,10 +18,17 @@ from dptune.knobs import ENVIRONMENT
 _LINE = re.compile(r"(?<![\w/.-])((?:[\w.~-]*[/\\])*[\w.-]+\.py|(?:[\w.~-]*[/\\])+[\w.-]+)(?=:\d+|\(\d+\))")
 _ENDING = r"\.(?:json|py|gz|zst|log|txt|csv|bin|pt)(?:\.gz)?(?!\w)"
 _SPACED = re.compile(rf"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^'\"`,;)\n]*?{_ENDING}")  # up to where a file's name ends
+_URL = re.compile(r"(?<!\w)(?!https://ui\.perfetto\.dev)[A-Za-z][\w+.-]*://[^\s'\"`,;)]+")
+_SHARE = re.compile(r"(?<![\w\\])\\\\[\w.$-]+(?:\\[^\s'\"`,;)]+)+")  # of Windows: its host, then where it lies there
 _PATH = re.compile(r"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^\s'\"`,;)]+")
 _RELATIVE = re.compile(r"(?<![\w/.])[\w.~-]+(?:[/\\][\w.~-]+)+\.\w{1,5}(?!\w)")
 _FILE = re.compile(r"(?<![\w/.-])(?!file\d+\.py)[\w.~+@=-]+\.(?:json|py|gz|zst|log|txt|csv|bin)(?:\.gz)?(?![\w(])")
 _FRAME = re.compile(r"^((?:/|[A-Za-z]:\\)[^;]+\.\w{1,5})\(\d+\): ")  # a function of a trace: its path may have spaces
+_LEFT = {
+    **dict.fromkeys((_URL, _SHARE, _SPACED, _PATH), "a path"),  # in this order
+    **dict.fromkeys((_RELATIVE, _FILE), "a file"),
+}
+_LETTERS = re.compile(r"[^\W_]*")  # a name of nothing else may be a part of a word with underscores
 # Where a word alone is a name; elsewhere it is one of those that a report is written in.
 _NAMED = {"host", "source", "sources", "file", "verify"}
 
@@ -95,7 +102,7 @@ class _Words:
         in_words = re.search(r"[\s/\\]", value)
         pattern = self._alone if key in _NAMED else self._in_words if in_words else self._single
         plain = pattern.sub(lambda found: self._words[found[0]], value) if pattern else value
-        for left, word in ((_SPACED, "a path"), (_PATH, "a path"), (_RELATIVE, "a file"), (_FILE, "a file")):
+        for left, word in _LEFT.items():
             plain = left.sub(word, plain)
         return plain
 
@@ -103,4 +110,5 @@ class _Words:
 def _any_of(names: Iterable[str]) -> re.Pattern[str] | None:
     """Finds each of the names as a whole, the longest first; None where there are none."""
     longest = sorted(names, key=len, reverse=True)
-    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)") if longest else None
+    each = [rf"(?<!_){name}(?!_)" if _LETTERS.fullmatch(name) else re.escape(name) for name in longest]
+    return re.compile(rf"(?<![^\W_])(?:{'|'.join(each)})(?![^\W_])") if longest else None

@@ -5,6 +5,8 @@ Written as the readers of CI systems take it: `failure` and `skipped` with a mes
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from dptune.advice import Advice
@@ -13,15 +15,17 @@ from dptune.present.advice import saving
 from dptune.present.gate import budget_in_words, opening
 from dptune.present.visible import visible
 
+_COMMAND = re.compile(r"^(\s*)::")  # how a log of GitHub Actions tells a command from words
+
 
 def text(gate: Gate) -> str:
     """The document, in ASCII."""
     suite = ElementTree.Element("testsuite", name="dptune")
     if gate.outcome == "unjudgeable":
-        _failure(_case(suite, "run", "can be judged"), opening(gate), "\n".join(f.text for f in gate.trust.findings))
+        _failure(_case(suite, "run", "can be judged"), opening(gate), [f.text for f in gate.trust.findings])
     for rule, tripped in _by_rule(gate.tripped).items():
-        told = "\n\n".join(_told(one, gate) for one in tripped)
-        _failure(_case(suite, "rules", rule, tripped[0]), "; ".join(one.title for one in tripped), told)
+        rows = [row for one in tripped for row in (*_told(one, gate), "")]
+        _failure(_case(suite, "rules", rule, tripped[0]), "; ".join(one.title for one in tripped), rows[:-1])
     named = {one.rule for one in gate.tripped}
     for rule, over in _by_rule([one.advice for one in gate.passed_over]).items():
         if rule not in named:
@@ -70,14 +74,17 @@ def _case(suite: ElementTree.Element, of: str, name: str, advice: Advice | None 
     return ElementTree.SubElement(suite, "testcase", {"classname": f"dptune.{of}", "name": visible(name), **where})
 
 
-def _failure(case: ElementTree.Element, message: str, body: str = "") -> None:
+def _failure(case: ElementTree.Element, message: str, body: Sequence[str] = ()) -> None:
+    """A failure with rows; each stays one row, and none is taken for a command by the log of a CI job."""
     made = ElementTree.SubElement(case, "failure", message=visible(message))
-    made.text = "\n".join(visible(row) for row in body.splitlines()) or visible(message)
+    made.text = "\n".join(_COMMAND.sub(r"\1: :", visible(row)) for row in body or [message])
 
 
-def _told(one: Advice, gate: Gate) -> str:
-    lines = [one.title, one.why]
+def _told(one: Advice, gate: Gate) -> list[str]:
+    rows = [one.title, one.why]
     if one.saves:
-        lines.append(f"Saves {saving(one.saves, gate.step_ns)}.")
-    lines += [f"{change.paste}" + (f"  ({change.at})" if change.at else "") for change in one.changes]
-    return "\n".join(lines)
+        rows.append(f"Saves {saving(one.saves, gate.step_ns)}.")
+    for change in one.changes:
+        *before, last = change.paste.split("\n")
+        rows += [*before, f"{last}  ({change.at})" if change.at else last]
+    return rows

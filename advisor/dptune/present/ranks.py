@@ -90,8 +90,8 @@ def straggler(measured: Measured) -> str:
     if worst.steps_share <= _MOST_STEPS:
         who = f"No rank comes last in most steps; rank {worst.rank} is waited for most"
     said = (
-        f"{who}: it comes {ns_as_ms(worst.lag_ns)} ms late in the median step, and "
-        f"later than any other in {percent(worst.steps_share)} of the steps. All ranks together wait "
+        f"{who}, over all steps: it comes {ns_as_ms(worst.lag_ns)} ms late in the median one, and later than any "
+        f"other in {percent(worst.steps_share)} of them. All ranks together wait "
         f"{percent(worst.waiting_share)} of their time for the last to come."
     )
     return f"{said} {meanwhile(arrival)}" if arrival.lag_ns else said

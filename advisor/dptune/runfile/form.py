@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from dptune.runfile.paths import LATEST
 
 T = TypeVar("T")
-_VERSION = re.compile("([0-9]{1,9})[.][0-9]{1,9}")
+_VERSION = re.compile("([0-9]{1,9})(?![0-9])")
 _IN_WORDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -39,9 +39,10 @@ class NewerError(ValueError):
 
 def refuse_newer(name: str, version: object, known: str) -> None:
     """Raise NewerError where the major part of a schema's version is above that of the one that is known."""
-    theirs, ours = (_VERSION.fullmatch(str(one)) for one in (version, known))
+    theirs, ours = (_VERSION.match(str(one)) for one in (version, known))
     if theirs and ours and int(theirs[1]) > int(ours[1]):
-        raise NewerError(f"{name} is of schema {version}, and this dptune reads {ours[1]}.x: install a newer one")
+        theirs_is = f"{name} is of schema {str(version)[:20]!r}"
+        raise NewerError(f"{theirs_is}, and this dptune reads {ours[1]}.x: install a newer one")
 
 
 def text(record: Any) -> str:

@@ -24,7 +24,7 @@ Confidence = Literal["high", "medium", "low"]
 LEAST_SIZES = 3  # two points always lie on a line
 LEAST_SPAN = 8  # largest / smallest message: closer together, noise decides the slope
 _MOST_SIZES = 48  # every pair is tried
-_HIGH_SIZES, _HIGH_SPAN, _HIGH_RESIDUAL = 5, 64, 0.10
+_HIGH_SIZES, _HIGH_SPAN, _HIGH_RESIDUAL, _HIGH_LARGEST = 5, 64, 0.10, 0.30
 _MEDIUM_RESIDUAL = 0.25
 
 
@@ -44,7 +44,7 @@ class Fit:
     """alpha in ns and beta in bytes per ns (GB/s), each with the lowest and highest that the same data allow.
 
     Those are the extremes over the fits that leave one size out, and those of all first and all third quartiles.
-    `residual_share` is the median over sizes of |measured - fitted| / measured.
+    `residual_share` is the median over sizes of |measured - fitted| / measured; confidence goes by the largest, too.
     """
 
     alpha_ns: float
@@ -96,7 +96,8 @@ def fit(sizes: Sequence[Times]) -> tuple[Fit | None, str]:
     if any(line is None for line in lines):
         return None, "the time grows with the size by one message size only: more sizes, or more calls, would tell"
     alphas, slopes = np.array([line for line in lines if line is not None]).T
-    residual = float(np.median(np.abs(alpha + slope * size - median) / median))
+    residuals = np.abs(alpha + slope * size - median) / median
+    residual = float(np.median(residuals))
     return Fit(
         alpha_ns=alpha,
         alpha_low_ns=float(alphas.min()),
@@ -105,7 +106,7 @@ def fit(sizes: Sequence[Times]) -> tuple[Fit | None, str]:
         beta_low_gb_per_s=float(1 / slopes.max()),
         beta_high_gb_per_s=float(1 / slopes.min()),
         residual_share=residual,
-        confidence=_confidence(len(size), size[-1] / max(size[0], 1.0), residual),
+        confidence=_confidence(len(size), size[-1] / max(size[0], 1.0), residual, float(residuals.max())),
     ), ""
 
 
@@ -132,7 +133,7 @@ def _far(fitted: Floats, time: Floats) -> Floats:
     return np.asarray(np.abs(np.log(fitted / time)).sum(axis=1), dtype=np.float64)
 
 
-def _confidence(sizes: int, span: float, residual: float) -> Confidence:
-    if sizes >= _HIGH_SIZES and span >= _HIGH_SPAN and residual <= _HIGH_RESIDUAL:
+def _confidence(sizes: int, span: float, residual: float, largest: float) -> Confidence:
+    if sizes >= _HIGH_SIZES and span >= _HIGH_SPAN and residual <= _HIGH_RESIDUAL and largest <= _HIGH_LARGEST:
         return "high"
     return "medium" if residual <= _MEDIUM_RESIDUAL else "low"

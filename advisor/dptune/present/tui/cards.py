@@ -130,7 +130,8 @@ class Cards(Container):
 
     def _entries(self) -> list[Option]:
         could_not = sum(not one.set_aside for one in self._report.skipped)
-        last = f"{could_not} rules could not run, {len(self._report.quiet)} found nothing"
+        lacking = f"{several(could_not, 'rule')} could not run, " if could_not else ""
+        last = f"{lacking}{several(len(self._report.quiet), 'rule')} found nothing"
         if not self._report.advice:
             last = f"No advice; {last}"
         left_out = len(self._ranked) - len(self._advice)

@@ -31,7 +31,7 @@ SIGNS = {
 _WORDS = "# compute ! communication = copy - memset ~ loader b backward o optimizer"
 _LABEL = 16  # columns of a lane's name
 _AROUND = 2  # lines above and below the lanes
-_LEAST_NS, _MOST_NS = 1000, 3_600_000_000_000  # that a screen shows
+_LEAST_NS = 1000  # that a screen shows
 _ZOOM = 2.0
 _PAN = 0.25
 
@@ -154,12 +154,13 @@ class Timeline(Container, can_focus=True):
 
     def action_zoom(self, by: int) -> None:
         """Nearer or farther, with the cursor where it is."""
-        if not self._lanes:
+        if not self._lanes or self._own is None:
             return
-        length = self._end - self._begin
-        wanted = min(max(int(length / _ZOOM if by > 0 else length * _ZOOM), _LEAST_NS), _MOST_NS)
+        length, (first, last) = self._end - self._begin, self._own.recorded_ns
+        wanted = max(min(int(length / _ZOOM if by > 0 else length * _ZOOM), last - first), _LEAST_NS)
         at = self._begin + length * (self._column + 0.5) / self._columns
         begin = int(at - wanted * (self._column + 0.5) / self._columns)
+        begin = max(min(begin, last - wanted), first) if by < 0 else begin
         self._look(begin, begin + wanted)
 
     def action_step(self, by: int) -> None:

@@ -219,10 +219,10 @@ class WhatIfPane(Container, can_focus=True):
         for place, (one, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = one.values[at]
             shown = (one.now or AS_IT_IS) if value == AS_IT_IS else written(value)
-            was = f"  ({one.now} {AS_IT_IS})" if one.now and value != AS_IT_IS else ""
+            was = f"  (now {one.now})" if one.now and value != AS_IT_IS else ""
             less, more = "<" if at else " ", ">" if at < len(one.values) - 1 else " "
             row = (
-                f"{'>' if place == self._chosen else ' '} {one.what:<22} {less} {shown:^11} {more}   {one.knob}{was}\n"
+                f"{'>' if place == self._chosen else ' '} {one.what:<20} {less} {shown:^11} {more}   {one.knob}{was}\n"
             )
             text.append(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim")
         return text

@@ -1,0 +1,42 @@
+"""Whether settings took effect, where run.json comes from another hand."""
+
+import math
+
+import pytest
+
+from dptune.capture.effect import READINGS, without_effect
+from dptune.knobs import KNOBS
+from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
+
+FACTS = Facts(
+    0,
+    ddp=[DdpFacts("Net", bucket_cap_bytes=2**20, first_bucket_bytes=2**20)],
+    loaders=[LoaderFacts(batch_size=8)],
+    optimizers=[OptimizerFacts("AdamW", betas=[0.9, 0.999], eps=1e-8)],
+    variables=[VariableFacts("OMP_NUM_THREADS", "2", as_asked=True)],
+)
+
+
+def test_a_setting_that_is_not_known_cannot_be_told():
+    assert without_effect({"ddp.future": 3}, [FACTS]) == {
+        "ddp.future": "cannot be told: this dptune knows no such setting"
+    }
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 3, math.nan, math.inf, 1e308, -1.5, "", "x\n::error::y", "1,2", "9" * 5000]
+)
+@pytest.mark.parametrize("name", [*READINGS, "env.OMP_NUM_THREADS"])
+def test_no_value_of_any_setting_is_a_crash(name, value):
+    for why in without_effect({name: value}, [FACTS]).values():
+        assert why
+
+
+def test_a_value_that_cannot_be_is_named():
+    assert without_effect({"ddp.bucket_cap_mb": math.nan}, [FACTS]) == {
+        "ddp.bucket_cap_mb": "cannot be told: it cannot be 'nan'"
+    }
+
+
+def test_every_knob_has_its_reading():
+    assert READINGS.keys() == KNOBS.keys()
