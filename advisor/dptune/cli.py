@@ -29,7 +29,10 @@ VERBS = {
         "Run a change beside the script as it is, and say whether it is better.",
     ),
     "links": ("dptune.commands.links", "Measure latency and bandwidth of the links between ranks."),
-    "rules": ("dptune.commands.rules", "List the rules and the settings that they speak of, or explain a rule."),
+    "rules": (
+        "dptune.commands.rules",
+        "List rules, the settings and the figures that they speak of, or explain a rule.",
+    ),
     "demo": ("dptune.commands.demo", "Show the report of a small run that comes with dptune, or record it anew."),
     "completion": ("dptune.commands.completion", "Print what makes a shell complete verbs, options and names."),
 }

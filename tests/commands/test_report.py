@@ -173,13 +173,13 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("chosen", "added"),
     [
-        ([], {"l = DataLoader(d, 256)", "o = AdamW(m.parameters(), fused=True)"}),
+        ([], {"o = AdamW(m.parameters(), fused=True)"}),
         (["DP603"], {"o = AdamW(m.parameters(), fused=True)"}),
         (["Small-Batch"], {"l = DataLoader(d, 256)"}),
         (["dp301", "no-sync-missing"], {"l = DataLoader(d, 256)"}),
     ],
 )
-def test_a_patch_is_of_all_advice_or_of_the_one_that_is_named(
+def test_a_patch_is_of_all_that_leaves_learning_as_it_is_or_of_the_one_that_is_named(
     chosen: list[str], added: set[str], script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [word for code in chosen for word in ("--advice", code)]
@@ -187,6 +187,9 @@ def test_a_patch_is_of_all_advice_or_of_the_one_that_is_named(
     said = capsys.readouterr()
     assert {line[1:] for line in said.out.splitlines() if line.startswith("+") and "+++" not in line} == added
     assert ("no patch" in said.err) == (not chosen or "no-sync-missing" in chosen)
+    left_out = "DP301 small-batch can alter what is learned, and is left out; to have it: --patch --advice DP301"
+    assert (left_out in said.err) == (not chosen)
+    assert ("DP301 small-batch can alter what is learned. " in said.err) == (added == {"l = DataLoader(d, 256)"})
     assert "written after" not in said.err
 
 

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dptune.runfile import form
-from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts, Window
+from dptune.runfile.facts import SCHEMA_VERSION, DeviceFacts, Facts, OptimizerFacts, Window
 from dptune.runfile.record import RunRecord
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(facts=st.from_type(Facts))
+@given(facts=st.from_type(Facts).map(lambda facts: dataclasses.replace(facts, schema_version=SCHEMA_VERSION)))
 def test_facts_come_back_as_they_were_written(facts: Facts) -> None:
     with TemporaryDirectory() as folder:
         form.write(Path(folder) / "facts.json", facts)

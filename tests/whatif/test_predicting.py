@@ -236,6 +236,7 @@ def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> N
             for number in range(1, processes):
                 other = folder / "repeats" / str(number)
                 other.mkdir(parents=True, exist_ok=True)
+                facts["windows"][0]["durations_ns"][0] += 1  # or it would be a copy
                 (other / name).write_text(json.dumps(facts))
                 shutil.copy(recorded / "base" / "run.json", other)
         model = Ground.of(*measured_of([str(folder)])).model

@@ -1,4 +1,4 @@
-"""List the rules, the settings that they speak of and the figures that they read, or explain a rule.
+"""List rules, the settings and the figures that they speak of, or explain a rule.
 
 A rule looks for one problem in a run. `list` shows every rule that is installed, from every rule pack; `explain`
 shows what a rule measures, why it costs time, what to change, and the thresholds it decides by; `knobs` lists the
