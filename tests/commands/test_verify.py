@@ -21,7 +21,11 @@ def recorded(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["DP102", "dp102", "No-Sync-Missing"])
 def test_advice_is_kept_by_its_code_however_it_is_named(name: str, recorded: Path) -> None:
     """Later reports find what was proven by the code."""
-    assert _change(Namespace(settings=[], advice=name), recorded) == ({"ddp.no_sync": True}, "DP102")
+    settings, code, promised = _change(Namespace(settings=[], advice=name), recorded)
+    assert (settings, code) == ({"ddp.no_sync": True}, "DP102")
+    assert promised.startswith("13.9 to 27.2 ms of each 72.1 ms step")
+    with_more = _change(Namespace(settings=["loader.num_workers=1"], advice=name), recorded)
+    assert with_more == ({"ddp.no_sync": True, "loader.num_workers": 1}, "DP102", "")  # that was not promised
 
 
 @pytest.mark.parametrize(
