@@ -24,16 +24,7 @@ _LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
 _A_WHILE_S = 120  # from which on it is told in minutes
 _FIRST_AGAIN, _AGAIN = 2, 0.5  # trials that are run again: of the first ones, and of all that count
-_ENDED_WELL = (
-    "decided",
-    "excluded",
-    "hopeless",
-    "narrow",
-    "all trials made",
-    "out of time",
-    "under way",
-    "interrupted",
-)
+_ENDED_ILL = ("cannot run", "without effect", "not comparable")
 
 Told = Callable[[Proof, str], None]
 
@@ -133,7 +124,7 @@ def _is_of(task: Task, proof: Proof) -> bool:
 
 
 def _goes_on(task: Task, proof: Proof) -> bool:
-    return _is_of(task, proof) and proof.ended in _ENDED_WELL
+    return _is_of(task, proof) and proof.ended not in _ENDED_ILL
 
 
 def _taken_over(proof: Proof) -> str:
