@@ -165,6 +165,7 @@ def test_a_sigterm_handler_of_the_scripts_own_may_take_its_time(profile: Callabl
     assert run.facts().ended == "script-ended"
 
 
+@pytest.mark.thorough
 def test_a_program_that_the_script_starts_is_not_the_script(profile: Callable[..., Run]) -> None:
     body = f"""
     import subprocess

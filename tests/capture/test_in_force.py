@@ -219,6 +219,7 @@ def test_betas_and_eps_are_those_asked_for_whatever_is_loaded(tmp_path: Path) ->
     assert [(one.betas, one.eps) for one in facts.optimizers] == [([0.5, 0.9], 1e-6)]
 
 
+@pytest.mark.thorough
 def test_betas_that_cannot_be_set_are_said(tmp_path: Path) -> None:
     script = "model = torch.nn.Linear(8, 8)\ntrain(model, torch.optim.Adam(model.parameters(), betas=(0.0, 0.99)))\n"
     (tmp_path / "one").mkdir()
@@ -264,6 +265,7 @@ def test_a_wrapped_optimizer_has_its_rate_changed_once(tmp_path: Path) -> None:
     assert said == NOTHING_SAID
 
 
+@pytest.mark.thorough
 def test_of_several_optimizers_it_is_not_known_which_is_meant(tmp_path: Path) -> None:
     script = """\
 model, other = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
@@ -330,6 +332,7 @@ for model in models:
     assert len(facts.ddp) > 1
 
 
+@pytest.mark.thorough
 def test_a_hook_of_the_script_is_left_out_however_it_is_registered(tmp_path: Path) -> None:
     script = """\
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook

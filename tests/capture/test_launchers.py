@@ -186,6 +186,7 @@ def test_a_wrapper_between_launcher_and_dptune(place: Path) -> None:
     whole(run(*words, cwd=place), only_run(place), "launcher")
 
 
+@pytest.mark.thorough
 def test_torchrun_on_two_nodes_starts_dptune_for_each_rank(place: Path) -> None:
     """Both nodes are this machine: what matters is that the ranks of two torchruns know that they are one job."""
     port = str(_free_port())
