@@ -183,6 +183,12 @@ class Proof(Figures):
     learning: Learning = Field(description="whether the change alters what is learned, as far as the first losses tell")
 
     @property
+    def changes(self) -> dict[str, Value]:
+        """What B sets otherwise than A, by the names of knobs."""
+        before = self.a.settings
+        return {name: value for name, value in self.b.settings.items() if before.get(name, ...) != value}
+
+    @property
     def rewritten(self) -> list[str]:
         """That code was written after the run was recorded, in words; empty where none was."""
         if not self.written_since:

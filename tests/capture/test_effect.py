@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from dptune.capture.effect import READINGS, without_effect
+from dptune.capture.effect import READINGS, in_force, without_effect
 from dptune.knobs import KNOBS
-from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
+from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
 
 FACTS = Facts(
     0,
@@ -36,6 +36,29 @@ def test_a_value_that_cannot_be_is_named():
     assert without_effect({"ddp.bucket_cap_mb": math.nan}, [FACTS]) == {
         "ddp.bucket_cap_mb": "cannot be told: it cannot be 'nan'"
     }
+
+
+@pytest.mark.parametrize(
+    ("device", "fused", "foreach", "there"),
+    [
+        ("cpu", None, None, False),
+        ("cuda", None, None, True),
+        ("cuda", True, None, False),
+        ("cuda", None, False, False),
+        ("cpu", None, True, True),
+    ],
+)
+def test_many_tensors_at_once_are_torchs_own_choice_on_gpus(device, fused, foreach, there):
+    facts = [Facts(0, device=DeviceFacts(device), optimizers=[OptimizerFacts("SGD", fused=fused, foreach=foreach)])]
+    assert in_force("optimizer.foreach", there, facts)
+    assert not in_force("optimizer.foreach", not there, facts)
+
+
+def test_what_is_in_force_is_so_on_every_rank():
+    ranks = [Facts(rank, loaders=[LoaderFacts(num_workers=rank, batches_drawn=3)]) for rank in range(2)]
+    assert in_force("loader.num_workers", 0, ranks[:1])
+    assert not in_force("loader.num_workers", 0, ranks)
+    assert not in_force("loader.num_workers", 0, [])
 
 
 def test_every_knob_has_its_reading():

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dptune.advise.headline import sentence
 from dptune.errors import RunError
-from dptune.present.proof import _sentence, page
+from dptune.present.proof import page
 from dptune.proof import Side, Trial, in_place, pairs
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
@@ -205,8 +206,8 @@ def test_a_learning_rate_that_the_script_sets_itself_leaves_the_time_to_be_told(
 
 
 def test_a_file_keeps_the_case_of_its_name():
-    assert _sentence("train.py was changed since") == "train.py was changed since."
-    assert _sentence("the time was up") == "The time was up."
+    assert sentence("train.py was changed since") == "train.py was changed since."
+    assert sentence("the time was up") == "The time was up."
 
 
 def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path):

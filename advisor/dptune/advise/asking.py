@@ -16,12 +16,12 @@ from itertools import islice
 
 from dptune.advice import Advice
 from dptune.advise.packs import LoadedRule
+from dptune.capture.effect import in_force
 from dptune.config import Settings
 from dptune.errors import told
 from dptune.measured import Measured, Missing
 from dptune.rule import Predictor, RunView
 from dptune.runfile.facts import Facts
-from dptune.runfile.in_force import in_force
 
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
@@ -104,7 +104,7 @@ def _reason(missing: Missing) -> str:
 def _checked(one: Advice, code: str, facts: Sequence[Facts]) -> Advice:
     """The advice as its fields have it; raises where they do not hold what they should, or what is another rule's.
 
-    Nor may its changes take the run for another than its facts say.
+    Nor may its changes set what the run has already.
     """
     if not isinstance(one, Advice):
         raise TypeError(f"it yielded {type(one).__name__}, not Advice")
@@ -114,13 +114,6 @@ def _checked(one: Advice, code: str, facts: Sequence[Facts]) -> Advice:
     if one.fingerprint != code and not one.fingerprint.startswith(f"{code}:"):
         raise ValueError(f"the fingerprint of its advice, {one.fingerprint!r}, does not begin with {code}")
     for change in one.changes:
-        known = in_force(facts, change.knob)
-        if known and change.now is not None and change.now not in known:
-            raise ValueError(f"it takes {change.knob} for {change.now}, and the run has it at {_listed(known)}")
-        if known == {change.then}:
+        if in_force(change.knob, change.then, facts):
             raise ValueError(f"it sets {change.knob} to {change.then}, which the run has already")
     return one
-
-
-def _listed(values: set[object]) -> str:
-    return " and ".join(sorted(map(str, values)))

@@ -43,7 +43,7 @@ def headline(
         late = straggler(measured)
         why = _why(measured)
     except Missing as missing:
-        return Headline(verdict="This run cannot be judged.", why=_sentence(missing.reason), next=RECORD)
+        return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
     heads = late is not None and late.share >= max(found[one] - late.own.get(one.class_ns, 0.0) for one in found)
     if late is not None:
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
@@ -78,9 +78,9 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
     broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
     if broken is not None:
-        said = "" if broken.text in why[0].text else f"{_sentence(broken.text)} "
+        said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}See to that first, then record again."
-    return Headline(verdict="This run cannot be judged.", why=_sentence(why[0].text), next=remedy)
+    return Headline(verdict="This run cannot be judged.", why=sentence(why[0].text), next=remedy)
 
 
 def _why(measured: Measured) -> str:
@@ -142,7 +142,7 @@ def _lacking(
 
 def _change(one: Advice) -> str:
     if not one.changes:
-        return f"{_sentence(one.title)} How: `dptune rules explain {one.rule}`."
+        return f"{sentence(one.title)} How: `dptune rules explain {one.rule}`."
     change = one.changes[0]
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
@@ -158,7 +158,8 @@ def _change(one: Advice) -> str:
     return f"{use} {what}.{saves}"
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """With a capital and a full stop; a file that it begins with keeps its name."""
     first = text.split(" ", 1)[0]
-    begun = text if any(sign in first for sign in "._/") else f"{text[:1].upper()}{text[1:]}"  # a file keeps its name
+    begun = text if any(sign in first for sign in "._/") else f"{text[:1].upper()}{text[1:]}"
     return f"{begun}{'' if text.endswith('.') else '.'}"

@@ -52,6 +52,11 @@ def without_effect(settings: Mapping[str, Any], facts: Sequence[Facts]) -> dict[
     return found
 
 
+def in_force(name: str, value: Any, facts: Sequence[Facts]) -> bool:
+    """Whether every rank has the setting so already; False where the facts do not tell."""
+    return bool(facts) and not without_effect({name: value}, facts)
+
+
 def _lacks(name: str, value: Any, own: Facts) -> str:
     if name in own.refused:
         return own.refused[name]
@@ -142,6 +147,13 @@ def _optimizer(get: Callable[[OptimizerFacts], Any]) -> Reading:
     return lambda own, _: (bool(get(one)) for one in own.optimizers)
 
 
+def _foreach(own: Facts, value: bool) -> Iterator[Any]:
+    """Where it is not told, torch takes many tensors at once on GPUs, unless it fuses."""
+    on_cpu = own.device is None or own.device.kind == "cpu"
+    for one in own.optimizers:
+        yield not on_cpu and not one.fused if one.foreach is None else one.foreach
+
+
 def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
     """By what a scheduler starts from, else by the rate there is: without a scheduler nothing should have moved it."""
     bases = [one.base_learning_rate for one in own.schedulers if one.base_learning_rate is not None]
@@ -229,5 +241,5 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "optimizer.betas": (_betas, _NO_BETAS),
     "optimizer.eps": (_eps, _NO_BETAS),
     "optimizer.fused": (_optimizer(lambda one: one.fused), _NO_OPTIMIZER),
-    "optimizer.foreach": (_optimizer(lambda one: one.foreach), _NO_OPTIMIZER),
+    "optimizer.foreach": (_foreach, _NO_OPTIMIZER),
 }

@@ -126,14 +126,13 @@ def _launch(args: argparse.Namespace, asked: Asked) -> Launch:
 
 def _recorded_ranks() -> int:
     """As many ranks as the latest recording has, of one host; 1 where there is none. Raises UsageError of several."""
-    from dptune.commands.reading import latest
+    from dptune.commands.reading import record_of
     from dptune.runfile import form
-    from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.record import RunRecord
 
     try:
-        run = latest(RUNS)
-        record = form.read(run / RUN_JSON, RunRecord)
+        path = record_of([])
+        run, record = path.parent, form.read(path, RunRecord)
     except (OSError, ValueError, RunError):
         return 1
     ranks, hosts = record.world_size or 1, len(set(record.hosts))

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from dptune.advise.headline import sentence
 from dptune.present.advice import change, changes
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
@@ -45,11 +46,11 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
     yield from labelled("Verdict", _verdict(proof), width, role="strong")
     if promised:
         yield from labelled("Promised", promised, width)
-    yield from labelled("Why", f"{_sentence(proof.reason)} {_sentence(proof.learning.reason)}", width)
+    yield from labelled("Why", f"{sentence(proof.reason)} {sentence(proof.learning.reason)}", width)
     for side, own in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     for words in proof.rewritten:
-        yield from labelled("Script", _sentence(words), width, role="warning")
+        yield from labelled("Script", sentence(words), width, role="warning")
     for name, why in _vain(proof).items():
         yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
@@ -91,8 +92,7 @@ def _verdict(proof: Proof) -> str:
     if proof.ended == "cannot run":
         return "It cannot be tried: a side does not run."
     if proof.ended == "without effect":
-        changed = {name for name, value in proof.b.settings.items() if proof.a.settings.get(name, ...) != value}
-        some = changed - proof.trials[-1].in_vain
+        some = proof.changes.keys() - proof.trials[-1].in_vain
         words = f"not all of {proof.b.name} took effect" if some else f"{proof.b.name} did not take effect"
         return f"It cannot be told: {words}."
     if proof.ended == "not comparable":
@@ -140,9 +140,3 @@ def _row(trial: Trial) -> list[Cell]:
         str(trial.steps),
         f"{trial.seconds:.0f}",
     ]
-
-
-def _sentence(words: str) -> str:
-    """With a capital, but for the name of a file."""
-    first = words.split(" ", 1)[0]
-    return f"{words if set('._/') & set(first) else words[:1].upper() + words[1:]}."

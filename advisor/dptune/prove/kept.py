@@ -98,13 +98,12 @@ def _in_vain(proof: Proof) -> list[str]:
 
 
 def _verified(proof: Proof) -> Verified:
-    before = proof.a.settings
     fast = proof.decided_by == "fast"
     last = proof.looks[-1] if proof.looks and proof.looks[-1].runs == proof.pairs else None  # of these very trials
     return Verified(
         name=proof.b.name,
         advice=proof.advice,
-        changes={name: value for name, value in proof.b.settings.items() if before.get(name, ...) != value},
+        changes=proof.changes,
         outcome=proof.outcome,
         reason=proof.reason,
         objective=proof.objective,

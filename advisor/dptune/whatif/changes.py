@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from dptune.knobs import Value
+from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.exchanges import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
@@ -149,9 +149,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.first_bucket_mb": first_bucket,
     "loader.num_workers": workers,
     "ddp.comm_hook": comm_hook,
-    "optimizer.lr": _same_time,
-    "optimizer.betas": _same_time,
-    "optimizer.eps": _same_time,
+    **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
 _BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"

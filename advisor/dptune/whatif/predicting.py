@@ -17,11 +17,11 @@ from math import hypot, inf, log2
 from statistics import mean, median
 
 from dptune import __version__
-from dptune.knobs import Value
+from dptune.capture.effect import in_force
+from dptune.knobs import KNOBS, Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
-from dptune.runfile.in_force import in_force
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
@@ -150,9 +150,14 @@ class Ground:
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together. A figure that cannot be told says why under `missing`.
 
-        What the run has already changes nothing, whether or not a model tells what it does.
+        What the run has already changes nothing, whether or not a model tells what it does; but for a size of buckets,
+        which is that of the first one, too, where torch's own is not.
         """
-        new = {name: value for name, value in changes.items() if in_force(self.facts, name) != {value}}
+        new = {
+            name: value
+            for name, value in changes.items()
+            if name == "ddp.bucket_cap_mb" or name not in KNOBS or not in_force(name, value, self.facts)
+        }
         try:
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
