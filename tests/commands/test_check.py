@@ -14,6 +14,8 @@ from dptune.finding import Finding
 from dptune.measured import AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 from dptune.proof import Learning, Proof, Side, Trial
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
 
 def advice(severity: Severity) -> Advice:
     saves = Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis="bound", how="by reasoning")
@@ -311,6 +313,20 @@ def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> N
         assert "FAILED: 1 piece of advice" in capsys.readouterr().out
 
 
+def test_the_latest_recording_is_judged_where_none_is_named(capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Also beside a baseline."""
+    runs = tmp_path / "dptune-runs"
+    shutil.copytree(SAMPLES / "starved_loader", runs / "starved", ignore=shutil.ignore_patterns(".dptune-cache"))
+    (runs / "latest").write_text("starved\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert "DP501" in {one["rule"] for one in told["tripped"]}
+    assert "starved" in told["runs"][0]
+    assert main(["check", "--baseline", str(SAMPLES / "starved_loader")]) == 2
+    assert "dptune-runs/starved (B) are the same recording" in capsys.readouterr().err
+
+
 def test_a_run_that_is_named_twice_is_refused(capsys) -> None:  # type: ignore[no-untyped-def]
     assert main(["check", "runs/a", "runs/b", "runs/a"]) == 2
     assert "runs/a is named twice" in capsys.readouterr().err
@@ -393,7 +409,7 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps may be shorter because they are of fewer samples."""
-    sample = Path(__file__).parents[2] / "sample_traces" / "healthy"
+    sample = SAMPLES / "healthy"
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         shutil.copytree(sample, name, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
@@ -408,8 +424,7 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
 
 
 def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    samples = Path(__file__).parents[2] / "sample_traces"
-    runs = [str(samples / name) for name in ("healthy", "tiny_buckets")]
+    runs = [str(SAMPLES / name) for name in ("healthy", "tiny_buckets")]
     assert main(["check", runs[0], "--no-cache", "--baseline", runs[1]]) == 2
     told = capsys.readouterr().err
     assert "the runs are not comparable: " in told

@@ -97,7 +97,6 @@ def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[st
         (["rules", "exlpain", "DP1"], "invalid choice: 'exlpain'", "did you mean 'explain'?"),
         (["rules", "list", "--frmat", "json"], "has no option '--frmat'", "did you mean '--format'?"),
         (["rules", "explain", "DP1", "DP2"], "`dptune rules` has no argument 'DP2'", "see `dptune rules --help`"),
-        (["check"], "there is no run to check", "dptune check dptune-runs/latest"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_a_hint(

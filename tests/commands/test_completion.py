@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.cli import VERBS
+from dptune.commands.check import FORMATS
 from dptune.commands.completion import SHELLS
 from dptune.knobs import KNOBS
 
@@ -55,6 +56,20 @@ def test_names(tmp_path: Path) -> None:
     assert offered("dptune report --patch --advice DP30", tmp_path) == {"DP301"}
     assert offered("dptune rules explain DP30", tmp_path) == {"DP301"}
     assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
+
+
+def test_values_of_a_knob(tmp_path: Path) -> None:
+    """Bash takes what stands before the `=` for a word of its own."""
+    assert offered("dptune whatif --set ddp.no_sync=", tmp_path) == {"true", "false"}
+    assert offered("dptune whatif --set ddp.comm_hook=po", tmp_path) == {"powersgd"}
+    assert offered("dptune whatif --set env.NO_SUCH=", tmp_path) == set()
+
+
+def test_formats_and_their_files(tmp_path: Path) -> None:
+    (tmp_path / "out.xml").touch()
+    assert offered("dptune check --output ", tmp_path) == {f"{form}=" for form in FORMATS}
+    assert offered("dptune check --output ju", tmp_path) == {"junit="}
+    assert offered("dptune check --output junit=ou", tmp_path) == {"out.xml"}
 
 
 def test_files_and_folders(tmp_path: Path) -> None:

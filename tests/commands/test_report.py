@@ -91,17 +91,18 @@ def test_anything_else_is_as_it_is(name: str) -> None:
     assert recorded(name) == name
 
 
+@pytest.mark.parametrize("verb", ["report", "check"])
 @pytest.mark.parametrize(
     ("latest", "message"),
     [(None, "there is no recording in ./dptune-runs/"), ("gone", "names the run 'gone', which is not there any more")],
 )
 def test_without_a_recording_it_says_how_to_make_one(
-    latest: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, latest: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if latest:
         (tmp_path / "dptune-runs").mkdir()
         (tmp_path / "dptune-runs" / "latest").write_text(latest, encoding="utf-8")
-    assert main(["report"]) == 2
+    assert main([verb]) == 2
     said = capsys.readouterr()
     assert message in said.err
     assert "hint: record one with `dptune profile train.py`" in said.err

@@ -1,8 +1,8 @@
 """Fail when a run is not as it should be: for CI.
 
-Three things can trip the gate: advice of a given severity, a budget of [tool.dptune.budget] that is broken, and being
-slower than a baseline. A severity is what a problem costs: an error costs at least 15 % of a step, a warning 5 %, a
-note 2 %.
+Without PATH the latest recording in ./dptune-runs is judged. Three things can trip the gate: advice of a given
+severity, a budget of [tool.dptune.budget] that is broken, and being slower than a baseline. A severity is what a
+problem costs: an error costs at least 15 % of a step, a warning 5 %, a note 2 %.
 
 With --baseline, PATHs and baseline are runs, each a run folder or a report that `dptune report --format json` wrote:
 name at least four on each side, recorded in turn, for a verdict. Advice that the baseline has as well does not trip
@@ -21,6 +21,7 @@ Budgets are figures that are not to be above a number: step_ms, us_per_sample, e
 loader_wait_share, peak_memory_gb.
 
 examples:
+  dptune check
   dptune check dptune-runs/2026-11-20T23-31-08-train
   dptune check traces/ --fail-on error --format json
   dptune check b1 b2 b3 b4 --baseline a1 a2 a3 a4 --max-regression time_per_sample=5%
@@ -41,11 +42,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptune.commands.proving import how_to_go_on
-from dptune.commands.reading import is_report, read_run, reading_options, report_of, root_of
+from dptune.commands.reading import is_report, latest, read_run, reading_options, report_of, root_of
 from dptune.commands.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.sweeps import links_option
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
+from dptune.runfile.paths import RUNS
 
 if TYPE_CHECKING:
     from dptune.advice import Change, Report
@@ -54,13 +56,14 @@ if TYPE_CHECKING:
     from dptune.proof import Proof
 
 FORMATS = ("text", "json", "github", "junit", "markdown")
+OUTPUT = "FORMAT=FILE"
 _SHARE = re.compile(r"(?:time_per_sample=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
 _MOST_BYTES = 10_000_000  # of a file of accepted advice
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
     parser.add_argument(
         "--fail-on",
         choices=("note", "warning", "error", "never"),
@@ -87,7 +90,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
     words = "write it to a file in that format; - is stdout, in place of --format; may be given several times"
-    output.add_argument("--output", action="append", default=[], metavar="FORMAT=FILE", help=words)
+    output.add_argument("--output", action="append", default=[], metavar=OUTPUT, help=words)
     reading_options(parser)
     links_option(parser)
     repeating_arguments(parser, "what to run, in the baseline's commit or folder and in PATH, another (default: .)")
@@ -98,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
     from dptune.advise.gate import decided
     from dptune.judged import PassedOver
 
+    if not (args.paths or args.script):
+        args.paths = [str(latest(RUNS))]
     outputs = _outputs(args)
     terms = _terms(args)
     gate = _gate(args, terms)
@@ -117,8 +122,6 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     if not args.baseline:
         if args.script:
             raise UsageError("--script runs two commits or folders", "name the one before with --baseline")
-        if not args.paths:
-            raise UsageError("there is no run to check", "dptune check dptune-runs/latest")
         return judge([_one_report(args)], terms)
     if args.script:
         return _of_trials(args, terms, _trials(args, terms))
@@ -127,8 +130,6 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     from dptune.commands.parsing import BETWEEN
     from dptune.measure.comparing.sides import Sides
 
-    if not args.paths:
-        raise UsageError("there is no run to compare with the baseline", "dptune check RUN ... --baseline RUN ...")
     a, b = sides([*args.baseline, BETWEEN, *args.paths])
     read = {
         name: read_run(name, args.jobs, cached=not args.no_cache, links=args.links) for name in dict.fromkeys([*a, *b])
@@ -301,7 +302,7 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
     for one in args.output:
         form, _, name = one.partition("=")
         if form not in FORMATS or not name:
-            raise UsageError(f"--output {one} is no FORMAT=FILE", f"a format is one of {', '.join(FORMATS)}")
+            raise UsageError(f"--output {one} is no {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
         target = None if name == "-" else Path(name)
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")

@@ -1,7 +1,7 @@
 """Print what makes a shell complete verbs, options and names.
 
-Options, knobs after --set, rules after --advice, formats, run folders and files are completed. Needs nothing but
-this command; it asks `dptune` itself at each Tab.
+Options, knobs and their values after --set, rules after --advice, formats, run folders and files are completed. Needs
+nothing but this command; it asks `dptune` itself at each Tab.
 
 examples:
   eval "$(dptune completion bash)"      in ~/.bashrc
@@ -19,6 +19,7 @@ from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from dptune.advise import packs
+from dptune.commands.check import FORMATS, OUTPUT
 from dptune.knobs import KNOBS
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
@@ -53,14 +54,27 @@ def complete(parsers: Mapping[str, argparse.ArgumentParser], lines: Mapping[str,
 
 
 class _Names(BaseCompleter):
-    """What an argument may be: a knob, a rule, else a file."""
+    """What an argument may be: a knob and its value, a format and its file, a rule, else a file."""
 
     def __call__(
         self, *, prefix: str, action: argparse.Action, parser: argparse.ArgumentParser, parsed_args: argparse.Namespace
     ) -> Iterable[str]:
+        before, equals, after = prefix.partition("=")
         if action.dest in _OF_KNOBS:
-            return [f"{name}=" for name in KNOBS]
+            return [f"{before}={value}" for value in _values(before)] if equals else [f"{name}=" for name in KNOBS]
+        if action.metavar == OUTPUT and not equals:
+            return [f"{form}=" for form in FORMATS]
+        if action.metavar == OUTPUT:
+            return [f"{before}={file}" for file in FilesCompleter()(after)]
         if action.dest in _OF_RULES:
             rules = [one.rule for one in packs.load_packs()]
             return [one.name if prefix[:1].islower() else one.code for one in rules]
         return FilesCompleter()(prefix)
+
+
+def _values(name: str) -> tuple[str, ...]:
+    """The words that a knob takes, where they can be counted."""
+    found = KNOBS.get(name)
+    if found is None:
+        return ()
+    return found.choices or (("true", "false") if found.kind is bool else ())

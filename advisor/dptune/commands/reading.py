@@ -220,7 +220,7 @@ def latest(runs: Path) -> Path:
     try:
         name = (runs / LATEST).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise RunError(f"nothing to report on: there is no recording in ./{runs}/", record) from None
+        raise RunError(f"there is no recording in ./{runs}/", record) from None
     folder = runs / name
     if not name or not folder.is_dir():
         raise RunError(f"./{runs}/{LATEST} names the run '{name}', which is not there any more", record)

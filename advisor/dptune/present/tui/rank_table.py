@@ -25,6 +25,8 @@ from dptune.present.visible import visible
 
 HEAT = " ▁▂▃▄▅▆▇█"  # from not late to the latest of all ranks and steps
 HEAT_CELLS = 16
+MOST_LETTERS = 16  # of a cell
+_FIRST = ("rank", "late ms")  # columns that no narrow screen cuts off
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 
 
@@ -54,11 +56,16 @@ class RankTable(Container):
         self._report = report
         self._rows = list(rank_rows(report))
         self._ranks = rank_of_row(report)
-        absent = absent_throughout(self._rows) if self._rows else {}
-        self._kept = [i for i in range(len(COLUMNS)) if i not in absent]
+        left_out = absent_throughout(self._rows) if self._rows else {}
+        kept = [i for i in range(len(COLUMNS)) if i not in left_out and not self._on_one_host(i)]
+        self._kept = sorted(kept, key=lambda i: COLUMNS[i].heading not in _FIRST)
         self._shown = list(range(len(self._rows)))  # in the order of the table
         self._by, self._words = -1, ""  # the column they are sorted by; none at first
         self._heat = _heat_of(report)
+
+    def _on_one_host(self, column: int) -> bool:
+        """Whether it is the column of hosts, and all ranks ran on one, which the words name."""
+        return COLUMNS[column].heading == "host" and len({str(row[column]) for row in self._rows}) == 1
 
     def compose(self) -> ComposeResult:
         """Table, then words."""
@@ -74,6 +81,12 @@ class RankTable(Container):
         for i in self._kept[1:]:
             rows.add_column(Text(COLUMNS[i].heading))
         self._fill()
+
+    def on_resize(self) -> None:
+        """Say where columns lie beyond the edge."""
+        rows = self.query_one(DataTable)
+        words = self.query_one(Pane)
+        words.border_subtitle = "left, right: more columns" if rows.virtual_size.width > rows.size.width else ""
 
     @on(DataTable.RowHighlighted)
     def show_rank(self, event: DataTable.RowHighlighted) -> None:
@@ -125,6 +138,8 @@ class RankTable(Container):
             rank = self._ranks[at]
             yield line(f"Rank {rank.rank}", "strong")
             yield from labelled("File", rank.source, width)
+            if host := rank.known("host"):
+                yield from labelled("Host", host, width)
             yield from labelled("Device", str(rank.known("device_name") or "its name is not in the trace"), width)
             yield from labelled("Comes late", str(shown(lambda: lateness(rank))), width)
             for column, cell in zip(COLUMNS, self._rows[at], strict=True):
@@ -143,7 +158,9 @@ class RankTable(Container):
 
 
 def _cell(cell: Cell) -> str:
-    return "?" if isinstance(cell, Hole) else visible(cell)
+    """A cell as it fits: of long words both ends."""
+    told = "?" if isinstance(cell, Hole) else visible(cell)
+    return told if len(told) <= MOST_LETTERS else f"{told[: MOST_LETTERS // 2 - 1]}..{told[1 - MOST_LETTERS // 2 :]}"
 
 
 def _size(cell: Cell) -> tuple[int, float, str]:
