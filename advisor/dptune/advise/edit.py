@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
-import warnings
 from functools import partial
 from math import isclose
 
 from dptune.advice import Change
 from dptune.advise.edit_call import EditError, argument_in, call_on
+from dptune.advise.edit_source import parsed, rewritten
 from dptune.advise.edit_text import Text
 from dptune.knobs import ENVIRONMENT, knob
 
@@ -38,60 +36,36 @@ def edited(source: bytes, line: int, change: Change) -> bytes:
     """
     argument = argument_of(change)
     literal = _literal(change)
-    tree = _parsed(source)
+    tree = parsed(source)
     call = call_on(tree, line, change.knob)
     where = argument_in(call, change.knob)
     there = where.value if isinstance(where, ast.keyword) else None if where is None else call.args[where]
     new = ast.parse(literal, mode="eval").body
     _check_file(there, change)
     _check_call(call, there, new, argument)
-    encoding = _encoding(source)
-    unsafe = EditError(f"the call on line {line} is written in a way that cannot be edited safely: set it by hand")
-    try:
-        text = Text(source.decode(encoding))
-        after = text.added(call, f"{argument}={literal}") if there is None else text.replaced(there, literal)
-        result = after.encode(encoding)
+
+    def edit(text: Text) -> str:
+        return text.added(call, f"{argument}={literal}") if there is None else text.replaced(there, literal)
+
+    def meant() -> ast.Module:
         if isinstance(where, ast.keyword):
             where.value = new
         elif where is not None:
             call.args[where] = new
         else:
             call.keywords.append(ast.keyword(argument, new))
-        same = text.content.encode(encoding) == source and ast.dump(_parsed(result)) == ast.dump(tree)
-    except (ValueError, LookupError, SyntaxError, tokenize.TokenError, RecursionError, EditError) as error:
-        raise unsafe from error
-    if not same:
-        raise unsafe
-    return result
+        return tree
+
+    unsafe = f"the call on line {line} is written in a way that cannot be edited safely: set it by hand"
+    return rewritten(source, edit, meant, unsafe)
 
 
 def expression_at(source: bytes, line: int, change: Change) -> str:
     """What computes the argument now; empty where it is a plain value, or not given."""
-    call = call_on(_parsed(source), line, change.knob)
+    call = call_on(parsed(source), line, change.knob)
     where = argument_in(call, change.knob)
     there = where.value if isinstance(where, ast.keyword) else None if where is None else call.args[where]
     return "" if there is None or _is_plain(there) else ast.unparse(there)
-
-
-def _parsed(source: bytes) -> ast.Module:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an escape in a string that Python does not know is not our business
-            return ast.parse(source)
-    except SyntaxError as error:
-        where = f" (line {error.lineno})" if error.lineno else ""
-        raise EditError(f"the file is not valid Python: {error.msg}{where}") from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise EditError("the file cannot be parsed") from error
-
-
-def _encoding(source: bytes) -> str:
-    """As the file declares it; "utf-8-sig" for one with a byte order mark, which that puts back."""
-    try:
-        lines = io.BytesIO(source.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-        return tokenize.detect_encoding(lines.readline)[0]
-    except SyntaxError as error:
-        raise EditError(f"the file's encoding is not known: {error.msg}") from error
 
 
 def _literal(change: Change) -> str:

@@ -49,19 +49,24 @@ class EditError(Exception):
 def call_on(tree: ast.Module, line: int, name: str) -> ast.Call:
     """The one call recorded at `line` that makes what knob `name` belongs to; raises EditError without just one."""
     classes = makes(name)
-    names = _Names(tree)
-    calls = [
-        node
-        for node in ast.walk(tree)
-        # Python's line of a call is where it begins, or the one of the method's name
-        if isinstance(node, ast.Call) and line in (node.lineno, node.func.end_lineno) and names.mean(node.func, classes)
-    ]
+    calls = [call for call in calls_of(tree, name) if is_on(call, line)]
     words = " or ".join([*filter(None, [", ".join(classes[:-1])]), classes[-1]])
     if not calls:
         raise EditError(f"line {line} holds no call of torch's {words} by that name: it may be made in another way")
     if len(calls) > 1:
         raise EditError(f"line {line} holds {len(calls)} calls of {words}, and which one is meant is not known")
     return calls[0]
+
+
+def calls_of(tree: ast.Module, name: str) -> list[ast.Call]:
+    """All calls that make what knob `name` belongs to, by torch's names."""
+    classes, names = makes(name), _Names(tree)
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and names.mean(node.func, classes)]
+
+
+def is_on(call: ast.Call, line: int) -> bool:
+    """Whether Python's line of a call is that: the one it begins on, or the one of the method's name."""
+    return line in (call.lineno, call.func.end_lineno)
 
 
 def argument_in(call: ast.Call, name: str) -> ast.keyword | int | None:

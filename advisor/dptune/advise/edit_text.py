@@ -37,6 +37,29 @@ class Text:
             return self._insert(self._span(first)[0], "(", end, f", {argument})")
         return self._insert(self._last(begin, end), f", {argument}")
 
+    def with_line(self, new: str, before: int) -> str:
+        """With one more line before that one, ended as that is."""
+        return self._insert(self._starts[before - 1], f"{new}{_end_of(self._row(before))}")
+
+    def nested(self, head: str, begin: int, end: int) -> str:
+        """With the lines from `begin` to `end` in a block that `head` begins."""
+        deeper = self._indentation()
+        rows = [self._row(line) for line in range(begin, end + 1)]
+        block = "".join(f"{deeper}{row}" if row.strip() else row for row in rows)
+        margin = rows[0][: len(rows[0]) - len(rows[0].lstrip(" \t\f"))]
+        first = f"{margin}{head}{_end_of(rows[0])}"
+        after = self._starts[end] if end < len(self._starts) else len(self.content)
+        return self.content[: self._starts[begin - 1]] + first + block + self.content[after:]
+
+    def _row(self, line: int) -> str:
+        start, *after = self._starts[line - 1 : line + 1]
+        return self.content[start : after[0] if after else None]
+
+    def _indentation(self) -> str:
+        """What the program indents by, where that can be told."""
+        words = tokenize.generate_tokens(io.StringIO(_LINE_END.sub("\n", self.content)).readline)
+        return next((word.string for word in words if word.type == tokenize.INDENT), "    ")
+
     def _insert(self, at: int, new: str, then_at: int | None = None, then_new: str = "") -> str:
         then_at = at if then_at is None else then_at
         return self.content[:at] + new + self.content[at:then_at] + then_new + self.content[then_at:]
@@ -47,9 +70,7 @@ class Text:
         return self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)
 
     def _offset(self, line: int, column: int) -> int:
-        start, *after = self._starts[line - 1 : line + 1]
-        row = self.content[start : after[0] if after else None]
-        return start + len(row.encode()[:column].decode())
+        return self._starts[line - 1] + len(self._row(line).encode()[:column].decode())
 
     def _last(self, begin: int, end: int) -> int:
         """Where the last word of a call's arguments ends, parentheses around them included, or its own opening one."""
@@ -59,6 +80,12 @@ class Text:
         before, last, _, _ = words[-4:]
         line, column = before.end if last.string == "," else last.end
         return begin + _starts(enclosed)[line - 1] + column - 1
+
+
+def _end_of(row: str) -> str:
+    """How a line is ended."""
+    end = _LINE_END.search(row)
+    return end[0] if end else "\n"
 
 
 def _starts(text: str) -> list[int]:

@@ -1,7 +1,7 @@
 """Advice as a unified diff of the user's script: an argument is set in the call that the facts name.
 
-What an argument cannot say (a context manager around micro-batches, a line at the start) stays text to paste, and so
-does whatever cannot be written with certainty.
+Of what an argument cannot say, micro-batches are put into `no_sync`; the rest (a line at the start) stays text to
+paste, and so does whatever cannot be written with certainty.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dptune.advice import Change, Location
 from dptune.advise.edit import argument_of, edited, expression_at
 from dptune.advise.edit_call import EditError
+from dptune.advise.edit_no_sync import imported, in_no_sync
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def patches(changes: Sequence[Change], root: Path) -> Patches:
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
     for number, change in enumerate(changes):
         try:
-            argument_of(change)
+            if not _wraps(change):
+                argument_of(change)
             if change.at is None:
                 raise EditError("the line that makes it is not known")
             by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
@@ -84,18 +86,28 @@ def _patch(
         try:
             if first is not None:
                 raise EditError(f"another advice makes it {first.then} there, and it can be one of the two only")
-            there, after = expression_at(after, at.line, change), edited(after, at.line, change)
+            there = "" if _wraps(change) else expression_at(after, at.line, change)
+            after = in_no_sync(after, at.line) if _wraps(change) else edited(after, at.line, change)
             if there:
                 taken_out.append(f"{change.knob} in {at} was `{there}`: what sets that has no effect there any more")
             done[change.knob, at.line] = change
         except EditError as error:
             whys[number] = str(error)
     try:
+        if any(map(_wraps, done.values())):  # once no line has to be found any more: it moves them all
+            after = imported(after)
         return _diff(file, before, after)
+    except EditError as error:
+        whys.update({number: str(error) for number, _, _ in asked if number not in whys})
     except UnicodeEncodeError:
         why = "the lines around it are not in UTF-8, as a diff is printed"
         whys.update({number: why for number, _, _ in asked if number not in whys})
-        return ""
+    return ""
+
+
+def _wraps(change: Change) -> bool:
+    """Whether it puts lines into a context manager."""
+    return change.knob == "ddp.no_sync" and change.then is True
 
 
 def _diff(file: str, before: bytes, after: bytes) -> str:

@@ -1,0 +1,303 @@
+"""Where a program adds gradients up: the statements of a micro-batch, and when it is the last of an optimizer step.
+
+Three shapes of loops are known, and whatever differs from them is refused:
+
+    for number, batch in enumerate(loader):    for batch in loader:             for micro in range(accumulate):
+        loss = model(batch)                        loss = model(batch)              loss = model(next(batches))
+        loss.backward()                            loss.backward()                  loss.backward()
+        if (number + 1) % accumulate == 0:         if not is_last(number):      optimizer.step()
+            optimizer.step()                           continue
+                                                   optimizer.step()
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+from dptune.advise.edit_call import EditError, calls_of, is_on
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_LEAVES = (ast.Break, ast.Continue, ast.Return)
+_NO_OPTIMIZER = ("sched", "prof")  # in the names of what has a step, too
+_PURE = (  # what a condition may hold to mean the same some lines earlier
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Attribute, ast.Subscript, ast.Constant),
+    *(ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context),
+)
+_READS_GRADIENTS = ("grad", "grads", "unscale_", "clip_grad_norm_", "clip_grad_value_")
+
+
+class MicroBatch(NamedTuple):
+    """`block[first : last + 1]` are its forward and backward pass; `is_last`, as an expression before them.
+
+    `model` is the DistributedDataParallel, `wraps` the expression of that class where `model` may be another module,
+    else None.
+    """
+
+    block: list[ast.stmt]
+    first: int
+    last: int
+    is_last: ast.expr
+    model: ast.expr
+    wraps: ast.expr | None
+
+
+def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
+    """That whose backward pass is called on `line`; raises EditError where its shape is none of those above."""
+    _refuse_own(tree)
+    path = _path_to(tree, line)
+    step = _optimizer_step(tree)
+    block, last, found = _last_of_step(path, step)
+    model, wraps = _model(tree, path)
+    first = _forward(block, last, model)
+    passed = block[first : last + 1]
+    if isinstance(found, ast.For):
+        is_last, between = _at_end(found), list(found.body)
+        if any(isinstance(node, _LEAVES) for node in _inside(found.body)):
+            raise EditError("the loop of micro-batches may end before its last")
+    else:
+        test = found.test if any(node is step for one in found.body for node in ast.walk(one)) else _inverse(found.test)
+        is_last, between = deepcopy(test), block[first : block.index(found)]
+    if any(node is step for one in passed for node in ast.walk(one)):
+        raise EditError("the optimizer steps among the lines that are to be put into it")
+    _refuse_gradients(found.body if isinstance(found, ast.For) else block[: block.index(found)])
+    return MicroBatch(block, first, last, _before(is_last, between, passed), model, wraps)
+
+
+def _refuse_own(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("no_sync", "require_backward_grad_sync"):
+            raise EditError("the file says itself when gradients are exchanged")
+
+
+Place = tuple[list[ast.stmt], int, ast.AST]  # a statement's block, its place there, and what the block is part of
+
+
+def _path_to(tree: ast.Module, line: int) -> list[Place]:
+    """The statement that calls backward on that line and those that it is part of, from the innermost out."""
+
+    def calls(statement: ast.stmt) -> bool:
+        own = ast.walk(statement)
+        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and is_on(node, line) for node in own)
+
+    path: list[Place] = []
+    inner: ast.AST | None = tree
+    while inner is not None:
+        places = [(block, at, inner) for block in _blocks(inner) for at, one in enumerate(block) if calls(one)]
+        if len(places) > 1:
+            raise EditError(f"line {line} calls backward more than once")
+        path[:0] = places
+        inner = places[0][0][places[0][1]] if places else None
+    if not path or not isinstance(path[0][0][path[0][1]], (ast.Expr, ast.With)):
+        raise EditError(f"line {line} holds no call of backward as a statement")
+    return path
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The lists of statements that a statement is made of."""
+    for _, value in ast.iter_fields(node):
+        if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+            yield value
+        elif isinstance(value, list):
+            for one in value:  # handlers of exceptions, cases of a match
+                if isinstance(one, (ast.ExceptHandler, ast.match_case)):
+                    yield one.body
+
+
+def _optimizer_step(tree: ast.Module) -> ast.Call:
+    """The one call that steps an optimizer."""
+    steps = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "step"
+        and not any(word in ast.unparse(node.func.value).lower() for word in _NO_OPTIMIZER)
+    ]
+    if len(steps) != 1:
+        raise EditError(f"the file calls step {len(steps)} times, and which of them is the optimizer's is not known")
+    return steps[0]
+
+
+def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt], int, ast.If | ast.For]:
+    """The block and the statement of the backward pass, and what tells the last one of a step."""
+    for block, at, inner in path:
+        later = block[at + 1 :]
+        for number, one in enumerate(later):
+            if not isinstance(one, ast.If) or one.orelse:
+                continue
+            if any(node is step for part in one.body for node in ast.walk(part)):
+                return block, at, one
+            skips = len(one.body) == 1 and isinstance(one.body[0], ast.Continue)
+            if skips and any(node is step for part in later[number + 1 :] for node in ast.walk(part)):
+                return block, at, one
+        if isinstance(inner, ast.For) and block is inner.body and not inner.orelse:
+            around = next(place for place in path if place[0][place[1]] is inner)
+            if any(node is step for part in around[0][around[1] + 1 :] for node in ast.walk(part)):
+                return block, at, inner
+        if not isinstance(inner, ast.With):
+            break
+    raise EditError("what tells the last micro-batch of a step is not found around its backward pass")
+
+
+def _model(tree: ast.Module, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | None]:
+    """What the DistributedDataParallel is called, and its class where it may be another module there."""
+    made = calls_of(tree, "ddp")
+    wrapped = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and any(one.value is call for call in made)]
+    if len(made) != 1 or len(wrapped) != 1:
+        raise EditError(f"the file makes {len(made)} DistributedDataParallel: what the model is called is not known")
+    (call,), (assignment,) = made, wrapped
+    target = assignment.targets[0]
+    if len(assignment.targets) != 1 or not isinstance(target, (ast.Name, ast.Attribute)):
+        raise EditError("the DistributedDataParallel has no name of its own")
+    name = ast.unparse(target)
+    for node in ast.walk(tree):
+        if any(one is not target and ast.unparse(one) == name and one.lineno > target.lineno for one in _targets(node)):
+            raise EditError(f"`{name}` becomes something else on line {node.lineno}")  # type: ignore[attr-defined]
+    if _is_always(assignment, name, path):
+        return _read(target), None
+    root = ast.unparse(call.func).partition(".")[0]
+    if not any(isinstance(one, (ast.Import, ast.ImportFrom)) and root in _imports(one) for one in tree.body):
+        raise EditError(f"whether `{name}` is the DistributedDataParallel there is not known")
+    return _read(target), call.func
+
+
+def _is_always(assignment: ast.Assign, name: str, path: Sequence[Place]) -> bool:
+    """Whether it is made on the way to the loop, by no condition, and is no argument of a function there."""
+    for block, _, inner in path:
+        if assignment in block:
+            return True
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = {one.arg for one in ast.walk(inner.args) if isinstance(one, ast.arg)}
+            if name.partition(".")[0] in given:
+                return False
+    return False
+
+
+def _imports(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    """The names that it binds."""
+    return {one.asname or one.name.partition(".")[0] for one in statement.names}
+
+
+def _read(node: ast.AST) -> ast.expr:
+    """An expression as Python reads it anew."""
+    return ast.parse(ast.unparse(node), mode="eval").body
+
+
+def _forward(block: Sequence[ast.stmt], last: int, model: ast.expr) -> int:
+    """The first statement that calls the model, or gives it to a function."""
+    name = ast.unparse(model)
+    for at in range(last + 1):
+        for node in ast.walk(block[at]):
+            if isinstance(node, ast.Call) and name in map(ast.unparse, (node.func, *node.args)):
+                return at
+    raise EditError(f"the forward pass of `{name}` is not found before its backward pass")
+
+
+def _at_end(loop: ast.For) -> ast.expr:
+    """Whether a loop over a range is at its last number."""
+    match loop:
+        case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[])):
+            end = str(count.value - 1) if _is_whole(count) else f"{ast.unparse(count)} - 1"  # type: ignore[attr-defined]
+            return ast.parse(f"{name} == {end}", mode="eval").body
+    raise EditError("which micro-batch is the last is known of loops over `range(...)` only")
+
+
+def _is_whole(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, int)
+
+
+def _inverse(test: ast.expr) -> ast.expr:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    match test:
+        case ast.Compare(ops=[ast.NotEq()]):
+            return ast.Compare(test.left, [ast.Eq()], test.comparators)
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def _before(condition: ast.expr, between: Sequence[ast.stmt], passed: Sequence[ast.stmt]) -> ast.expr:
+    """The condition as it reads before `between`, in which a name may be counted up after the passes."""
+    for node in ast.walk(condition):
+        if not isinstance(node, _PURE) and not _is_length(node):
+            raise EditError(f"`{ast.unparse(condition)}` may not mean the same before the forward pass")
+    names = {ast.unparse(node) for node in ast.walk(condition) if isinstance(node, (ast.Name, ast.Attribute))}
+    roots = {
+        ast.unparse(node.value).partition(".")[0]
+        for node in ast.walk(condition)
+        if isinstance(node, (ast.Attribute, ast.Subscript))
+    }
+    for statement in between:
+        counted = _counted(statement) if statement not in passed else None
+        if counted is not None and counted in names:
+            condition = _read(_Counted(counted).visit(condition))
+            continue
+        changed = {ast.unparse(one) for node in ast.walk(statement) for one in _targets(node)} & names
+        if changed or any(_hands_over(node, roots) for node in ast.walk(statement)):
+            raise EditError(f"line {statement.lineno} may change what `{ast.unparse(condition)}` is")
+    return condition
+
+
+def _is_length(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and not node.keywords
+
+
+def _counted(statement: ast.stmt) -> str | None:
+    """The name that a statement adds one to."""
+    match statement:
+        case ast.AugAssign(target=target, op=ast.Add(), value=ast.Constant(value=1)):
+            return ast.unparse(target)
+    return None
+
+
+class _Counted(ast.NodeTransformer):
+    """Puts `name + 1` in the place of `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) == self._name:
+            return ast.BinOp(node, ast.Add(), ast.Constant(1))
+        return self.generic_visit(node)
+
+
+def _targets(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
+    """What a node gives a new value, or an item of it."""
+    if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        own = node.value if isinstance(node, ast.Subscript) else node
+        if isinstance(own, (ast.Name, ast.Attribute)):
+            yield own
+
+
+def _hands_over(node: ast.AST, roots: set[str]) -> bool:
+    """Whether a call is given one of these objects whole, or is a method of it: either may change what it holds."""
+    if not isinstance(node, ast.Call):
+        return False
+    given = [*node.args, *(word.value for word in node.keywords)]
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return any(isinstance(one, ast.Name) and one.id in roots for one in (*given, owner))
+
+
+def _refuse_gradients(between: Sequence[ast.stmt]) -> None:
+    """What reads gradients between micro-batches would read those of one rank alone."""
+    for node in _inside(between):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if name in _READS_GRADIENTS:
+            raise EditError(f"line {node.lineno} reads gradients of each micro-batch")  # type: ignore[attr-defined]
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == name
+
+
+def _inside(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """All nodes, but for what functions hold that are defined there."""
+    waiting: list[ast.AST] = list(statements)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, _FUNCTIONS):
+            waiting.extend(ast.iter_child_nodes(node))

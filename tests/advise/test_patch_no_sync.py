@@ -1,0 +1,313 @@
+"""Micro-batches put into `no_sync`: which loops, how, what is refused, and that the model learns the same."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dptune.advise.edit_call import EditError
+from dptune.advise.edit_no_sync import imported, in_no_sync
+
+HEAD = """\
+import os
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+BY_NUMBER = """\
+for i, batch in enumerate(loader):
+    loss = loss_of(model(batch))
+    loss.backward()
+    if (i + 1) % k == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+PATCHED_BY_NUMBER = """\
+for i, batch in enumerate(loader):
+    with contextlib.nullcontext() if (i + 1) % k == 0 else model.no_sync():
+        loss = loss_of(model(batch))
+        loss.backward()
+    if (i + 1) % k == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def edit(loop, head=HEAD):
+    """The loop after the edit; `head` stays as it is."""
+    text = head + loop
+    lines = [number for number, row in enumerate(text.split("\n"), 1) if "backward(" in row]
+    after = in_no_sync(text.encode(), lines[0]).decode()
+    assert after.startswith(head)
+    return after[len(head) :]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BY_NUMBER, PATCHED_BY_NUMBER),
+        (BY_NUMBER.replace("\n", "\r\n"), PATCHED_BY_NUMBER.replace("\n", "\r\n")),
+        (BY_NUMBER.replace("    ", "\t"), PATCHED_BY_NUMBER.replace("    ", "\t")),
+        (  # counted between the passes and the test; what comes after the passes stays outside
+            "while True:\n"
+            "    for x in loader:\n"
+            "        y = model(x)  # forward\n"
+            "\n"
+            "        # and back\n"
+            "        y.sum().backward()\n"
+            "        n += 1\n"
+            "        seen += len(x)\n"
+            "        if n % a.k == 0 or n == len(loader):\n"
+            "            optimizer.step()\n",
+            "while True:\n"
+            "    for x in loader:\n"
+            "        with contextlib.nullcontext() if (n + 1) % a.k == 0 or n + 1 == len(loader) else model.no_sync():\n"
+            "            y = model(x)  # forward\n"
+            "\n"
+            "            # and back\n"
+            "            y.sum().backward()\n"
+            "        n += 1\n"
+            "        seen += len(x)\n"
+            "        if n % a.k == 0 or n == len(loader):\n"
+            "            optimizer.step()\n",
+        ),
+        (  # a loop of micro-batches
+            "for _ in range(steps):\n"
+            "    optimizer.zero_grad()\n"
+            "    for micro in range(k):\n"
+            "        x = next(batches)\n"
+            "        with torch.autocast('cpu'):\n"
+            "            loss = model(x).sum() / k\n"
+            "        scaler.scale(loss).backward()\n"
+            "    scaler.step(optimizer)\n"
+            "    scheduler.step()\n",
+            "for _ in range(steps):\n"
+            "    optimizer.zero_grad()\n"
+            "    for micro in range(k):\n"
+            "        x = next(batches)\n"
+            "        with contextlib.nullcontext() if micro == k - 1 else model.no_sync():\n"
+            "            with torch.autocast('cpu'):\n"
+            "                loss = model(x).sum() / k\n"
+            "            scaler.scale(loss).backward()\n"
+            "    scaler.step(optimizer)\n"
+            "    scheduler.step()\n",
+        ),
+        (  # of a number that is written there
+            "for micro in range(4):\n    model(x).sum().backward()\noptimizer.step()\n",
+            "for micro in range(4):\n"
+            "    with contextlib.nullcontext() if micro == 3 else model.no_sync():\n"
+            "        model(x).sum().backward()\n"
+            "optimizer.step()\n",
+        ),
+        (  # left early, unless it is the last
+            "for i, x in enumerate(loader):\n"
+            "    loss = step(model, x)\n"
+            "    loss.backward()\n"
+            "    if (i + 1) % cfg['k'] != 0:\n"
+            "        continue\n"
+            "    optimizer.step()\n",
+            "for i, x in enumerate(loader):\n"
+            "    with contextlib.nullcontext() if (i + 1) % cfg['k'] == 0 else model.no_sync():\n"
+            "        loss = step(model, x)\n"
+            "        loss.backward()\n"
+            "    if (i + 1) % cfg['k'] != 0:\n"
+            "        continue\n"
+            "    optimizer.step()\n",
+        ),
+        (  # in a `with` of its own, and a test of another kind
+            "for i, x in enumerate(loader):\n"
+            "    with torch.autocast('cpu'):\n"
+            "        loss = model(x).sum()\n"
+            "        loss.backward()\n"
+            "    if not (i + 1) % k:\n"
+            "        optimizer.step()\n",
+            "for i, x in enumerate(loader):\n"
+            "    with contextlib.nullcontext() if not (i + 1) % k else model.no_sync():\n"
+            "        with torch.autocast('cpu'):\n"
+            "            loss = model(x).sum()\n"
+            "            loss.backward()\n"
+            "    if not (i + 1) % k:\n"
+            "        optimizer.step()\n",
+        ),
+    ],
+    ids=["number", "crlf", "tabs", "counter", "range", "range-of-4", "continue", "with"],
+)
+def test_the_passes_of_a_micro_batch_go_into_no_sync(before, after):
+    assert edit(before) == after
+
+
+@pytest.mark.parametrize(
+    ("head", "guard"),
+    [
+        (HEAD.replace("model = DDP(net)", "model = net\nif distributed:\n    model = DDP(model)"), "model, DDP"),
+        (
+            HEAD.replace("model = DDP(net)", "model = DDP(net)\ndef train(model):\n  pass"),
+            "",
+        ),
+    ],
+    ids=["wrapped on a condition", "a function beside it"],
+)
+def test_a_model_that_may_not_be_wrapped_is_asked(head, guard):
+    """`no_sync` is DistributedDataParallel's alone."""
+    told = edit(BY_NUMBER, head)
+    assert (f" or not isinstance({guard}) else model.no_sync():" in told) == bool(guard)
+    assert "isinstance" not in told or guard
+
+
+def test_a_model_that_is_an_argument_is_asked():
+    loop = "def train(model, loader):\n" + "".join(f"    {row}\n" for row in BY_NUMBER.splitlines())
+    assert "if (i + 1) % k == 0 or not isinstance(model, DDP) else model.no_sync():" in edit(loop)
+    method = loop.replace("train(model,", "train(self,").replace("model", "self.model")
+    head = HEAD.replace("model", "self.model")
+    assert "or not isinstance(self.model, DDP) else self.model.no_sync():" in edit(method, head)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("model(batch)", "forward(batch)", "the forward pass of `model` is not found"),
+        ("    loss.backward()", "    loss.backward(); x = 1", "cannot be edited safely"),
+        ("loss_of(model(batch))", 'loss_of(model(batch), """a\nb""")', "cannot be edited safely"),
+        ("    loss.backward()", "    with model.no_sync():\n        loss.backward()", "says itself when gradients are"),
+        ("    loss.backward()", "    loss.backward()\n    i = 3", "line 10 may change what `(i + 1) % k == 0` is"),
+        ("    loss.backward()", "    loss.backward()\n    k += 2", "line 10 may change what"),
+        ("    loss.backward()", "    loss.backward()\n    norm = net.weight.grad.norm()", "line 10 reads gradients"),
+        ("(i + 1) % k == 0", "is_last(i)", "may not mean the same before the forward pass"),
+        ("(i + 1) % k == 0", "(i := i + 1) % k == 0", "may not mean the same before the forward pass"),
+        ("(i + 1) % k == 0", "state.done", "line 8 may change what `state.done` is"),
+        ("    if (i", "    if (j", ""),
+        ("optimizer.zero_grad()", "optimizer.zero_grad()\noptimizer.step()", "calls step 2 times"),
+        ("optimizer.step()", "update()", "calls step 0 times"),
+        (
+            "    if (i + 1) % k == 0:",
+            "    for _ in range(2):",
+            "what tells the last micro-batch of a step is not found",
+        ),
+        ("    loss.backward()", "    if loss > 0:\n        loss.backward()", "what tells the last micro-batch"),
+        ("    loss.backward()", "    loss.backward(); loss.backward()", "calls backward more than once"),
+        ("    loss.backward()", "    grads = loss.backward()", "holds no call of backward as a statement"),
+    ],
+)
+def test_what_is_not_sure_is_refused(before, after, why):
+    loop = BY_NUMBER.replace(before, after).replace("loss_of(model(batch))", "loss_of(model(batch), state)")
+    if why:
+        with pytest.raises(EditError) as raised:
+            edit(loop)
+        assert why in str(raised.value)
+    else:
+        assert "no_sync" in edit(loop)
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (HEAD.replace("DDP(net)", "wrap(net)"), "the file makes 0 DistributedDataParallel"),
+        (HEAD + "other = DDP(net)\n", "the file makes 2 DistributedDataParallel"),
+        (HEAD.replace("model = DDP(net)", "model = other = DDP(net)"), "has no name of its own"),
+        (HEAD + "model = torch.compile(model)\n", "`model` becomes something else on line 7"),
+        (HEAD + "model, optimizer = prepare(model, optimizer)\n", "`model` becomes something else on line 7"),
+    ],
+)
+def test_a_model_of_which_it_is_not_sure_is_refused(head, why):
+    with pytest.raises(EditError) as raised:
+        edit(BY_NUMBER, head)
+    assert why in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("loop", "why"),
+    [
+        (
+            "for micro in range(k):\n    model(x).backward()\n    if bad: break\noptimizer.step()\n",
+            "may end before its",
+        ),
+        ("for micro in range(1, k):\n    model(x).backward()\noptimizer.step()\n", "of loops over `range(...)` only"),
+        ("for micro in parts:\n    model(x).backward()\noptimizer.step()\n", "of loops over `range(...)` only"),
+        ("for micro in range(k):\n    k = 3\n    model(x).backward()\noptimizer.step()\n", "line 8 may change what"),
+        ("for micro in range(k):\n    model(x).backward()\nelse:\n    y()\noptimizer.step()\n", "is not found around"),
+    ],
+)
+def test_a_loop_of_which_the_last_is_not_sure_is_refused(loop, why):
+    with pytest.raises(EditError) as raised:
+        edit(loop)
+    assert why in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import os\nimport sys\n", "import contextlib\nimport os\nimport sys\n"),
+        ("import argparse\nimport os\n", "import argparse\nimport contextlib\nimport os\n"),
+        ('"""Doc."""\nfrom __future__ import annotations\nfrom a import b\n', None),
+        ("import argparse\r\nx = 1\r\n", "import argparse\r\nimport contextlib\r\nx = 1\r\n"),
+        ("import os, contextlib\n", "import os, contextlib\n"),
+        ("import contextlib as c\n", "import contextlib\nimport contextlib as c\n"),
+    ],
+)
+def test_its_import_stands_among_the_others(before, after):
+    if after is None:
+        after = before.replace("from a", "import contextlib\nfrom a")
+    assert imported(f"{before}y = 2\n".encode()).decode() == f"{after}y = 2\n"
+
+
+def test_without_imports_it_is_refused():
+    with pytest.raises(EditError, match="the file has no imports"):
+        imported(b"x = 1\n")
+
+
+SCRIPT = """\
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + os.environ["MEET"], rank=int(os.environ["RANK"]), world_size=2)
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+exchanged = []
+
+
+def counting(state, bucket):
+    exchanged.append(bucket.index())
+    future = dist.all_reduce(bucket.buffer() / 2, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+model.register_comm_hook(None, counting)
+torch.manual_seed(dist.get_rank())
+for number in range(14):
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    if (number + 1) % 4 == 0 or number == 13:
+        optimizer.step()
+        optimizer.zero_grad()
+print(len(exchanged), *model.module.weight.flatten().tolist())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.records
+def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path):
+    patched = imported(in_no_sync(SCRIPT.encode(), 24)).decode()
+    assert patched != SCRIPT
+    told = []
+    for number, text in enumerate((SCRIPT, patched)):
+        script = tmp_path / f"train{number}.py"
+        script.write_text(text)
+        env = {"MEET": str(tmp_path / f"meet{number}"), "PATH": ""}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(script)], env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(2)
+        ]
+        told.append([one.communicate(timeout=120)[0].split() for one in ranks])
+    (before, same), (after, alike) = told
+    assert (before, after) == (same, alike)  # ranks stay as one
+    assert (before[0], after[0]) == ("14", "4")
+    assert [float(one) for one in after[1:]] == pytest.approx([float(one) for one in before[1:]], rel=1e-4)
