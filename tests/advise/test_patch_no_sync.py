@@ -59,18 +59,18 @@ def edit(loop, head=HEAD):
             "        y.sum().backward()\n"
             "        n += 1\n"
             "        seen += len(x)\n"
-            "        if n % a.k == 0 or n == len(loader):\n"
+            "        if n % a.k == 0 or n == len(data):\n"
             "            optimizer.step()\n",
             "while True:\n"
             "    for x in loader:\n"
-            "        with contextlib.nullcontext() if (n + 1) % a.k == 0 or n + 1 == len(loader) else model.no_sync():\n"
+            "        with contextlib.nullcontext() if (n + 1) % a.k == 0 or n + 1 == len(data) else model.no_sync():\n"
             "            y = model(x)  # forward\n"
             "\n"
             "            # and back\n"
             "            y.sum().backward()\n"
             "        n += 1\n"
             "        seen += len(x)\n"
-            "        if n % a.k == 0 or n == len(loader):\n"
+            "        if n % a.k == 0 or n == len(data):\n"
             "            optimizer.step()\n",
         ),
         (  # a loop of micro-batches
