@@ -143,6 +143,14 @@ def test_what_does_not_fit_is_named_with_its_file(tmp_path, text, message, hint)
     assert hint in raised.value.hint
 
 
+def test_a_table_of_the_other_file_is_told_where_it_belongs(tmp_path):
+    (tmp_path / "dptune.toml").write_text("[tool.dptune.budget]\nstep_ms = 3\n")
+    with pytest.raises(UsageError) as raised:
+        config.load(tmp_path)
+    assert "dptune.toml: there is no key 'tool'" in raised.value.message
+    assert raised.value.hint == "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
+
+
 @pytest.mark.parametrize("table", ["dptun", "dp-tune", "dptuen"])
 def test_a_table_whose_name_is_nearly_right_is_told_of_once(tmp_path, capsys, table):
     assert load(tmp_path, f"[tool.{table}]\nselect = []") == load(tmp_path, f"[tool.{table}]\nselect = []")

@@ -154,6 +154,10 @@ def _settings(table: Any, path: Path) -> Settings:
     except ValidationError as failure:
         first = failure.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        if where == "tool" and path.name == "dptune.toml":
+            raise UsageError(
+                f"{path}: there is no key 'tool'", "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
+            ) from None
         if first["type"] == "extra_forbidden":
             raise _unknown(str(path), "key", where, list(Settings.model_fields)) from None
         raise UsageError(

@@ -351,12 +351,35 @@ def test_accepting_advice_does_not_let_anything_else_pass(judged, capsys, tmp_pa
     assert capsys.readouterr().out.startswith("PASSED")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"accepted": [1]}', '{"accepted": [{}]}', "[" * 100_000, "\x00"])
-def test_a_file_of_something_else_is_refused(judged, capsys, tmp_path: Path, text: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is not JSON: Expecting value (line 1)"),
+        ('{"accepted": [\n {"fingerprint": "x"},\n]}', "it is not JSON: "),
+        ("[]", "it has no list `accepted`"),
+        ('{"accepted": {}}', "it has no list `accepted`"),
+        ('{"accepted": [1]}', "entry 1 has no text `fingerprint`"),
+        ('{"accepted": [{"fingerprint": "x"}, {}]}', "entry 2 has no text `fingerprint`"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("\x00", "it is not JSON: "),
+    ],
+)
+def test_a_file_of_something_else_is_refused(judged, capsys, tmp_path: Path, text: str, why: str) -> None:  # type: ignore[no-untyped-def]
     judged(report())
     (tmp_path / "accepted.json").write_text(text)
     assert main(["check", "x", "--accept", str(tmp_path / "accepted.json")]) == 2
-    assert "is no file of accepted advice" in capsys.readouterr().err
+    assert f"is no file of accepted advice: {why}" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_mistake_and_what_is_more_severe_than_accepted_is_told(  # type: ignore[no-untyped-def]
+    judged, capsys, tmp_path: Path
+) -> None:
+    judged(report("error"))
+    entry = {"fingerprint": "DP102:ddp:error", "severity": "note"}
+    (tmp_path / "accepted.json").write_text("\ufeff" + json.dumps({"accepted": [entry]}), encoding="utf-8")
+    for form in ("text", "json", "markdown", "github"):
+        assert main(["check", "x", "--accept", str(tmp_path / "accepted.json"), "--format", form]) == 1
+        assert "DP102 is accepted up to 'note' and is 'error' now" in capsys.readouterr().out
 
 
 def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,33 @@ def test_a_report_of_other_fields_is_refused_in_one_sentence(recorded: Any, caps
     told = capsys.readouterr()
     assert told.err.startswith("dptune: error: a.json is not a report that this dptune can read: run: ")
     assert told.out == ""
+
+
+@pytest.mark.parametrize("wrong", ["NaN", "-Infinity", "1e308", str(10**30), "9" * 5000])
+def test_a_report_of_numbers_that_no_run_has_is_refused(
+    recorded: Any, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
+    capsys.readouterr()
+    text = Path("a.json").read_text(encoding="utf-8")
+    changed, times = re.subn(r'("calls_per_step": )[\d.]+', rf"\g<1>{wrong}", text, count=1)
+    assert times == 1
+    Path("a.json").write_text(changed, encoding="utf-8")
+    assert main(["compare", "a.json", recorded("b")]) == 2
+    (error, hint) = capsys.readouterr().err.splitlines()
+    assert error.startswith("dptune: error: a.json")
+    assert "calls_per_step" in error or "thousands of digits" in error
+    assert "write it again" in hint
+
+
+def test_collectives_of_no_calls_are_compared_without_their_length(
+    recorded: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
+    capsys.readouterr()
+    text = Path("a.json").read_text(encoding="utf-8")
+    Path("a.json").write_text(re.sub(r'("calls": )\d+', r"\g<1>0", text), encoding="utf-8")
+    compare(capsys, "a.json", recorded("b", 1.1))
 
 
 def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:

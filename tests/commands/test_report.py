@@ -109,6 +109,26 @@ def test_without_a_recording_it_says_how_to_make_one(
     assert said.out == ""
 
 
+@pytest.mark.parametrize("verb", ["report", "check", "compare", "whatif"])
+def test_an_empty_path_is_no_folder(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dptune report "$RUN"` of a variable that is not set does not read what lies here."""
+    more = {"compare": [""], "whatif": ["--sweep", "world_size=2,4"]}.get(verb, [])
+    assert main([verb, "", *more]) == 2
+    told = capsys.readouterr()
+    assert told.err == "dptune: error: a path is empty\nhint: is a variable of the shell not set?\n"
+
+
+@pytest.mark.parametrize("more", [["--format", "json"], ["--format", "html"], ["--patch"], []])
+def test_a_dash_is_stdout(more: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sample = str(Path(__file__).parents[2] / "sample_traces" / "tiny_buckets")
+    main(["report", sample, "--no-cache", "-o", "-", *more])
+    told = capsys.readouterr()
+    assert len(told.out) > 100 or more == ["--patch"]
+    assert "wrote -" not in told.err
+    assert not (tmp_path / "-").exists()
+    assert not Path("-").exists()
+
+
 @pytest.mark.parametrize("verb", ["report", "check"])
 def test_a_budget_of_no_figure_is_refused_before_anything_is_read(
     verb: str, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -202,9 +222,7 @@ def test_what_has_no_patch_says_where_and_why_and_what_to_paste(
     assert said.out == ""
     first, *paste = said.err.splitlines()
     assert first.startswith("dptune: ddp.no_sync in train.py:")
-    assert first.endswith(
-        ": no patch: it is a context manager around lines of the script, and a diff sets arguments of calls; by hand:"
-    )
+    assert first.endswith(": no patch: line 76 holds no call of backward as a statement; by hand:")
     assert paste[0] == "    with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():"
 
 

@@ -53,7 +53,13 @@ def test_a_terminal_gets_the_full_screen_report_and_q_leaves_it(traces: Path) ->
 
 @pytest.mark.parametrize(
     ("words", "environment"),
-    [([], {"CI": "true"}), ([], {"TERM": "dumb"}), (["--no-tui"], {}), (["--format", "text"], {})],
+    [
+        ([], {"CI": "true"}),
+        ([], {"TERM": "dumb"}),
+        ([], {"PYTHONIOENCODING": "latin-1"}),
+        (["--no-tui"], {}),
+        (["--format", "text"], {}),
+    ],
 )
 def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment: dict[str, str], traces: Path) -> None:
     shown = Terminal(["report", str(traces), *words], **environment)

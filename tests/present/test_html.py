@@ -267,6 +267,22 @@ def test_names_of_files_alone_are_not_left_either(report: Report) -> None:
     assert re.fullmatch(shown, hidden.headline.why), hidden.headline.why
 
 
+def test_the_short_name_of_a_host_is_one_too_and_its_user_goes(report: Report) -> None:
+    """As a shell's prompt has it, say in a range that the script names; an address has no short name."""
+    ranks = [one.model_copy(update={"host": "gpunode-7.corp.example"}) for one in report.measured.ranks]
+    why = "zelda@gpunode-7:forward on gpunode-7.corp.example, 10 ms"
+    told = report.model_copy(
+        update={
+            "headline": report.headline.model_copy(update={"why": why}),
+            "measured": report.measured.model_copy(update={"ranks": ranks}),
+        }
+    )
+    assert anonymous(told).headline.why == "host 1:forward on host 1, 10 ms"
+    numbered = [one.model_copy(update={"host": "10.0.0.7"}) for one in report.measured.ranks]
+    told = told.model_copy(update={"measured": report.measured.model_copy(update={"ranks": numbered})})
+    assert anonymous(told).headline.why.endswith(", 10 ms")
+
+
 def test_a_file_with_spaces_in_its_path_is_a_file(report: Report) -> None:
     why = "/data/secret project/of ours/own code.py(12): forward"
     told = report.model_copy(update={"headline": report.headline.model_copy(update={"why": why})})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -15,6 +16,7 @@ from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.timeline import Timeline, _cells, _seen
 from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, dials
+from dptune.trace import load
 from dptune.trace.run import Run
 
 from .test_tui import LARGE, SMALL, flat, screen, see
@@ -293,6 +295,39 @@ async def test_an_operation_is_found_by_name(recorded: tuple[Run, Report]) -> No
         await see(pilot, "none on this rank", *"zzz", "enter")
 
 
+async def test_what_is_found_is_named_on_its_lane(recorded: tuple[Run, Report]) -> None:
+    """Also where a picture has no room for it: an operator inside another one, a range of the script."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "rank 0, around step", "6")
+        for words, lane, named in (
+            ("aten::t", "compute: compute", "Found aten::t"),
+            ("Optimizer.step", "script: optimizer", "Found Optimizer.step#AdamW.step"),
+            ("gloo:", "gloo ", "Found gloo:all_reduce"),
+        ):
+            await pilot.press("slash", *words, "enter")
+            seen = flat(await see(pilot, named))
+            assert lane in seen
+            assert "Nothing runs here" not in seen
+            await pilot.press("escape")
+        await see(pilot, "Under the cursor", "up", "up", "up")  # what the script does meanwhile
+        assert "Found" not in screen(pilot)
+
+
+def test_what_is_found_on_a_gpu_is_on_its_stream(real_traces: Path) -> None:
+    """A kernel on the lane of its stream, the call that starts it on the script's."""
+    run = load([str(next((real_traces / "nanogpt_8xh100").glob("*rank0*")))], cached=False)
+    lanes = RankLanes(run, run.ranks[0].rank)
+    columns, (step, *_) = run.ranks[0].lean.columns, lanes.steps
+    labels = [lane.label for lane in lanes.between(step.start_ns, step.end_ns)]
+    for name in ("ncclDevKernel_AllGather", "void at::native::", "cudaLaunchKernel"):
+        found = lanes.next_named(name, step.start_ns)
+        assert found is not None
+        (row,) = [row for row in np.flatnonzero(columns.ts_ns == found.start_ns) if columns.name(row) == found.name]
+        stream = int(columns.stream[row])
+        assert labels[found.lane] == ("script" if name == "cudaLaunchKernel" else f"stream {stream}")
+
+
 async def test_no_operation_is_left_out(recorded: tuple[Run, Report]) -> None:
     """Of operators, thousands of which begin within one cell, one after the other is found."""
     run, report = recorded
@@ -313,11 +348,14 @@ def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Rep
         if "linear" in columns.name(row).lower()
     )
     for at in (0, 5, len(events) - 1):
-        start, end, place, many = lanes.next_named("Linear", events[at][0] - 1) or (0, 0, 0, 0)
-        assert (place, many) == (at + 1, len(events))
-        assert start == events[at][0]
-        assert end in {until for begin, until in events if begin == start}
-    assert (lanes.next_named("linear", events[-1][0]) or ())[0] == events[0][0]
+        found = lanes.next_named("Linear", events[at][0] - 1)
+        assert found is not None
+        assert (found.at, found.many, found.start_ns) == (at + 1, len(events), events[at][0])
+        assert found.end_ns in {until for begin, until in events if begin == found.start_ns}
+        assert "linear" in found.name.lower()
+    first = lanes.next_named("linear", events[-1][0])
+    assert first is not None
+    assert first.start_ns == events[0][0]
     assert lanes.next_named("no such name", 0) is None
 
 

@@ -92,7 +92,14 @@ def judge(
             skipped=list(unknown.values()),
             below=[name for name in dict.fromkeys(e.rule for r in reports for e in r.advice) if name not in counted],
             quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
-            reservations=_reservations(worst, len(could_not)),
+            reservations=[
+                *_reservations(worst, len(could_not)),
+                *(
+                    f"{one.rule} is accepted up to '{terms.accepted[one.fingerprint]}' and is '{one.severity}' now"
+                    for one in tripped
+                    if one.fingerprint in terms.accepted
+                ),
+            ],
         )
     )
 

@@ -241,28 +241,37 @@ def _accepted(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _read_accepted(path: Path) -> dict[str, Any]:
-    """What a file of accepted advice holds."""
-    from dptune.advice import SEVERITIES
-
-    hint = "write one with `dptune check RUN --accept FILE --update-accepted`"
+    """What a file of accepted advice holds; people write in it, so that what is wrong is said by its place."""
+    hint = "mend it, or write one anew with `dptune check RUN --accept FILE --update-accepted`"
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError("it is too large")
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not all(isinstance(one["fingerprint"], str) for one in told["accepted"]):
-            raise ValueError("a fingerprint is no text")
-        wrong = [
-            f"{path}: the severity of {one['fingerprint']} is none of {', '.join(SEVERITIES)}"
-            for one in told["accepted"]
-            if one.get("severity", SEVERITIES[0]) not in SEVERITIES
-        ]
+        told = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UsageError(f"{path} is no file of accepted advice", hint) from None
-    if wrong:
-        raise UsageError(wrong[0], "without one it is accepted at any")
+    except json.JSONDecodeError as error:
+        words = f"{path} is no file of accepted advice: it is not JSON: {error.msg} (line {error.lineno})"
+        raise UsageError(words, hint) from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is too large, or not UTF-8"
+        raise UsageError(f"{path} is no file of accepted advice: {why}", hint) from None
+    entries = told.get("accepted") if isinstance(told, dict) else None
+    if not isinstance(entries, list):
+        raise UsageError(f"{path} is no file of accepted advice: it has no list `accepted`", hint)
+    for number, one in enumerate(entries, 1):
+        if not isinstance(one, dict) or not isinstance(one.get("fingerprint"), str):
+            words = f"{path} is no file of accepted advice: entry {number} has no text `fingerprint`"
+            raise UsageError(words, hint)
+        _check_severity(path, one)
     return dict(told)
+
+
+def _check_severity(path: Path, entry: dict[str, Any]) -> None:
+    from dptune.advice import SEVERITIES
+
+    if entry.get("severity", SEVERITIES[0]) not in SEVERITIES:
+        words = f"{path}: the severity of {entry['fingerprint']} is none of {', '.join(SEVERITIES)}"
+        raise UsageError(words, "without one it is accepted at any")
 
 
 def _accept(path: Path, gate: Gate) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.ending import ending
 from dptune.commands.sweeps import check_fit, sweep_of
-from dptune.errors import RunError
+from dptune.errors import RunError, UsageError
 from dptune.runfile.paths import LATEST, RUN_JSON, RUNS, is_run_folder
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 4096  # that `latest` is read for
 _VERSION = re.compile(rb'"schema_version"\s*:\s*"([0-9.]{1,20})"')
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
+_AGAIN = "write it again with `dptune report --format json`"
+_MOST_NUMBER = 2.0**63  # ns of three hundred years
 _MOST_BYTES = 10_000_000  # of a report whose keys another tool put into another order
 
 
@@ -163,7 +165,10 @@ def _report(path: Path) -> Report:
     try:
         if version := _VERSION.search(content, 0, 4096):
             form.refuse_newer(str(path), version[1].decode(), SCHEMA_VERSION)
-        return Report.model_validate_json(content)
+        report = Report.model_validate_json(content)
+        if odd := _odd_number(content):
+            raise RunError(f"{path} says that {odd}, which no run has", _AGAIN)
+        return report
     except form.NewerError as error:
         raise RunError(str(error), "or write the report again with this one, from the run") from None
     except ValidationError as error:
@@ -171,8 +176,25 @@ def _report(path: Path) -> Report:
         where = ".".join(map(str, first["loc"]))
         raise RunError(
             f"{path} is not a report that this dptune can read: {where + ': ' if where else ''}{first['msg']}",
-            "write it again with `dptune report --format json`",
+            _AGAIN,
         ) from None
+
+
+def _odd_number(content: bytes) -> str:
+    """A number that is none, or larger than any figure is; empty where there is none."""
+    try:
+        waiting = [("", json.loads(content))]
+    except ValueError:  # Python reads no whole number of more than 4,300 digits
+        return "a number has thousands of digits"
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, (int, float)) and not abs(value) < _MOST_NUMBER:
+            return f"{name} is {value!s:.40}"
+        if isinstance(value, dict):
+            waiting += value.items()
+        elif isinstance(value, list):
+            waiting += [(name, one) for one in value]
+    return ""
 
 
 def root_of(paths: Sequence[str]) -> Path:
@@ -202,6 +224,8 @@ def usable_cores() -> int:
 
 def recorded(name: str | Path) -> str | Path:
     """The run folder that a folder of recordings, or its `latest`, stands for; anything else as it is."""
+    if not str(name):
+        raise UsageError("a path is empty", "is a variable of the shell not set?")
     path = Path(name)
     try:
         if "://" in str(name) or is_run_folder(path):

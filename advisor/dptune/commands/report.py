@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "json", "html", "tui"), help="what to show (default: tui on a terminal)"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead of stdout")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file; - is stdout")
     parser.add_argument("--no-tui", action="store_true", help="text, also on a terminal")
     parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     if args.advice:
         raise UsageError("--advice is for --patch", "add it, or leave --advice out")
     chosen = _format(args)
+    if args.output == Path("-"):
+        args.output = None
     if args.anonymous and chosen != "html":
         raise UsageError("--anonymous is for --format html", "add it, or leave --anonymous out")
     _check_output(args.output)
@@ -102,6 +104,8 @@ def _patch(args: argparse.Namespace) -> int:
     from dptune.commands.choosing import advised, codes
     from dptune.present.visible import visible
 
+    if args.output == Path("-"):
+        args.output = None
     if args.format or args.no_tui or args.anonymous:
         raise UsageError("--patch prints a diff, in no other format", "leave the other option out")
     rules = codes(args.advice)

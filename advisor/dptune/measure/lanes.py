@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dptune.measure.device.operations import Operations
 from dptune.measure.device.phases import host_phases
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import Work
+from dptune.trace.kernels import OPERATOR_CATEGORIES, Work
 from dptune.trace.run import Run
 
 PARTS = 1200  # of what is drawn: what is shorter than one of them cannot be seen
@@ -50,6 +51,22 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Found:
+    """An event: its name and times, which of `many` with such names it is, and the lane it belongs to.
+
+    What computes nothing by itself, such as a range of the script or an operator that starts kernels, belongs to the
+    script's lane, the first.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    at: int
+    many: int
+    lane: int
+
+
+@dataclass(frozen=True)
 class StepLanes:
     """A step: of which rank, its number, its length as it was traced."""
 
@@ -82,9 +99,9 @@ class RankLanes:
         whole = [at for at, step in enumerate(self.steps) if not step.open_ended] or list(range(len(self.steps)))
         return sorted(whole, key=lambda at: self.steps[at].length_ns)[len(whole) // 2] if whole else None
 
-    def next_named(self, words: str, after_ns: int) -> tuple[int, int, int, int] | None:
-        """Begin and end of the first event after a moment with the words in its name, in any case; round to the first
-        of all after the last. And which of how many that is; None where no event has them.
+    def next_named(self, words: str, after_ns: int) -> Found | None:
+        """The first event after a moment with the words in its name, in any case; round to the first of all after the
+        last. None where no event has them.
         """
         columns, low = self._seen.columns, words.lower()
         rows = columns.rows(named=lambda name: low in name.lower())
@@ -92,8 +109,27 @@ class RankLanes:
             return None
         rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
         at = int(np.searchsorted(columns.ts_ns[rows], after_ns, side="right")) % len(rows)
-        row = rows[at : at + 1]
-        return int(columns.ts_ns[row][0]), int(columns.ends(row)[0]), at + 1, len(rows)
+        row = int(rows[at])
+        begin, end = int(columns.ts_ns[row]), int(columns.ends(rows[at : at + 1])[0])
+        return Found(columns.name(row), begin, end, at + 1, len(rows), self._lane_of(row))
+
+    def _lane_of(self, row: int) -> int:
+        """Which of the lanes of `between` an event belongs to."""
+        before = 1
+        for device in self._seen.devices:
+            own = device.operations
+            place = _places(own, self._seen.columns)
+            lanes: list[int] = np.unique(place).tolist()
+            if row in own.rows:
+                return before + lanes.index(int(place[own.rows == row][0]))
+            if own.on_cpu and -1 in lanes and self._computes(row):
+                return before + lanes.index(-1)
+            before += len(lanes)
+        return 0
+
+    def _computes(self, row: int) -> bool:
+        """Whether an event is an operator that runs inside another one."""
+        return bool(self._seen.columns.of_category(OPERATOR_CATEGORIES, np.array([row]))[0])
 
     def between(self, start_ns: int, end_ns: int) -> list[Lane]:
         """What ran between two moments of the trace's clock. Every lane is there, whatever it holds then."""
@@ -135,8 +171,7 @@ def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> li
     exchanges.
     """
     own, columns = device.operations, seen.columns
-    exchanging = own.work == int(Work.COMMUNICATION)
-    place = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.stream[own.rows]
+    place = _places(own, columns)
     start, end = columns.ts_ns[own.rows], columns.ends(own.rows)
     inside = np.flatnonzero((start < step.end_ns) & (end > step.start_ns))
     inside = inside[np.argsort(start[inside], kind="stable")]
@@ -156,6 +191,13 @@ def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> li
         label = host_label if own.on_cpu else stream
         found.append(Lane(label, sorted(pieces, key=lambda one: one.start_ns)))
     return found
+
+
+def _places(own: Operations, columns: Columns) -> Ints:
+    """By operation the stream it ran on; of a CPU the thread that exchanges, -1 for what computes."""
+    exchanging = own.work == int(Work.COMMUNICATION)
+    place: Ints = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.stream[own.rows]
+    return place
 
 
 def _pieces(

@@ -24,6 +24,8 @@ _PATH = re.compile(r"(?<![\w.:/])(?:/|~/|[A-Za-z]:\\)[^\s'\"`,;)]+")
 _RELATIVE = re.compile(r"(?<![\w/.])[\w.~-]+(?:[/\\][\w.~-]+)+\.\w{1,5}(?!\w)")
 _FILE = re.compile(r"(?<![\w/.-])(?!file\d+\.py)[\w.~+@=-]+\.(?:json|py|gz|zst|log|txt|csv|bin)(?:\.gz)?(?![\w(])")
 _FRAME = re.compile(r"^((?:/|[A-Za-z]:\\)[^;]+\.\w{1,5})\(\d+\): ")  # a function of a trace: its path may have spaces
+_LABEL = re.compile(r"(?=[^.]*[\d-])(?!\d+\.)[^.]{2,}\.")  # of a host's name; one that is no plain word
+_USER = re.compile(r"[\w.+-]+@(?=host \d)")
 _LEFT = {
     **dict.fromkeys((_URL, _SHARE, _SPACED, _PATH), "a path"),  # in this order
     **dict.fromkeys((_RELATIVE, _FILE), "a file"),
@@ -59,6 +61,8 @@ def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield PurePath(folder).name, f"run {number}"
     for number, host in enumerate(dict.fromkeys(str(rank.known("host") or "") for rank in report.measured.ranks), 1):
         yield host, f"host {number}"
+        if _LABEL.match(host):  # "node-7" of "node-7.cluster.example"
+            yield host.partition(".")[0], f"host {number}"
     files = dict.fromkeys(
         found for words in _strings(told) for found in [*_FRAME.findall(words), *_LINE.findall(words)]
     )
@@ -102,6 +106,7 @@ class _Words:
         in_words = re.search(r"[\s/\\]", value)
         pattern = self._alone if key in _NAMED else self._in_words if in_words else self._single
         plain = pattern.sub(lambda found: self._words[found[0]], value) if pattern else value
+        plain = _USER.sub("", plain)
         for left, word in _LEFT.items():
             plain = left.sub(word, plain)
         return plain

@@ -38,9 +38,8 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
         if one.saves:
             yield from wrapped(f"saves {saving(one.saves, gate.step_ns)}", width, "    ", role="dim")
-        for proof in gate.verified:
-            if proof.advice == one.rule:
-                yield from wrapped(f"proven: {in_words(proof)}", width, "    ", "      ")
+        for proven in proofs(one, gate):
+            yield from wrapped(proven, width, "    ", "      ")
     for budget in gate.budgets:
         yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
     if gate.regression is not None:
@@ -56,6 +55,11 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         for finding in gate.trust.findings:
             if finding.level != "info":
                 yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
+
+
+def proofs(one: Advice, gate: Gate) -> list[str]:
+    """What running the change gave, where it was run: `proven: better: time per sample 34 % less (...)`."""
+    return [f"proven: {in_words(proof)}" for proof in gate.verified if proof.advice == one.rule]
 
 
 def budget_in_words(budget: Budget) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dptune.judged import Gate
 from dptune.present.advice import saving
-from dptune.present.gate import budget_in_words, opening
+from dptune.present.gate import budget_in_words, opening, proofs
 from dptune.present.visible import visible
 
 MOST = 10
@@ -62,7 +62,8 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         saves = f" Saves {saving(one.saves, gate.step_ns)}." if one.saves else ""
         at = next((change.at for change in one.changes if change.at), None)
         where = (at.file, at.line) if at else ("", 0)
-        yield _Annotation(_LEVELS[one.severity], f"{one.rule} {one.slug}", f"{one.title}.{saves} {one.why}", *where)
+        told = " ".join([f"{one.title}.{saves}", *(f"{proven}." for proven in proofs(one, gate)), one.why])
+        yield _Annotation(_LEVELS[one.severity], f"{one.rule} {one.slug}", told, *where)
 
 
 def _command(one: _Annotation) -> str:

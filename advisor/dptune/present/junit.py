@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from dptune.advice import Advice
 from dptune.judged import Gate
 from dptune.present.advice import saving
-from dptune.present.gate import budget_in_words, opening
+from dptune.present.gate import budget_in_words, opening, proofs
 from dptune.present.visible import visible
 
 _COMMAND = re.compile(r"^(\s*)::")  # how a log of GitHub Actions tells a command from words
@@ -84,6 +84,7 @@ def _told(one: Advice, gate: Gate) -> list[str]:
     rows = [one.title, one.why]
     if one.saves:
         rows.append(f"Saves {saving(one.saves, gate.step_ns)}.")
+    rows += proofs(one, gate)
     for change in one.changes:
         *before, last = change.paste.split("\n")
         rows += [*before, f"{last}  ({change.at})" if change.at else last]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice
 from dptune.judged import Gate
 from dptune.present.advice import saving
-from dptune.present.gate import budget_value, opening
+from dptune.present.gate import budget_value, opening, proofs
 from dptune.present.visible import visible
 
 MOST = 50  # pieces of advice, runs, findings
@@ -63,7 +63,9 @@ def _capped(points: Sequence[str]) -> Iterator[str]:
 
 def _advice(one: Advice, gate: Gate) -> str:
     at = next((str(change.at) for change in one.changes if change.at), "")
-    saves = _plain(saving(one.saves, gate.step_ns)) if one.saves else ""
+    saves = "<br>".join(
+        _plain(words) for words in ([saving(one.saves, gate.step_ns)] if one.saves else []) + proofs(one, gate)
+    )
     return f"| {one.severity} | {_plain(one.rule)} {_plain(one.slug)} | {_plain(one.title)} | {saves} | {_plain(at)} |"
 
 

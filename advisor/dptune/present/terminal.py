@@ -11,6 +11,7 @@ from typing import TextIO
 NARROWEST = 40
 WIDEST_ASKED = 400
 WIDEST = 120  # a longer line is hard to read
+_DRAWN = "╭━▁█⏎"  # some of what the full-screen interface is made of
 
 
 def colours(stream: TextIO) -> bool:
@@ -37,6 +38,11 @@ def no_interface() -> str | None:
         return "the terminal is dumb (TERM)"
     if os.environ.get("CI"):
         return "CI is set"
+    encoding = getattr(sys.stderr, "encoding", None) or "ascii"  # where textual draws
+    try:
+        _DRAWN.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return f"its lines and blocks cannot be written in {encoding}, the encoding of this terminal"
     if importlib.util.find_spec("textual") is None:
         return "textual is not installed"
     return None

@@ -95,6 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="the optimizer's step", value=share, unit="of a traced step").at(
                 run.measured.where("optimizer")
             ),
+            Evidence(label="at most", value=most, unit="of a step without the profiler, if that did not stretch it"),
             Evidence(label="tensors", value=tensors),
             Evidence(label="parameters", value=sum(one.parameters for one in looping)),
         ],

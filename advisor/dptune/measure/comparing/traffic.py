@@ -50,7 +50,7 @@ def _differences(
 
 def _steps(one: CollectiveFigures | CopyFigures) -> float:
     """Steps of all ranks together: calls are counted over them, and given per one of them."""
-    if one.calls_per_step <= 0:
+    if one.calls <= 0 or one.calls_per_step <= 0:
         raise Missing("it is counted in no step")
     return one.calls / one.calls_per_step
 

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Static
 
-from dptune.measure.lanes import Lane, Piece, RankLanes
+from dptune.measure.lanes import Found, Lane, Piece, RankLanes
 from dptune.present.amounts import ns_as_ms, several
 from dptune.present.lines import Line, labelled, line, wrapped
 from dptune.present.tui.pane import Pane
@@ -65,7 +65,7 @@ class Timeline(Container, can_focus=True):
         self._own: RankLanes | None = None
         self._rank = self._step = self._lane = self._column = 0
         self._begin = self._end = 0
-        self._hit: int | None = None  # where the operation begins that was found last, until the cursor moves
+        self._found: Found | None = None  # the operation that was found last, until the cursor moves
         self._lanes: list[Lane] = []
 
     def compose(self) -> ComposeResult:
@@ -113,33 +113,24 @@ class Timeline(Container, can_focus=True):
         if not words or self._own is None:
             return ""
         per_cell = (self._end - self._begin) / self._columns
-        after = self._hit if self._hit is not None else self._begin + round(per_cell * (self._column + 0.5))
+        under = self._begin + round(per_cell * (self._column + 0.5))
+        after = self._found.start_ns if self._found is not None else under
         found = self._own.next_named(words, after)
         if found is None:
             return "none on this rank"
-        start, end, at, many = found
+        start, end = found.start_ns, found.end_ns
         length = max(self._end - self._begin, end - start)
         self._column = self._columns // 2
         self._look((start + end - length) // 2, (start + end + length) // 2)
-        self._lane = next((n for n, one in enumerate(self._lanes) if self._holds(one, start, end, words)), self._lane)
-        self._hit = start
+        self._lane, self._found = found.lane, found
         self._draw()
-        return f"{at:,} of {many:,}"
-
-    def _holds(self, lane: Lane, start: int, end: int, words: str) -> bool:
-        """Whether it shows something of that time that the words may mean."""
-        own = [
-            one
-            for one in lane.pieces
-            if self._begin + one.start_ns < end and self._begin + one.start_ns + one.length_ns > start
-        ]
-        return any(words.lower() in one.name.lower() for one in own)
+        return f"{found.at:,} of {found.many:,}"
 
     def action_move(self, by: int) -> None:
         """Move the cursor; past the edge the picture moves."""
         if not self._lanes:
             return
-        self._hit = None
+        self._found = None
         self._column += by
         if not 0 <= self._column < self._columns:
             shift = int((self._end - self._begin) * _PAN) * by
@@ -200,7 +191,7 @@ class Timeline(Container, can_focus=True):
     def _look(self, begin: int, end: int) -> None:
         if self._own is None:
             return
-        self._hit = None
+        self._found = None
         self._begin, self._end = begin, max(end, begin + _LEAST_NS)
         middle = (self._begin + self._end) // 2
         begun = [at for at, step in enumerate(self._own.steps) if step.start_ns <= middle]
@@ -254,9 +245,13 @@ class Timeline(Container, can_focus=True):
         if under is None:
             return list(wrapped("Nothing is drawn.", width))
         lane, piece = under
+        found = self._found if self._found and self._found.lane == self._lane else None
+        told = [line(f"{lane.label}{f': {piece.kind}' if piece else ''}", "strong")]
+        if found is not None:
+            length = ns_as_ms(found.end_ns - found.start_ns)
+            told += labelled("Found", f"{shortened(found.name)}, {length} ms", width)
         if piece is None:
-            return [line(lane.label, "strong"), *wrapped("Nothing runs here.", width)]
-        told = [line(f"{lane.label}: {piece.kind}", "strong")]
+            return told if found else [*told, *wrapped("Nothing runs here.", width)]
         told += labelled("What", shortened(piece.name) or "an operator's own compute", width)
         at_edge = piece.start_ns <= 0 or piece.start_ns + piece.length_ns >= self._end - self._begin
         one = piece.longest_ns if piece.count == 1 and at_edge else 0
