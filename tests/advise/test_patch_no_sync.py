@@ -1,9 +1,13 @@
 """Micro-batches put into `no_sync`: which loops, how, what is refused, and that the model learns the same."""
 
+import contextlib
+import itertools
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dptune.advise.edit_call import EditError
 from dptune.advise.edit_no_sync import imported, in_no_sync
@@ -311,3 +315,104 @@ def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path):
     assert (before, after) == (same, alike)  # ranks stay as one
     assert (before[0], after[0]) == ("14", "4")
     assert [float(one) for one in after[1:]] == pytest.approx([float(one) for one in before[1:]], rel=1e-4)
+
+
+LOOPS = {
+    "number": """
+for i, batch in enumerate(batches):
+    {before}
+    loss = model(batch)
+    loss.backward()
+    {after}
+    if (i + 1) % {k} == 0:
+        optimizer.step()
+""",
+    "counter": """
+n = 0
+while n < {many}:
+    {before}
+    loss = model(n)
+    loss.backward()
+    n += 1
+    {after}
+    if n % {k} == 0 or n == {many}:
+        optimizer.step()
+""",
+    "continue": """
+for i, batch in enumerate(batches):
+    {before}
+    model(batch).backward()
+    {after}
+    if (i + 1) % {k} != 0:
+        continue
+    optimizer.step()
+""",
+    "range": """
+for _ in range({many}):
+    for micro in range({k}):
+        {before}
+        model(micro).backward()
+        {after}
+    optimizer.step()
+""",
+}
+OTHER = [
+    "pass",
+    "seen = len(batches)",
+    "print(optimizer)",
+    "if model is None: raise SystemExit",
+    "total = 0; total += 1",
+]
+MADE = "import torch\nfrom torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(None)\n"
+
+
+class Recorded:
+    """Stands for the model, its loss and the optimizer: keeps what was called, and whether that was in `no_sync`."""
+
+    def __init__(self):
+        self.calls, self._syncs = [], True
+
+    def __call__(self, batch):
+        self.calls.append(("forward", self._syncs))
+        return self
+
+    def backward(self):
+        self.calls.append(("backward", self._syncs))
+
+    def step(self):
+        self.calls.append(("step", self._syncs))
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self._syncs = False
+        yield
+        self._syncs = True
+
+
+def ran(text):
+    """What a loop calls, in order."""
+    recorded = Recorded()
+    names = {"model": recorded, "optimizer": recorded, "batches": range(11), "contextlib": contextlib, "print": str}
+    exec(text.replace(MADE, ""), names)
+    return recorded.calls
+
+
+@given(
+    shape=st.sampled_from(sorted(LOOPS)),
+    k=st.integers(1, 5),
+    many=st.integers(1, 9),
+    before=st.sampled_from(OTHER),
+    after=st.sampled_from(OTHER),
+)
+def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shape, k, many, before, after):
+    """By running both: the same calls in the same order, and of the passes of a step only the last exchanges."""
+    text = MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after)
+    line = 1 + text[: text.index("backward(")].count("\n")
+    calls, patched = ran(text), ran(in_no_sync(text.encode(), line).decode())
+    assert [name for name, _ in patched] == [name for name, _ in calls]
+    passes = [(name, syncs) for name, syncs in patched if name != "forward"]
+    for (name, syncs), (following, _) in itertools.pairwise([*passes, ("end", True)]):
+        if name == "backward":
+            assert syncs == (following == "step")
+    forwards = [syncs for name, syncs in patched if name == "forward"]
+    assert forwards == [syncs for name, syncs in patched if name == "backward"]  # both inside, or both outside

@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     if advice and proof.outcome != "inconclusive" and not args.quiet:
         shown = visible(shlex.quote(str(folder)))
         print(f"dptune: `dptune report {shown}` shows it beside the advice, with the lines to change", file=sys.stderr)
+        if proof.outcome == "better":
+            print(f"dptune: as a diff: dptune report {shown} --patch --advice {advice}", file=sys.stderr)
     return told
 
 

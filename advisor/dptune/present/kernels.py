@@ -39,7 +39,8 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
     )
     yield from table(columns, [_row(one) for one in found.top], width)
     words = (
-        "Per step is per rank; share is of the step."
+        "Per step is per rank; share is of the step. A moment in which several run counts in their time for one of "
+        "them: for what calculates before communication."
         if found.counted == "kernels"
         else "Per step is per rank; us and share (of the step) leave out the operators inside each."
     )
