@@ -56,7 +56,8 @@ def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
     assert "computing 80 %, idle for input 20 %." in told.why
-    assert told.why.endswith("The script waits for its data loader 35 % of the time (unprofiled steps).")
+    waits = " Without the profiler the script waits for its data loader 35 % of the time"
+    assert told.why.endswith(f"{waits}; the other shares are of traced steps.")
 
 
 def test_a_compute_bound_run_with_advice(make_measured, make_advice):

@@ -98,6 +98,26 @@ def edit(loop, head=HEAD):
             "    scaler.step(optimizer)\n"
             "    scheduler.step()\n",
         ),
+        (  # of what has a length
+            "def update(self, batches):\n"
+            "    for images, target in batches:\n"
+            "        loss = loss_of(model(images), target) / len(batches)\n"
+            "        loss.backward()\n"
+            "    optimizer.step()\n",
+            "def update(self, batches):\n"
+            "    for micro, (images, target) in enumerate(batches):\n"
+            "        with contextlib.nullcontext() if micro == len(batches) - 1 else model.no_sync():\n"
+            "            loss = loss_of(model(images), target) / len(batches)\n"
+            "            loss.backward()\n"
+            "    optimizer.step()\n",
+        ),
+        (  # that is counted already
+            "for i, x in enumerate(parts):\n    (model(x) / len(parts)).backward()\noptimizer.step()\n",
+            "for i, x in enumerate(parts):\n"
+            "    with contextlib.nullcontext() if i == len(parts) - 1 else model.no_sync():\n"
+            "        (model(x) / len(parts)).backward()\n"
+            "optimizer.step()\n",
+        ),
         (  # of a number that is written there
             "for micro in range(4):\n    model(x).sum().backward()\noptimizer.step()\n",
             "for micro in range(4):\n"
@@ -136,7 +156,7 @@ def edit(loop, head=HEAD):
             "        optimizer.step()\n",
         ),
     ],
-    ids=["number", "crlf", "tabs", "counter", "range", "range-of-4", "continue", "with"],
+    ids=["number", "crlf", "tabs", "counter", "range", "length", "enumerate", "range-of-4", "continue", "with"],
 )
 def test_the_passes_of_a_micro_batch_go_into_no_sync(before, after):
     assert edit(before) == after
@@ -227,8 +247,15 @@ def test_a_model_of_which_it_is_not_sure_is_refused(head, why):
             "for micro in range(k):\n    model(x).backward()\n    if bad: break\noptimizer.step()\n",
             "may end before its",
         ),
-        ("for micro in range(1, k):\n    model(x).backward()\noptimizer.step()\n", "of loops over `range(...)` only"),
-        ("for micro in parts:\n    model(x).backward()\noptimizer.step()\n", "of loops over `range(...)` only"),
+        (
+            "for micro in range(1, k):\n    model(x).backward()\noptimizer.step()\n",
+            "is known of loops over `range(...)`",
+        ),
+        ("for micro in parts:\n    model(x).backward()\noptimizer.step()\n", "is known of loops over `range(...)`"),
+        (
+            "for x in parts:\n    model(x, len(parts)).backward()\n    parts.pop()\noptimizer.step()\n",
+            "line 9 may change what `micro == len(parts) - 1` is",
+        ),
         ("for micro in range(k):\n    k = 3\n    model(x).backward()\noptimizer.step()\n", "line 8 may change what"),
         ("for micro in range(k):\n    model(x).backward()\nelse:\n    y()\noptimizer.step()\n", "is not found around"),
     ],
@@ -356,6 +383,16 @@ for _ in range({many}):
     optimizer.step()
 """,
 }
+LOOPS["length"] = """
+parts = [*range({k})]
+for _ in range({many}):
+    for part in parts:
+        {before}
+        loss = model(part, len(parts))
+        loss.backward()
+        {after}
+    optimizer.step()
+"""
 OTHER = [
     "pass",
     "seen = len(batches)",
@@ -372,7 +409,7 @@ class Recorded:
     def __init__(self):
         self.calls, self._syncs = [], True
 
-    def __call__(self, batch):
+    def __call__(self, *batch):
         self.calls.append(("forward", self._syncs))
         return self
 

@@ -99,7 +99,7 @@ def bytes_of(calls):
     return [call.message_bytes for call in calls]
 
 
-BUCKETS = Facts(0, ddp=[DdpFacts("Net", rebuilt_bucket_sizes=[100, 200])])
+BUCKETS = Facts(0, ddp=[DdpFacts("Net", rebuilt_bucket_sizes=[100, 200], gradient_dtypes=["float32"])])
 
 
 def test_buckets_are_reduced_once_per_backward_pass():
@@ -112,6 +112,14 @@ def test_steps_of_the_rich_window_that_differ_tell_no_sizes():
     assert bytes_of(with_sizes(reduces(None, None), alike, BUCKETS)) == [7, 8]
     other = [*reduces(7, 8), *reduces(8, 7, step=1)]
     assert bytes_of(with_sizes(reduces(None, None), other, BUCKETS)) == [100, 200]
+
+
+def test_buckets_of_gradients_of_one_type_have_that():
+    """So that a rank whose rich steps differ has the same collectives as one whose steps are alike."""
+    assert {call.dtype for call in with_sizes(reduces(None, None), [], BUCKETS)} == {"float32"}
+    (own,) = BUCKETS.ddp
+    mixed = replace(BUCKETS, ddp=[replace(own, gradient_dtypes=["bfloat16", "float32"])])
+    assert {call.dtype for call in with_sizes(reduces(None, None), [], mixed)} == {None}
 
 
 @pytest.mark.parametrize(("group", "ambiguous"), [("tp", False), (None, True)])

@@ -230,16 +230,19 @@ def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> 
 @pytest.mark.thorough
 def test_where_trials_write_is_told(project: Path) -> None:
     """Before they run, where; after them, which of the user's own files they changed."""
-    (project / "big.pt").write_bytes(bytes(8 * 2**20 + 1))
+    (project / "big.bin").write_bytes(bytes(8 * 2**20 + 1))
+    with (project / "huge.pt").open("wb") as file:
+        file.truncate(512 * 2**20 + 1)
     os.mkfifo(project / "pipe")
-    (project / "train.py").write_text(TRAIN + 'open("big.pt", "ab").write(b"more")\n')
+    (project / "train.py").write_text(TRAIN + 'open("big.bin", "ab").write(b"more")\n')
     words = ("verify", "base", "--set", "env.PAUSE=0", "--steps", "100", "--seconds", "0", "--time-limit", "1")
     done = run(*words, "--", "train.py", "--out=/data/out", "--api-key", "s3cret", cwd=project)
     assert done.returncode == 0, done.stderr
     (told,) = [line for line in done.stderr.splitlines() if line.startswith("dptune: trials run in")]
     assert told.startswith(f"dptune: trials run in a copy of {project}; what the script writes by an absolute path")
     assert "as to --out=/data/out" in told
-    assert f"Changed{project}/big.pt,whiletrial1" in "".join(done.stdout.split())  # a long path is folded
+    assert f"{project}/huge.pt has no copy, for the files before it are too large together" in done.stderr
+    assert f"Changed{project}/big.bin,whiletrial1" in "".join(done.stdout.split())  # a long path is folded
     assert "which had no copy of it: it is too large to copy" in " ".join(done.stdout.split())
     assert f"Lacking{project}/pipe,whichtrialshadnocopyof:itisneitherafilenorafolder" in "".join(done.stdout.split())
     (proof,) = (project / "base" / "verified").glob("*/proof.json")

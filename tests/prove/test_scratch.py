@@ -26,7 +26,7 @@ def project(tmp_path):
     (folder / "dptune-runs" / "demo").mkdir()
     (folder / "dptune-runs" / "demo" / "train.py").write_text("print('demo')\n")
     (folder / ".git").mkdir()
-    (folder / "model.pt").write_bytes(bytes(scratch.LARGEST_COPIED_BYTES + 1))
+    (folder / "data.bin").write_bytes(bytes(scratch.LARGEST_COPIED_BYTES + 1))
     (folder / "env").mkdir()
     (folder / "env" / "pyvenv.cfg").write_text("home = /usr\n")
     (folder / "data").symlink_to(tmp_path)
@@ -51,7 +51,7 @@ def test_small_files_are_copied_and_large_ones_linked(project, tmp_path):
     (made.path / "lib" / "new.txt").write_text("new")
     assert (project / "lib" / "net.py").read_text() == "net = 1\n"
     assert not (project / "lib" / "new.txt").exists()
-    assert {path.name for path in made.path.iterdir() if path.is_symlink()} == {"model.pt", ".git", "env", "data"}
+    assert {path.name for path in made.path.iterdir() if path.is_symlink()} == {"data.bin", ".git", "env", "data"}
     assert [path.name for path in (made.path / "dptune-runs").iterdir()] == ["demo"]
     assert (made.path / "dptune-runs" / "demo" / "train.py").is_file()
     assert (made.path / "data").resolve() == tmp_path
@@ -62,8 +62,8 @@ def test_small_files_are_copied_and_large_ones_linked(project, tmp_path):
 def test_a_large_file_that_a_script_writes_over_is_found(project, tmp_path):
     made = scratch.make(project, tmp_path / "copy")
     assert made.written_over() == {}
-    (made.path / "model.pt").write_bytes(b"other")
-    assert made.written_over() == {project / "model.pt": scratch.LARGE}
+    (made.path / "data.bin").write_bytes(b"other")
+    assert made.written_over() == {project / "data.bin": scratch.LARGE}
 
 
 def test_what_lies_there_from_a_trial_that_was_killed_is_replaced(project, tmp_path):
@@ -75,7 +75,7 @@ def test_what_lies_there_from_a_trial_that_was_killed_is_replaced(project, tmp_p
     assert not (made.path / "left.txt").exists()
     assert not (made.path / "locked").exists()
     assert (made.path / "train.py").exists()
-    assert (project / "model.pt").stat().st_size > scratch.LARGEST_COPIED_BYTES
+    assert (project / "data.bin").stat().st_size > scratch.LARGEST_COPIED_BYTES
     scratch.clear(made.path)
     made.path.symlink_to(project)
     assert not scratch.make(project, made.path).path.is_symlink()
@@ -109,15 +109,30 @@ def test_what_is_written_through_a_linked_folder_is_found(project, tmp_path):
 def test_a_link_to_a_small_file_is_a_copy_of_the_file(project, tmp_path):
     (tmp_path / "config.yaml").write_text("mine")
     (project / "config.yaml").symlink_to(tmp_path / "config.yaml")
-    (project / "weights.pt").symlink_to(tmp_path / "weights.pt")
-    (tmp_path / "weights.pt").write_bytes(bytes(scratch.LARGEST_COPIED_BYTES + 1))
+    (project / "samples.bin").symlink_to(tmp_path / "samples.bin")
+    (tmp_path / "samples.bin").write_bytes(bytes(scratch.LARGEST_COPIED_BYTES + 1))
     made = scratch.make(project, tmp_path / "copy")
     (made.path / "config.yaml").write_text("a trial's")
     assert (tmp_path / "config.yaml").read_text() == "mine"
     assert made.written_over() == {}
-    with (made.path / "weights.pt").open("ab") as file:
+    with (made.path / "samples.bin").open("ab") as file:
         file.write(b"more")
-    assert made.written_over() == {tmp_path / "weights.pt": scratch.LARGE}
+    assert made.written_over() == {tmp_path / "samples.bin": scratch.LARGE}
+
+
+def test_a_checkpoint_is_copied_however_large_as_long_as_there_is_room(project, tmp_path, monkeypatch):
+    """A script that saves it again does not reach the user's own; one that has no copy is named before."""
+    large = bytes(scratch.LARGEST_COPIED_BYTES + 1)
+    for name in ("net.pt", "runs.pth.tar"):
+        (project / name).write_bytes(large)
+    made = scratch.make(project, tmp_path / "copy")
+    (made.path / "net.pt").write_text("a trial's")
+    (made.path / "runs.pth.tar").write_text("a trial's")
+    assert (project / "net.pt").read_bytes() == (project / "runs.pth.tar").read_bytes() == large
+    assert (made.exposed(), made.written_over()) == ({}, {})
+    monkeypatch.setattr(scratch, "MOST_COPIED_BYTES", len(large))
+    made = scratch.make(project, tmp_path / "copy")
+    assert made.exposed() == {project / "runs.pth.tar": scratch.LARGE_TOGETHER}
 
 
 def test_a_link_within_the_folder_leads_to_the_copy(project, tmp_path):

@@ -1,6 +1,6 @@
 """Where a program adds gradients up: the statements of a micro-batch, and when it is the last of an optimizer step.
 
-Three shapes of loops are known, and whatever differs from them is refused:
+Three shapes of loops are known, the last also over what has a length, and whatever differs from them is refused:
 
     for number, batch in enumerate(loader):    for batch in loader:             for micro in range(accumulate):
         loss = model(batch)                        loss = model(batch)              loss = model(next(batches))
@@ -26,6 +26,7 @@ _PURE = (  # what a condition may hold to mean the same some lines earlier
     *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Attribute, ast.Subscript, ast.Constant),
     *(ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context),
 )
+_NUMBERS = ("micro", "micro_batch")  # what a loop counts in, where it has to begin to
 _READS_GRADIENTS = ("grad", "grads", "unscale_", "clip_grad_norm_", "clip_grad_value_")
 
 
@@ -33,7 +34,7 @@ class MicroBatch(NamedTuple):
     """`block[first : last + 1]` are its forward and backward pass; `is_last`, as an expression before them.
 
     `model` is the DistributedDataParallel, `wraps` the expression of that class where `model` may be another module,
-    else None.
+    else None. `counted` is the loop that does not count yet by the name that `is_last` has for its number, else None.
     """
 
     block: list[ast.stmt]
@@ -42,6 +43,7 @@ class MicroBatch(NamedTuple):
     is_last: ast.expr
     model: ast.expr
     wraps: ast.expr | None
+    counted: tuple[ast.For, str] | None
 
 
 def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
@@ -53,8 +55,11 @@ def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
     model, wraps = _model(tree, path)
     first = _forward(block, last, model)
     passed = block[first : last + 1]
+    counted = None
     if isinstance(found, ast.For):
-        is_last, between = _at_end(found), list(found.body)
+        is_last, between = _at_end(tree, found), list(found.body)
+        number = ast.unparse(is_last).partition(" ")[0]
+        counted = (found, number) if number not in _names(found.target) else None
         if any(isinstance(node, _LEAVES) for node in _inside(found.body)):
             raise EditError("the loop of micro-batches may end before its last")
     else:
@@ -63,7 +68,7 @@ def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
     if any(node is step for one in passed for node in ast.walk(one)):
         raise EditError("the optimizer steps among the lines that are to be put into it")
     _refuse_gradients(found.body if isinstance(found, ast.For) else block[: block.index(found)])
-    return MicroBatch(block, first, last, _before(is_last, between, passed), model, wraps)
+    return MicroBatch(block, first, last, _before(is_last, between, passed), model, wraps, counted)
 
 
 def _refuse_own(tree: ast.Module) -> None:
@@ -196,13 +201,35 @@ def _forward(block: Sequence[ast.stmt], last: int, model: ast.expr) -> int:
     raise EditError(f"the forward pass of `{name}` is not found before its backward pass")
 
 
-def _at_end(loop: ast.For) -> ast.expr:
-    """Whether a loop over a range is at its last number."""
+def _at_end(tree: ast.Module, loop: ast.For) -> ast.expr:
+    """Whether a loop is at its last number; one that is not counted yet is taken to be."""
     match loop:
         case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[])):
             end = str(count.value - 1) if _is_whole(count) else f"{ast.unparse(count)} - 1"  # type: ignore[attr-defined]
             return ast.parse(f"{name} == {end}", mode="eval").body
-    raise EditError("which micro-batch is the last is known of loops over `range(...)` only")
+        case ast.For(
+            target=ast.Tuple(elts=[ast.Name(id=name), _]),
+            iter=ast.Call(func=ast.Name(id="enumerate"), args=[over], keywords=[]),
+        ) if _has_length(tree, over):
+            return ast.parse(f"{name} == len({ast.unparse(over)}) - 1", mode="eval").body
+        case ast.For(iter=over) if _has_length(tree, over):
+            there = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            for name in _NUMBERS:
+                if name not in there:
+                    return ast.parse(f"{name} == len({ast.unparse(over)}) - 1", mode="eval").body
+    raise EditError("which micro-batch is the last is known of loops over `range(...)`, or where `len(...)` tells")
+
+
+def _has_length(tree: ast.Module, over: ast.expr) -> bool:
+    """Whether the program itself asks for the length of what a loop goes over."""
+    if not isinstance(over, (ast.Name, ast.Attribute)):
+        return False
+    asked = (node for node in ast.walk(tree) if _is_length(node))
+    return any(ast.unparse(node) == f"len({ast.unparse(over)})" for node in asked)
+
+
+def _names(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
 def _is_whole(value: ast.expr) -> bool:
@@ -229,6 +256,9 @@ def _before(condition: ast.expr, between: Sequence[ast.stmt], passed: Sequence[a
         for node in ast.walk(condition)
         if isinstance(node, (ast.Attribute, ast.Subscript))
     }
+    for node in ast.walk(condition):
+        if _is_length(node):
+            roots |= {ast.unparse(one).partition(".")[0] for one in node.args}  # type: ignore[attr-defined]
     for statement in between:
         counted = _counted(statement) if statement not in passed else None
         if counted is not None and counted in names:

@@ -7,6 +7,7 @@ import ast
 from dptune.advise.edit_call import EditError
 from dptune.advise.edit_loop import MicroBatch, micro_batch
 from dptune.advise.edit_source import parsed, rewritten
+from dptune.advise.edit_text import Text
 
 _MODULE = "contextlib"
 _BY_HAND = "are written in a way that cannot be edited safely: do it by hand"
@@ -24,11 +25,23 @@ def in_no_sync(source: bytes, line: int) -> bytes:
     inner = found.block[found.first : found.last + 1]
     head, begin, end = f"with {ast.unparse(item)}:", inner[0].lineno, inner[-1].end_lineno or inner[-1].lineno
 
+    def edit(text: Text) -> str:
+        content = text.nested(head, begin, end)
+        if found.counted is None:
+            return content
+        loop, number = found.counted  # above what was nested, so that it stands where it stood
+        content = Text(content).replaced(loop.iter, f"enumerate({ast.unparse(loop.iter)})")
+        return Text(content).replaced(loop.target, f"{number}, {ast.unparse(loop.target)}")
+
     def meant() -> ast.Module:
         found.block[found.first : found.last + 1] = [ast.With([item], inner)]
+        if found.counted is not None:
+            loop, number = found.counted
+            loop.target = ast.Tuple([ast.Name(number, ast.Store()), loop.target], ast.Store())
+            loop.iter = ast.Call(ast.Name("enumerate", ast.Load()), [loop.iter], [])
         return tree
 
-    return rewritten(source, lambda text: text.nested(head, begin, end), meant, f"lines {begin} to {end} {_BY_HAND}")
+    return rewritten(source, edit, meant, f"lines {begin} to {end} {_BY_HAND}")
 
 
 def imported(source: bytes) -> bytes:

@@ -89,7 +89,11 @@ def _why(measured: Measured) -> str:
     why = f"A step takes {milliseconds(step.median_ns)} ({basis}): {parts(measured)}."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
-        why += f" The script waits for its data loader {percent(wait)} of the time ({measured.input.basis} steps)."
+        told = f"the script waits for its data loader {percent(wait)} of the time"
+        if measured.input.basis == "unprofiled":
+            why += f" Without the profiler {told}; the other shares are of traced steps."
+        else:
+            why += f" {sentence(told)}"
     return why
 
 
@@ -155,7 +159,10 @@ def _change(one: Advice) -> str:
         saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {step}."
     elif one.saves:
         saves = f" It saves {digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms of each step."
-    return f"{use} {what}.{saves}"
+    more_changes = len(one.changes) - 1
+    beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {one.rule}"
+    learning = " What is learned may change." if one.numerics == "changes" else ""
+    return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
 
 
 def sentence(text: str) -> str:

@@ -40,7 +40,7 @@ from dptune.present.visible import visible
 _MOST_NAMED = 3
 
 if TYPE_CHECKING:
-    from dptune.advice import Change
+    from dptune.advice import Change, Saving
     from dptune.knobs import Value
     from dptune.prove.task import Task
     from dptune.runfile.record import RunRecord
@@ -76,10 +76,11 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prove it, and print what came of it."""
     from dptune.prove import engine
+    from dptune.prove.kept import against, as_told
     from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
-    settings, advice, promised = _change(args, folder)
+    settings, advice, promised, saves = _change(args, folder)
     task = _task(args, folder, settings, advice)
     if not args.quiet:
         print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     caution(task, args.quiet)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
+    if saves is not None and (apart := against(saves, as_told(proof))):
+        promised = f"{promised}. Measured is {apart}"
     told = show(proof, args.format, promised)
     if advice and proof.outcome != "inconclusive" and not args.quiet:
         shown = visible(shlex.quote(str(folder)))
@@ -119,8 +122,8 @@ def _folder(words: list[str]) -> Path:
     return folder
 
 
-def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str]:
-    """What is to be set, by whose advice, and what that promises of it alone."""
+def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str, Saving | None]:
+    """What is to be set, by whose advice, and what that promises of it alone, in words and as an interval."""
     settings = parsed(args.settings)
     for name, value in settings.items():
         try:
@@ -130,13 +133,15 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
     if args.advice is None:
         if not settings:
             raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
-        return settings, "", ""
-    code, changes, promised = _advised(folder, args.advice)
-    return {**{change.knob: change.then for change in changes}, **settings}, code, "" if settings else promised
+        return settings, "", "", None
+    code, changes, promised, saves = _advised(folder, args.advice)
+    if settings:
+        promised, saves = "", None
+    return {**{change.knob: change.then for change in changes}, **settings}, code, promised, saves
 
 
-def _advised(folder: Path, name: str) -> tuple[str, list[Change], str]:
-    """The code of the rule that is named, what it advises, and what it promises."""
+def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | None]:
+    """The code of the rule that is named, what it advises, and what it promises; as an interval where that is one."""
     from dptune.commands.choosing import advised, codes
     from dptune.commands.reading import report_of
     from dptune.present.advice import saving
@@ -148,7 +153,8 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str]:
     if not changes:
         raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
     step_ns = report.measured.step.known("median_ns")
-    return code, changes, " ".join(saving(one.saves, step_ns) for one in advice if one.saves)
+    saved = [one.saves for one in advice if one.saves]
+    return code, changes, " ".join(saving(one, step_ns) for one in saved), saved[0] if len(saved) == 1 else None
 
 
 def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:

@@ -40,10 +40,14 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
             told(judging.proof(task, trials, "under way"), what)
         began = time.monotonic() - sum(one.seconds for one in trials)
         seed = _seed(task)
+
+        def warn(words: str) -> None:
+            told(judging.proof(task, trials, "under way"), words)
+
         while (ended := _over(task, trials, time.monotonic() - began)) is None:
             number, side = len(trials) + 1, next(order.following(seed, in_place(trials)))
             told(judging.proof(task, trials, "under way"), f"trial {number}: {task.side(side).name}")
-            done = _run(task, side, number, folder, task.budget_s - (time.monotonic() - began))
+            done = _run(task, side, number, folder, task.budget_s - (time.monotonic() - began), warn)
             if done.status == "interrupted":
                 ended = "interrupted"
                 break
@@ -132,7 +136,7 @@ def _taken_over(proof: Proof) -> str:
     return f"trials taken over: {len(proof.trials)}, the last of {proof.trials[-1].began}" if proof.trials else ""
 
 
-def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -> Trial:
+def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float, warn: Callable[[str], None]) -> Trial:
     own, place = folder / f"trial-{number:03d}-{side}", folder / "scratch"
     _cleared(own)  # of a trial that was cut off
     bounds = replace(task.bounds, first_step_s=min(task.bounds.first_step_s, max(left_s, _LEAST_S)))
@@ -140,6 +144,8 @@ def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float) -
     try:
         copy = None if source is None else scratch.make(source, place)
         cwd = copy.path if copy else None
+        for path, why in islice((copy.exposed() if copy and number == 1 else {}).items(), scratch.MOST_NAMED):
+            warn(f"{path} has no copy, for {why}: where the script saves to it, trials write over your own")
         made = trial.run(task.launches[side], side, number, task.settings[side], bounds, own, cwd, folders.mark(folder))
         if copy is None:
             return made

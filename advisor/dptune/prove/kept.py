@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from dptune.advice import Advice, Report, Verified
+from dptune.advice import Advice, Report, Saving, Verified
 from dptune.errors import RunError
 from dptune.finding import Finding
+from dptune.knobs import Value
 from dptune.measured import digits
 from dptune.proof import Proof
 from dptune.prove import again, judging
@@ -25,7 +26,8 @@ def told(report: Report, folder: Path, shown: str) -> Report:
     `shown` is how the user names the folder.
     """
     unread: list[str] = []
-    found = [_of_machine(one, report) for one in verified(folder, unread)]
+    promised = {one.rule: one for one in report.advice}
+    found = [_beside(_of_machine(one, report), promised.get(one.advice)) for one in verified(folder, unread)]
     proven = {one.advice for one in found if one.outcome != "inconclusive"}
     advice = [_provable(one, shown, proven) for one in report.advice] if _startable(folder) else report.advice
     lost = [Finding(code="proof-unreadable", level="info", text=why) for why in sorted(unread)]
@@ -44,7 +46,7 @@ def verified(folder: Path, unread: list[str]) -> list[Verified]:
         change = (proof.b.name, proof.command)
         if proof.outcome != "inconclusive" or change not in found or found[change].outcome == "inconclusive":
             found[change] = proof
-    return [_verified(one) for one in sorted(found.values(), key=lambda one: one.trials[-1].began)]
+    return [as_told(one) for one in sorted(found.values(), key=lambda one: one.trials[-1].began)]
 
 
 def _of_machine(one: Verified, report: Report) -> Verified:
@@ -59,6 +61,34 @@ def _of_machine(one: Verified, report: Report) -> Verified:
     what = f"as it is, a step took {digits(one.before_ns / 1e6)} ms in trials, and {digits(recorded_ns / 1e6)} ms when"
     words = f"{what} the run was recorded: the machine or the script is not what it was"
     return one.model_copy(update={"warnings": [*one.warnings, words]})
+
+
+def _beside(one: Verified, advice: Advice | None) -> Verified:
+    """With a word where what was measured of an advice is not what it promises."""
+    if advice is None or advice.saves is None or one.command or one.changes != _set_by(advice):
+        return one
+    words = against(advice.saves, one)
+    return one.model_copy(update={"warnings": [*one.warnings, words]}) if words else one
+
+
+def _set_by(advice: Advice) -> dict[str, Value]:
+    return {change.knob: change.then for change in advice.changes}
+
+
+def against(saves: Saving, one: Verified) -> str:
+    """How the interval of what was measured lies outside of what was promised; empty where they have a value in common.
+
+    A promise is of mean steps, and of samples where a step has more of them.
+    """
+    of_steps = one.objective == "time per step" and saves.samples_times != 1
+    if one.low_ratio is None or one.high_ratio is None or one.fast_steps or of_steps:
+        return ""
+    shares = f"{digits(100 * saves.low_share)} to {digits(100 * saves.high_share)} %"
+    if 1 - one.low_ratio < saves.low_share:
+        return f"less than was promised ({shares}): what is predicted of it does not hold here"
+    if 1 - one.high_ratio > saves.high_share:
+        return f"more than was promised ({shares})"
+    return ""
 
 
 def _proofs(place: Path, unread: list[str]) -> Iterator[Proof]:
@@ -97,7 +127,8 @@ def _in_vain(proof: Proof) -> list[str]:
     return [f"{name}: {why}" for name, why in told.items()]
 
 
-def _verified(proof: Proof) -> Verified:
+def as_told(proof: Proof) -> Verified:
+    """A proof as a report has it."""
     fast = proof.decided_by == "fast"
     last = proof.looks[-1] if proof.looks and proof.looks[-1].runs == proof.pairs else None  # of these very trials
     return Verified(

@@ -1,8 +1,9 @@
 """A working copy for trials, so that what a script writes beside itself does not reach the user's own files.
 
-Small files are copied, those nearest the top first. Large ones, folders of very many files, environments, repositories
-and links that lead out of the folder are linked: a script that writes over such a file writes over the user's. So what
-is linked is looked at before and after, as far as that is quick.
+Small files are copied, those nearest the top first, and of large ones checkpoints, which scripts write. Other large
+ones, folders of very many files, environments, repositories and links that lead out of the folder are linked: a script
+that writes over such a file writes over the user's. So what is linked is looked at before and after, as far as that is
+quick.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MOST_WATCHED_ENTRIES = 4000  # of one linked folder, with what lies below it
 MOST_WATCHED_IN_ALL = 20_000
 MOST_NAMED = 10  # changed files of one linked folder, more are told as a number; and files that were not copied
 
+# What holds a state that a script saves, and saves again: it is copied also where it is large.
+_SAVED = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar")
 LARGE = "it is too large to copy"
 LARGE_TOGETHER = "the files before it are too large together to copy more"
 MANY = "its folder holds very many files"
@@ -79,6 +82,11 @@ class Scratch:
     left_out: dict[Path, str] = field(default_factory=dict)
     unwatched: dict[Path, str] = field(default_factory=dict)
     _watched: dict[Path, _Watched] = field(default_factory=dict)
+
+    def exposed(self) -> dict[Path, str]:
+        """The user's own checkpoints that the copy links to, and why: a script that saves there writes over them."""
+        files = {path: one.why for path, one in self._watched.items() if path.name.endswith(_SAVED)}
+        return {path: why for path, why in sorted(files.items()) if path.is_file()}
 
     def written_over(self) -> dict[Path, str]:
         """The user's own files that were changed, removed or added meanwhile, each with why it was not a copy.
@@ -184,7 +192,7 @@ class _Copying:
     def _file(self, path: Path, copy: Path) -> None:
         """Copy a file, or link to it."""
         try:
-            why = self._why_not_copied(path.stat().st_size)
+            why = self._why_not_copied(path)
             if not why:
                 shutil.copy2(path, copy)
                 self.copied_bytes += copy.stat().st_size
@@ -197,8 +205,9 @@ class _Copying:
             return
         self._link(path, copy, why)
 
-    def _why_not_copied(self, size: int) -> str:
-        if size > LARGEST_COPIED_BYTES:
+    def _why_not_copied(self, path: Path) -> str:
+        size = path.stat().st_size
+        if size > LARGEST_COPIED_BYTES and not path.name.endswith(_SAVED):
             return LARGE
         if self.copied_bytes + size > MOST_COPIED_BYTES:
             return LARGE_TOGETHER

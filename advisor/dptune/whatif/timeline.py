@@ -242,8 +242,13 @@ class _Rank:
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
     def calling(self, steps: Sequence[Sequence[_Backward]]) -> dict[str, float]:
-        """What tells what a step takes whatever the batch: its operators, the time between them, one of no work."""
+        """What tells what a step takes whatever the batch: its operators, the time between them, one of no work.
+
+        Operators that prepare batches on the script's own thread are left out: more samples take more of them.
+        """
         ts = np.sort(self.columns.ts_ns[self.operators])
+        loading = Intervals.union(self.columns.ts_ns[self.loader], self.columns.ends(self.loader))
+        ts = ts[loading.lengths(ts, ts + 1) == 0]
         borders = [(one[0].follows_ns, one[-1].ended_ns) for one in steps]
         views = self.columns.rows({"cpu_op"}, lambda name: name == _VIEW)
         return {

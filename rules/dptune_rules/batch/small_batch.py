@@ -166,6 +166,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 if one.predicted_share is not None
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
+            *_epoch(loader.dataset_samples, times * before),
             *_noise(run),
         ],
         numerics="changes",
@@ -173,6 +174,12 @@ def check(run: RunView) -> Iterator[Advice]:
         "compare it.",
         fingerprint=f"{RULE.code}:loader.batch_size:{loader.dataset or 'loader'}",
     )
+
+
+def _epoch(samples: int | None, a_step: float) -> Iterator[Evidence]:
+    """How few steps an epoch has then."""
+    if samples:
+        yield Evidence(label="optimizer steps of an epoch then", value=max(1, round(samples / a_step)))
 
 
 def _noise(run: RunView) -> Iterator[Evidence]:

@@ -112,7 +112,9 @@ def check(run: RunView) -> Iterator[Advice]:
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
     most = max(longest, min(_unbusy(run), longest + _freed(run, preparing)))
-    saves = of_cheaper = run.bound(0.0, most, "no more than the wait, and the cores that preparing takes from others")
+    saves = of_cheaper = run.bound(
+        0.0, most, "no more than the wait, and what computing gains by cores that preparing takes"
+    )
     if then is not None:
         most = min(longest, 1 - (now or longest) / then)
         how = "no more than the wait, and no more than this many workers can take off it"
@@ -298,7 +300,7 @@ def _evidence(run: RunView, wait: float, now: int | None, cores: int | None, whe
     if now is not None:
         yield Evidence(label="workers", value=now, unit="processes")
     if cores is not None:
-        yield Evidence(label="cores that this rank may use", value=cores)
+        yield Evidence(label="cores that are free for workers", value=cores)
     if preparing := run.measured.input.known("preparing"):
         yield from _parts(preparing, now)
     if where:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dptune.measure.exchange.calls import Call
+from dptune.measure.exchange.dtypes import dtype_of
 from dptune.runfile.facts import Facts
 
 NO_SIZE = "the trace was recorded without shapes, and no window with shapes shows the same collectives in each step"
@@ -20,13 +21,13 @@ def with_sizes(lean: list[Call], rich: list[Call], facts: Facts | None) -> list[
     if all(call.message_bytes is not None for call in lean):
         return lean
     pattern = _pattern(rich)
-    buckets = _buckets(facts)
+    buckets, dtype = _buckets(facts)
     sized: list[Call] = []
     for step in _by_step(lean):
         if pattern and [call.kind for call in step] == [call.kind for call in pattern]:
             sized += [_sized(call, model) for call, model in zip(step, pattern, strict=True)]
         else:
-            sized += _reduced(step, buckets)
+            sized += _reduced(step, buckets, dtype)
     return sized
 
 
@@ -50,23 +51,30 @@ def _pattern(rich: list[Call]) -> list[Call]:
     return steps[0] if len(shapes) == 1 else []
 
 
-def _reduced(step: list[Call], buckets: Sequence[int]) -> list[Call]:
-    """Sizes from DDP's buckets, where a step all-reduces exactly those (or them once per backward)."""
+def _reduced(step: list[Call], buckets: Sequence[int], dtype: str | None) -> list[Call]:
+    """Sizes and type from DDP's buckets, where a step all-reduces exactly those (or them once per backward)."""
     reduces = [call for call in step if call.kind == "all_reduce"]
     if not buckets or not reduces or len(reduces) % len(buckets):
         return step
     sizes = iter(list(buckets) * (len(reduces) // len(buckets)))
     return [
-        replace(call, message_bytes=next(sizes)) if call.kind == "all_reduce" and call.message_bytes is None else call
+        replace(call, message_bytes=next(sizes), dtype=call.dtype or dtype)
+        if call.kind == "all_reduce" and call.message_bytes is None
+        else call
         for call in step
     ]
 
 
-def _buckets(facts: Facts | None) -> list[int]:
-    """Bucket sizes in bytes in the order they are reduced; a comm hook sends something else than the bucket."""
+def _buckets(facts: Facts | None) -> tuple[list[int], str | None]:
+    """Bucket sizes in bytes in the order they are reduced, and their type where all gradients have one.
+
+    A comm hook sends something else than the bucket.
+    """
     if facts is None or len(facts.ddp) != 1 or facts.ddp[0].comm_hook not in (None, "", "None"):
-        return []
-    return facts.ddp[0].rebuilt_bucket_sizes or facts.ddp[0].bucket_sizes
+        return [], None
+    (own,) = facts.ddp
+    dtype = dtype_of(own.gradient_dtypes[0]) if len(own.gradient_dtypes) == 1 else None
+    return own.rebuilt_bucket_sizes or own.bucket_sizes, dtype
 
 
 def _by_step(calls: list[Call]) -> list[list[Call]]:

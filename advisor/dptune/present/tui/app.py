@@ -187,6 +187,8 @@ class ReportApp(App[None]):
         shown = self.query_one(TabbedContent).active_pane
         for part in shown.query(",".join(one.__name__ for one in _WITH_KEYS)) if shown is not None else ():
             for binding in _declared(type(part)):
+                if binding.action.startswith("app."):
+                    continue  # it is there already
                 yield SystemCommand(
                     binding.description,
                     binding.tooltip,
