@@ -31,7 +31,7 @@ from overhead import commit, machine
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gate.json"
 KINDS = {"same": "0", "10 % longer": "0.1"}
-EACH = 6  # of each kind and number of ranks
+EACH = 5  # of each kind and number of ranks
 GATE = ("--max-regression", "time_per_sample=5%", "--repeat", "35")
 DPTUNE = (sys.executable, "-m", "dptune")
 SCRIPT = "gated.py"

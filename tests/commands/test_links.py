@@ -14,6 +14,7 @@ from dptune.capture.links import Asked
 from dptune.cli import main
 from dptune.measure.exchange.links import fitted
 from dptune.runfile import form, paths
+from dptune.runfile.facts import DdpFacts, Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.runfile.record import RunRecord
 
@@ -84,6 +85,32 @@ def test_without_options_there_are_as_many_ranks_as_were_recorded(
     assert main(["links"]) == status
     assert said in capsys.readouterr().err
     assert started == [tuple(range(ranks))] * (status == 0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "kinds", "largest"),
+    [
+        ({"ddp": [DdpFacts("Net", gradient_bytes=1000)]}, [], 1, 16 * MIB),
+        ({"ddp": [DdpFacts("Net", gradient_bytes=50 * MIB)]}, [], 1, 64 * MIB),
+        ({"ddp": [DdpFacts("Net", gradient_bytes=500 * MIB)]}, [], 1, 256 * MIB),
+        ({"ddp": [DdpFacts("Net", gradient_bytes=1000)]}, ["--kinds", "p2p"], 1, 256 * MIB),
+        ({"ddp": [DdpFacts("Net", gradient_bytes=1000)]}, ["--nproc-per-node", "2"], 4, 256 * MIB),
+        ({"ddp": [DdpFacts("Net", gradient_bytes=1000)], "engine": "deepspeed"}, [], 4, 256 * MIB),
+        ({}, [], 4, 256 * MIB),
+    ],
+)
+def test_of_a_run_of_ddp_alone_all_reduces_are_measured(
+    facts: dict[str, Any], words: list[str], kinds: int, largest: int, asked: list[Asked], tmp_path: Path
+) -> None:
+    """Up to all its gradients in one; who asks for something else gets that."""
+    run = tmp_path / "dptune-runs" / "run"
+    run.mkdir(parents=True)
+    (tmp_path / "dptune-runs" / "latest").write_text("run")
+    form.write(run / "run.json", RunRecord(world_size=2, hosts=["a"]))
+    form.write(paths.facts(run, 0), Facts(0, **facts))
+    assert main(["links", *words]) == 0
+    assert (len(asked[0].kinds), asked[0].sizes[-1]) == (kinds, largest)
+    assert asked[0].kinds[0] == ("p2p" if "--kinds" in words else "all_reduce")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make a file")

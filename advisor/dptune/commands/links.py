@@ -3,9 +3,9 @@
 Times all-reduce, all-gather, reduce-scatter and p2p over message sizes from 4 KiB to 256 MiB, as far as the time bound
 lets, and fits time = alpha + bytes / beta to each: alpha is the latency, beta the bandwidth. Run it with the backend,
 the ranks and the nodes that training uses, while nothing else uses the links; without options it starts as many ranks
-as the latest recording has, where that is of one host. The result goes to
-dptune-runs/links.json, where `dptune report` finds it for the runs that lie beside it, of the same backend and number
-of ranks.
+as the latest recording has, where that is of one host, and times all-reduces up to the size of the gradients alone,
+where that is all that it exchanges (DistributedDataParallel). The result goes to dptune-runs/links.json,
+where `dptune report` finds it for the runs that lie beside it, of the same backend and number of ranks.
 
 A call is timed in trains of several, all ranks together and without waiting for a late one; a p2p call is half of a
 ping-pong between the first rank and the last. GB/s is beta as what each link carries (busbw of nccl-tests). Ctrl-C ends
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _KIB = 1024
 SIZES = tuple(4 * _KIB * 4**step for step in range(9))  # 4 KiB to 256 MiB
+_LEAST_MOST = 16 * _KIB**2  # bytes up to which it measures in any case: by smaller ones beta is not told well
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
 _LARGEST = 64 * _KIB**3
 
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = args.sizes or [size for size in SIZES if size <= (args.max_size or SIZES[-1])] or [args.max_size]
     asked = links.Asked(args.kinds or links.KINDS, sizes, args.backend, args.repeats, args.seconds, args.timeout)
     _check(args.output)
-    started = _launch(args, asked)
+    asked, started = _launch(args, asked)
     record = links.sweep(started, asked, (lambda *_: None) if args.quiet else _show)
     if record is None:
         if started.job is None and not args.quiet:
@@ -107,21 +108,43 @@ def run(args: argparse.Namespace) -> int:
     return {"interrupted": 130, "failed": 2, "timed-out": 2}.get(record.ended, 0)
 
 
-def _launch(args: argparse.Namespace, asked: Asked) -> Launch:
-    """By whom the ranks are started: torchrun, or whoever started dptune."""
+def _launch(args: argparse.Namespace, asked: Asked) -> tuple[Asked, Launch]:
+    """What is measured, and by whom the ranks are started: torchrun, or whoever started dptune."""
     from dptune.capture import interpreter, job, launch
 
     torchrun = torchrun_of(args)
     around = None if torchrun.asked else job.surrounding()
     if not torchrun.asked and around is None:
         torchrun = replace(torchrun, nproc_per_node=_recorded_ranks())
+        if not (args.kinds or args.sizes or args.max_size):
+            asked = _as_recorded(asked)
     world = around.world_size if around else torchrun.world_size
     if world == 1:
         raise UsageError("one rank has no links", "dptune links --nproc-per-node N, or start it once per rank")
     chosen = interpreter.choose(args.python)
     if around is not None:
-        return launch.as_rank(asked.script, chosen, around)
-    return launch.under_torchrun(asked.script, chosen, torchrun)
+        return asked, launch.as_rank(asked.script, chosen, around)
+    return asked, launch.under_torchrun(asked.script, chosen, torchrun)
+
+
+def _as_recorded(asked: Asked) -> Asked:
+    """All-reduces alone, up to all gradients in one, where the latest recording has no other exchange of a wrapper."""
+    from dptune.commands.reading import record_of
+    from dptune.present.amounts import data
+    from dptune.runfile import form, paths
+    from dptune.runfile.facts import Facts
+
+    try:
+        facts = form.read(paths.facts(record_of([]).parent, 0), Facts)
+    except (OSError, ValueError, RunError):
+        return asked
+    if len(facts.ddp) != 1 or not facts.ddp[0].gradient_bytes or facts.fsdp or facts.engine:
+        return asked
+    most = max(facts.ddp[0].gradient_bytes, _LEAST_MOST)
+    sizes = [size for size in asked.sizes if size < 4 * most]
+    words = f"all-reduces of up to {data(sizes[-1])}, for the run has no larger ones"
+    print(f"dptune: {words} (--kinds and --max-size for others)", file=sys.stderr)
+    return replace(asked, kinds=("all_reduce",), sizes=sizes)
 
 
 def _recorded_ranks() -> int:
