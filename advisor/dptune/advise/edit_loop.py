@@ -304,7 +304,7 @@ def _targets(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
 
 def _hands_over(node: ast.AST, roots: set[str]) -> bool:
     """Whether a call is given one of these objects whole, or is a method of it: either may change what it holds."""
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or _is_length(node):
         return False
     given = [*node.args, *(word.value for word in node.keywords)]
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
