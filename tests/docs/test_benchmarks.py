@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
         ("real_advice", "rules-tried"),
         ("advice", "rules-tried"),
         ("gate", "ci"),
-        ("first_use", "tutorial"),
     ],
 )
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
