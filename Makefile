@@ -65,7 +65,7 @@ bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half
 bench-first-use: $(VENV)/.profile ## how long from a clone to the first proven advice (ten minutes, on an idle machine)
 	$(BIN)/python tests/benchmarks/first_use.py
 
-bench-gate: $(VENV)/.profile ## whether `dptune check` fails slower commits, and no others (an hour, on an idle machine; resumes)
+bench-gate: $(VENV)/.profile ## whether `dptune check` fails slower commits, and no others (an hour and a half, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/gate.py
 
 bench-interface: $(VENV)/.test ## how long the full-screen report lets one wait (minutes; resumes)
