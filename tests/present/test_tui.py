@@ -312,6 +312,14 @@ async def test_the_palette_runs_commands_by_name(report: Report) -> None:
         await see(pilot, "Theme", *"theme")
 
 
+async def test_the_palette_has_no_command_twice(report: Report) -> None:
+    """A key of a tab that does what one does everywhere."""
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "Advice as ranked", "2")
+        titles = [one.title for one in pilot.app.get_system_commands(pilot.app.screen)]
+        assert titles.count("Copy code") == 1
+
+
 async def test_the_palette_has_what_the_keys_of_the_tab_do(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "warning, saves time: DP102", "2")

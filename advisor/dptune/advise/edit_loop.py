@@ -63,9 +63,9 @@ def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
         if any(isinstance(node, _LEAVES) for node in _inside(found.body)):
             raise EditError("the loop of micro-batches may end before its last")
     else:
-        test = found.test if any(node is step for one in found.body for node in ast.walk(one)) else _inverse(found.test)
+        test = found.test if _holds(found.body, step) else _inverse(found.test)
         is_last, between = deepcopy(test), block[first : block.index(found)]
-    if any(node is step for one in passed for node in ast.walk(one)):
+    if _holds(passed, step):
         raise EditError("the optimizer steps among the lines that are to be put into it")
     _refuse_gradients(found.body if isinstance(found, ast.For) else block[: block.index(found)])
     return MicroBatch(block, first, last, _before(is_last, between, passed), model, wraps, counted)
@@ -117,9 +117,8 @@ def _optimizer_step(tree: ast.Module) -> ast.Call:
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "step"
-        and not any(word in ast.unparse(node.func.value).lower() for word in _NO_OPTIMIZER)
+        and _is_method(node, "step")
+        and not any(word in ast.unparse(node.func).lower() for word in _NO_OPTIMIZER)
     ]
     if len(steps) != 1:
         raise EditError(f"the file calls step {len(steps)} times, and which of them is the optimizer's is not known")
@@ -133,14 +132,14 @@ def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt]
         for number, one in enumerate(later):
             if not isinstance(one, ast.If) or one.orelse:
                 continue
-            if any(node is step for part in one.body for node in ast.walk(part)):
+            if _holds(one.body, step):
                 return block, at, one
             skips = len(one.body) == 1 and isinstance(one.body[0], ast.Continue)
-            if skips and any(node is step for part in later[number + 1 :] for node in ast.walk(part)):
+            if skips and _holds(later[number + 1 :], step):
                 return block, at, one
         if isinstance(inner, ast.For) and block is inner.body and not inner.orelse:
             around = next(place for place in path if place[0][place[1]] is inner)
-            if any(node is step for part in around[0][around[1] + 1 :] for node in ast.walk(part)):
+            if _holds(around[0][around[1] + 1 :], step):
                 return block, at, inner
         if not isinstance(inner, ast.With):
             break
@@ -317,6 +316,10 @@ def _refuse_gradients(between: Sequence[ast.stmt]) -> None:
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in _READS_GRADIENTS:
             raise EditError(f"line {node.lineno} reads gradients of each micro-batch")  # type: ignore[attr-defined]
+
+
+def _holds(statements: Sequence[ast.stmt], call: ast.Call) -> bool:
+    return any(node is call for one in statements for node in ast.walk(one))
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
