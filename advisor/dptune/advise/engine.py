@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dptune import __version__, rule
 from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
-from dptune.advise import packs
+from dptune.advise import cards, packs
 from dptune.advise.asking import Asked
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
@@ -48,7 +48,7 @@ class Outcome:
 def _found(run: Run) -> tuple[list[Facts], list[Finding]]:
     """The facts by rank, and what was found while recording and reading."""
     facts = [run.facts[rank] for rank in sorted(run.facts)]
-    return facts, [*recording(run.record, facts), *run.findings]
+    return facts, [*recording(run.record, facts), *cards.limits(run.record), *run.findings]
 
 
 def trust_in(run: Run, measured: Measured) -> Trust:

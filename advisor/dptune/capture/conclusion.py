@@ -12,7 +12,7 @@ from pathlib import Path
 from dptune.capture.folder import RunFolder
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts
-from dptune.runfile.record import Ending, RunRecord
+from dptune.runfile.record import CardRecord, Ending, RunRecord
 
 # From the best to the worst; of several launchers the worst stands in run.json.
 _WORSE = ("recording", "complete", "script-ended", "no-steps", "interrupted", "failed", "timed-out")
@@ -67,7 +67,7 @@ def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:
         return own
     while True:
         records = folder.records()
-        whole = replace(own, ending=_worst([one.ending for one in records]))
+        whole = replace(own, ending=_worst([one.ending for one in records]), cards=_cards(records))
         _describe(whole, facts_in(folder.path))
         _write(folder.path / paths.RUN_JSON, whole)
         if folder.records() == records:
@@ -81,6 +81,12 @@ def _write(path: Path, record: RunRecord) -> None:
     except OSError as error:
         with contextlib.suppress(OSError, ValueError):
             print(f"dptune: {path} could not be written: {error.strerror}", file=sys.stderr)
+
+
+def _cards(records: Sequence[RunRecord]) -> list[CardRecord]:
+    """The cards of all hosts, each once: launchers of one host, one to a rank, read the same ones."""
+    read = [card for record in records for card in record.cards]
+    return list({(card.host, card.index): card for card in reversed(read)}.values())[::-1]
 
 
 def _worst(endings: Sequence[Ending]) -> Ending:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.capture import effect, launch, processes, stacks, topology
-from dptune.capture.conclusion import conclude
+from dptune.capture import cards, effect, launch, processes, stacks, topology
+from dptune.capture.conclusion import conclude, facts_in
 from dptune.capture.folder import RunFolder
 from dptune.capture.heed import Signals
 from dptune.capture.injected.plan import Plan
@@ -80,6 +81,7 @@ class Session:
         self._entry = launch.mark(self._plan)
         self._hung = False
         self._stacks: Path | None = None
+        self._cards: cards.Cards | None = None
 
     def record(self, signals: Signals) -> Recording:
         """Start, watch, end and conclude."""
@@ -88,6 +90,8 @@ class Session:
         seen = Watched()
         try:
             self._run.topology = topology.read() if self._leads else None
+            if not self._options.trial:
+                self._cards, self._run.cards_unread = cards.start(socket.gethostname())
             seen = self._watch(process, signals)
         finally:
             if process.poll() is None:
@@ -95,6 +99,7 @@ class Session:
             if self._options.trial:
                 processes.end_all(processes.carrying(self._entry), _LEFT_END_WITHIN_S)
             self._folder.close()
+            self._put_down_cards()
             whole, facts = conclude(self._folder, self._run, seen.steps > 0, remembered=not self._options.trial)
         if self._folder.seat is not None and self._leads:
             self._wait_for_the_others(signals)
@@ -143,7 +148,8 @@ class Session:
     def _watch(self, process: subprocess.Popen[bytes], signals: Signals) -> Watched:
         kills = MemoryKills()
         progress = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
-        watch = Watch(process, self._folder.live, self._options.limits, progress, self._options.end_when_full)
+        must_end, look = self._options.end_when_full, self._cards.look if self._cards else lambda phase: None
+        watch = Watch(process, self._folder.live, self._options.limits, progress, must_end, look)
         seen = watch.until_over(signals)
         progress.clear()
         if seen.waited_s is not None:
@@ -156,6 +162,14 @@ class Session:
             self._end_leftovers(watch.ranks)
         self._run.ending = _ending(seen, process.returncode, kills)
         return seen
+
+    def _put_down_cards(self) -> None:
+        """Into run.json, those that this host's ranks computed on."""
+        if self._cards is None:
+            return
+        here = [rank.device for rank in facts_in(self._folder.path) if rank.host == socket.gethostname()]
+        self._run.cards = self._cards.records({device.uuid for device in here if device and device.uuid})
+        self._cards.close()
 
     def _hang(self, seen: Watched, signals: Signals) -> str:
         """Who waits where, in a sentence; their stacks go to a file."""

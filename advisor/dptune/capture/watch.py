@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class Watched:
 class Watch:
     """Watches one started process and what it started. Ending what is left is up to the caller.
 
-    `must_end`: whether the script is to end once the recording is complete. `ranks`: the processes that have spoken.
+    `must_end`: whether the script is to end once the recording is complete. `on_phase` is called at every look with
+    the phase of the slowest rank. `ranks`: the processes that have spoken.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Watch:
         limits: Limits,
         progress: ProgressLine,
         must_end: bool = False,
+        on_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
+        self._on_phase = on_phase
         self._process, self._live, self._limits, self._progress = process, live, limits, progress
         self._must_end = must_end
         self._seen = Watched()
@@ -90,6 +94,8 @@ class Watch:
 
     def _look(self, said: list[Said]) -> None:
         self._progress.show(said)
+        if said:
+            self._on_phase(min(said, key=lambda rank: rank.step).phase)
         self.ranks.update(one.pid for one in said)
         self._life.see(said, time.monotonic())
         self._seen.steps = max(self._seen.steps, max((one.step for one in said), default=0))

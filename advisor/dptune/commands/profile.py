@@ -70,6 +70,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
     log = "let NCCL log how ranks are connected, into the run folder"
     steps.add_argument("--nccl-log", action="store_true", help=log)
+    sync = "also record CUDA synchronization events in the lean window: exact dependencies between streams"
+    steps.add_argument("--sync-events", action="store_true", help=sync)
     window = "a window also ends after S seconds; 0: never (default: 60)"
     steps.add_argument("--window-time", type=seconds_or_none, default=60.0, metavar="S", help=window)
     end = parser.add_argument_group("when it ends")
@@ -177,7 +179,15 @@ def _options(args: argparse.Namespace) -> Options:
     from dptune.runfile.record import Schedule
 
     return Options(
-        schedule=Schedule(args.warmup, args.unprofiled, args.lean, args.rich, args.window_time, noise=args.noise_scale),
+        schedule=Schedule(
+            args.warmup,
+            args.unprofiled,
+            args.lean,
+            args.rich,
+            args.window_time,
+            noise=args.noise_scale,
+            sync_events=args.sync_events,
+        ),
         ranks=None if args.ranks is None else ranks.parse(args.ranks),
         run_dir=args.run_dir,
         end_when_full=not args.keep_going,

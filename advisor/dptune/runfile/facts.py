@@ -248,6 +248,7 @@ class DeviceFacts:
     kind: str
     name: str | None = None
     index: int | None = None
+    uuid: str | None = None
     compute_capability: str | None = None
     memory_bytes: int | None = None
     clock_khz: int | None = None

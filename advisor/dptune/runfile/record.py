@@ -31,7 +31,8 @@ class Schedule:
     """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never).
 
     The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short. In the last
-    one, `noise`, norms of gradients are taken.
+    one, `noise`, norms of gradients are taken. `sync_events`: the lean window also records CUDA's synchronization
+    events, by which a trace shows exactly which stream waits for which.
     """
 
     warmup: int = 5
@@ -41,6 +42,7 @@ class Schedule:
     window_s: float = 60.0
     least_s: float = 0.0
     noise: int = 0
+    sync_events: bool = False
 
     @property
     def first_boundary(self) -> int:
@@ -55,6 +57,47 @@ class Schedule:
 
 
 @dataclass
+class CardReadings:
+    """What one card showed while the ranks were in a window, over `samples` readings.
+
+    `sm_clock_mhz` and `memory_clock_mhz` are medians. `throttled`: in how many readings the clock was held back, by
+    reason; clocks of an idle card are not.
+    """
+
+    window: str
+    samples: int = 0
+    sm_clock_mhz: int | None = None
+    least_sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    most_power_w: float | None = None
+    most_temperature_c: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    throttled: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class CardRecord:
+    """One NVIDIA card that the run used, by NVML; `index` is NVML's, which CUDA_VISIBLE_DEVICES does not change.
+
+    `most_*` is what the card and its slot can do. A query that the card did not answer is absent and listed in
+    `unread` with the reason.
+    """
+
+    index: int
+    host: str = ""
+    uuid: str = ""
+    name: str = ""
+    driver: str = ""
+    most_sm_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    most_pcie_generation: int | None = None
+    most_pcie_width: int | None = None
+    readings: list[CardReadings] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
 class RunRecord:
     """run.json. Secrets are redacted from `command` before it is written.
 
@@ -62,7 +105,8 @@ class RunRecord:
     launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code.
     `nproc_per_node` and `nnodes` are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it
     was a sample. `settings` is what was changed in the script
-    from outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed.
+    from outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are
+    the NVIDIA cards that were used, or all of the host where that is not known; `cards_unread` why there are none.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -80,6 +124,8 @@ class RunRecord:
     hosts: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     topology: str | None = None
+    cards: list[CardRecord] = field(default_factory=list)
+    cards_unread: str = ""
     schedule: Schedule = field(default_factory=Schedule)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     ending: Ending = field(default_factory=Ending)

@@ -28,6 +28,7 @@ def device() -> DeviceFacts:
     facts.index = torch.cuda.current_device()
     card = torch.cuda.get_device_properties(facts.index)
     facts.name, facts.memory_bytes = card.name, card.total_memory
+    facts.uuid = str(card.uuid) if hasattr(card, "uuid") else None  # since torch 2.5
     facts.clock_khz, facts.memory_clock_khz = (getattr(card, f"{m}clock_rate", None) for m in ("", "memory_"))
     facts.compute_capability = f"{card.major}.{card.minor}"
     facts.peak_allocated_bytes = torch.cuda.max_memory_allocated(facts.index)

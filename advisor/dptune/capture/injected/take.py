@@ -88,7 +88,7 @@ class Take:
         if self._observers.places.profiler_line is not None:
             raise GivesWay(f"the script runs torch.profiler itself ({self._observers.places.profiler_line})")
         self._check_room(name)
-        self._tracing = Tracing(name)
+        self._tracing = Tracing(name, self._plan.schedule.sync_events)
         self._tracing.prepare()
 
     def open(self, name: str, first_step: int) -> None:

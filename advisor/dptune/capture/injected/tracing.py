@@ -23,9 +23,15 @@ _GZIP_LEVEL = 5
 class Tracing:
     """The lean window records names and times; the rich one also shapes, Python stacks and memory."""
 
-    def __init__(self, window: str) -> None:
+    def __init__(self, window: str, sync_events: bool = False) -> None:
+        """`sync_events`: also record CUDA's synchronization events, where this torch can, in the lean window."""
         rich = window == "rich"
-        self._profiler = _KinetoProfile(record_shapes=rich, with_stack=rich, profile_memory=rich)
+        self._profiler = _KinetoProfile(
+            record_shapes=rich,
+            with_stack=rich,
+            profile_memory=rich,
+            experimental_config=_with_sync_events() if sync_events and not rich else None,
+        )
         self._step: Any = None
         self.recording = False
 
@@ -75,6 +81,14 @@ class Tracing:
         finally:
             for left in (plain, packed):
                 left.unlink(missing_ok=True)
+
+
+def _with_sync_events() -> Any:
+    """None where this torch has no such option (before 2.2); without a GPU nothing is recorded by it."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
+    except (AttributeError, TypeError):
+        return None
 
 
 @contextlib.contextmanager
