@@ -2,9 +2,13 @@
 #
 # PYTHON is the interpreter that the environment is made with, VENV where it lies:
 #   make test PYTHON=python3.12 VENV=/tmp/dptune-3.12
+#
+# `make gpu-check` on a card uses PYTHON, which must have torch; GPU_CHECK takes further options (tests/gpu/__main__.py).
 
 PYTHON ?= python3
 VENV ?= .venv
+DEVICE ?= cuda
+OUT ?= gpu-check
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -12,7 +16,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +53,12 @@ fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes;
 test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (long)
 	$(BIN)/python -m pytest -rs -n 2 --dist loadfile -m "thorough and not alone"
 	$(BIN)/python -m pytest -rs -m "thorough and alone"
+
+gpu-wheels: ## download what a bare GPU machine without a network needs for gpu-check, into gpu-wheels/
+	$(PYTHON) -m tests.gpu.wheels gpu-wheels
+
+gpu-check: $(if $(filter cpu,$(DEVICE)),$(VENV)/.profile) ## check dptune on a real card (7 minutes; resumes; OUT=folder); DEVICE=cpu rehearses without one
+	$(if $(filter cpu,$(DEVICE)),$(BIN)/python,$(PYTHON)) -m tests.gpu --device $(DEVICE) --out $(OUT) $(GPU_CHECK)
 
 bench-overhead: $(VENV)/.profile ## what recording costs (about half an hour; resumes; tests/benchmarks/results/)
 	$(BIN)/python tests/benchmarks/overhead.py

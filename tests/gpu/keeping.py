@@ -1,0 +1,67 @@
+"""Puts the results of a card into the project: the figures beside the benchmarks', small traces among the samples."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.wheels import ROOT
+
+RESULTS = ROOT / "tests" / "benchmarks" / "results" / "gpu"
+SAMPLES = ROOT / "sample_traces" / "gpu"
+MOST_TRACES = 10
+MOST_BYTES = 2 * 2**20  # of all traces of a run folder
+# The most telling first: what has real NCCL kernels, what was planted, what lengths are known of.
+_WORTH = ("ranks-nccl", "known", "planted", "link", "ranks", "predict", "capture")
+
+
+def keep(folder: Path) -> Iterator[str]:
+    """Copy result.json and extract small runs; says what was kept, a line each."""
+    result = json.loads((folder / "result.json").read_text())
+    if result["device"] != "cuda":
+        raise SystemExit(f"{folder} is a rehearsal without a card: nothing is kept of it")
+    target = RESULTS / f"{_name(result)}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(folder / "result.json", target)
+    yield f"{target.relative_to(ROOT)}"
+    for name in _chosen(folder):
+        yield f"{(SAMPLES / name).relative_to(ROOT)}"
+
+
+def _name(result: dict[str, Any]) -> str:
+    card = re.sub(r"[^a-z0-9]+", "-", result["machine"]["card"].lower()).strip("-")
+    return f"{card}-{result['when'][:10]}-{result['source']}"
+
+
+def _chosen(folder: Path) -> Iterator[str]:
+    found = [
+        (member.name.split("/")[0], archive) for archive in sorted(folder.glob("traces-*.tar")) for member in _of(archive)
+    ]
+    runs = dict(found)
+    kept = 0
+    for name in sorted(runs, key=_rank_of):
+        if kept == MOST_TRACES or (SAMPLES / name).exists():
+            continue
+        with tarfile.open(runs[name]) as archive:
+            members = [one for one in archive.getmembers() if one.name.startswith(f"{name}/")]
+            traces = sum(one.size for one in members if ".trace." in one.name)
+            if not traces or traces > MOST_BYTES:
+                continue
+            SAMPLES.mkdir(parents=True, exist_ok=True)
+            archive.extractall(SAMPLES, members, filter="data")
+        kept += 1
+        yield name
+
+
+def _of(archive: Path) -> list[tarfile.TarInfo]:
+    with tarfile.open(archive) as opened:
+        return opened.getmembers()
+
+
+def _rank_of(name: str) -> tuple[int, str]:
+    return next((place for place, start in enumerate(_WORTH) if name.startswith(start)), len(_WORTH)), name

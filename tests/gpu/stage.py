@@ -1,0 +1,47 @@
+"""One stage, in a process of its own: `python -m tests.gpu.stage NAME --device cuda --out DIR --seconds 60`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.gpu.place import Place
+
+
+class Stage(NamedTuple):
+    """A stage and the most seconds it may take on a card."""
+
+    name: str
+    seconds: float
+
+
+# In order of value: what is left when the time is over is worth least. They add up to more than the whole check may
+# take, for hardly any of them needs all of its time.
+STAGES = (
+    Stage("capture", 100),
+    Stage("known", 40),
+    Stage("planted", 140),
+    Stage("predict", 90),
+    Stage("ranks", 120),
+    Stage("link", 50),
+)
+
+
+def main() -> None:
+    """Run the stage; what it finds is on disk case by case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=[stage.name for stage in STAGES])
+    parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    place = Place(args.name, args.device, args.out, time.monotonic() + args.seconds)
+    importlib.import_module(f"tests.gpu.stages.{args.name}").run(place)
+
+
+if __name__ == "__main__":
+    main()

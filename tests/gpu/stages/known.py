@@ -1,0 +1,66 @@
+"""Stage 2: steps made of parts of known length; the account has to find each within 3 %."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.gpu import reports
+from tests.gpu.place import SCRIPTS, Place
+
+WITHIN = 0.03
+_QUEUE_STEP = ("--case", "queue")
+
+
+def run(place: Place) -> None:
+    """Every case of the stage."""
+    sizes = ("--steps", "16", "--copy-mb", "1", "--launches", "200") if place.small else ("--steps", "60")
+    place.case("parts", lambda: _parts(place, sizes))
+    place.case("queue", lambda: _queue(place, sizes))
+
+
+def _parts(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
+    """Classes of the account beside the sums of the parts that belong to them."""
+    set_ms, account, copies = _recorded(place, "parts", sizes)
+    expected = {
+        "compute": set_ms["kernel"],
+        "copy": sum(ms for name, ms in set_ms.items() if "pinned" in name or "pageable" in name),
+        "idle": set_ms["sleep"],
+    }
+    return {
+        "set_ms": set_ms,
+        "account_ms": account,
+        "compared": {name: _compared(ms, account.get(name, 0.0)) for name, ms in expected.items() if ms},
+        "copies": copies,
+    }
+
+
+def _queue(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
+    """A queue that is always full: the device is the limit, and hardly any idle time may be found."""
+    set_ms, account, _ = _recorded(place, "queue", (*_QUEUE_STEP, *sizes))
+    window = account["window"]
+    return {
+        "set_ms": set_ms,
+        "account_ms": account,
+        "busy_share": account["compute"] / window,
+        "launch_idle_share": account.get("launch_idle", 0.0) / window,
+        "host_idle_share": account.get("host_idle", 0.0) / window,
+    }
+
+
+def _recorded(
+    place: Place, name: str, options: tuple[str, ...]
+) -> tuple[dict[str, float], dict[str, float], list[Any]]:
+    """What the script says of its parts, what the account says of the traced steps, and the rows of copies."""
+    folder = place.runs / f"known-{name}"
+    windows = ("--warmup", "2", "--unprofiled", "4", "--lean", "4" if place.small else "8", "--rich", "0")
+    words = ("profile", "-q", "--continue", "--run-dir", str(folder), *windows)
+    done = place.dptune(*words, str(SCRIPTS / "known.py"), "--device", place.device, *options)
+    report = place.report(folder)
+    kept = ("direction", "pinned", "calls_per_step", "total_bytes", "total_ns", "exposed_ns", "gb_per_s", "blocking_calls")
+    copies = [{key: row[key] for key in kept if key in row} for row in report["measured"]["copies"]]
+    return done.last_json["parts_ms"], reports.account_ms(report), copies
+
+
+def _compared(set_ms: float, found_ms: float) -> dict[str, Any]:
+    error = found_ms / set_ms - 1
+    return {"set_ms": set_ms, "found_ms": found_ms, "error": error, "within": abs(error) <= WITHIN}
