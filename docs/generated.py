@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+GPU_RESULTS = Path(__file__).resolve().parents[1] / "tests" / "benchmarks" / "results" / "gpu"
 PLACEHOLDER = re.compile(r"^<!-- dptune: ([a-z-]+)(?: ([a-z -]+))? -->$", re.MULTILINE)
 UNITS = {"_ns": "ns", "_us": "µs", "_ms": "ms", "_bytes": "bytes", "_share": "0 to 1", "_gb_per_s": "1e9 bytes/s"}
 
@@ -136,8 +139,42 @@ def usage(verb: str) -> str:
     return f"```text\n$ dptune {verb} --help\n{done.stdout.rstrip()}\n```"
 
 
+STAGES = {
+    "capture": "recording: windows, step times by device events, card readings, overhead",
+    "known": "kernels and copies of known length, a full launch queue",
+    "planted": "planted faults: first advice, promised and measured saving",
+    "predict": "predictions of one process, then measured",
+    "ranks": "two ranks on one card: NCCL, gloo, DDP, FSDP2",
+    "link": "DDP buckets over a link of known latency and bandwidth",
+    "verify": "`dptune verify` of one planted fault",
+}
+
+
+def gpu_checks() -> str:
+    """Which stages of `make gpu-check` have run on which card, from the results that are kept."""
+    results = [json.loads(path.read_text()) for path in sorted(GPU_RESULTS.glob("*.json"))]
+    if not results:
+        rows = [(name, what, "not run on a GPU yet") for name, what in STAGES.items()]
+        return _table(("stage", "what it checks", "state"), rows)
+    rows = [
+        (
+            name,
+            what,
+            "; ".join(f"{each['stages'].get(name, {}).get('status', 'not run')}: {_card(each)}" for each in results),
+        )
+        for name, what in STAGES.items()
+    ]
+    return _table(("stage", "what it checks", "state"), rows)
+
+
+def _card(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return f"{machine['card']}, torch {machine['torch']}, {result['when'][:10]}, commit {result['commit']}"
+
+
 WRITERS: dict[str, Callable[..., str]] = {
     "figures": figures,
+    "gpu-checks": gpu_checks,
     "help": usage,
     "knobs": knobs,
     "records": records,

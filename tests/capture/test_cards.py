@@ -143,8 +143,8 @@ def test_throttling_is_said_with_its_clock() -> None:
     found = list(limits(throttled(5, "software power cap")))
     assert [finding.code for finding in found] == ["throttled"]
     assert found[0].text == (
-        "GPU 3 was throttled in the untraced steps (software power cap in 5 of 20 readings): median SM clock 1,410 MHz, "
-        "maximum 1,980 MHz"
+        "GPU 3 was throttled in the untraced steps (software power cap in 5 of 20 readings): "
+        "median SM clock 1,410 MHz, maximum 1,980 MHz"
     )
 
 

@@ -208,3 +208,21 @@ def test_commands_for_ci_are_such_that_dptune_takes_them(page: str) -> None:
         parser = Parser.of_verb(verb, module.__doc__ or "")
         module.arguments(parser)
         parser.parse_args(words)  # raises where an option or a value is none
+
+
+def test_what_ran_on_a_gpu_comes_from_kept_results(
+    generated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.gpu.stage import STAGES
+
+    assert list(generated.STAGES) == [stage.name for stage in STAGES]
+    monkeypatch.setattr(generated, "GPU_RESULTS", tmp_path)
+    assert generated.gpu_checks().count("not run on a GPU yet") == len(STAGES)
+    machine = {"card": "NVIDIA H100 80GB HBM3", "torch": "2.11.0"}
+    result = {"when": "2026-11-26T10:00:00", "commit": "abc1234", "machine": machine}
+    stages = {"capture": {"status": "complete"}, "known": {"status": "failed"}}
+    (tmp_path / "card.json").write_text(json.dumps({**result, "stages": stages}))
+    lines = generated.gpu_checks().splitlines()
+    assert lines[2].endswith("complete: NVIDIA H100 80GB HBM3, torch 2.11.0, 2026-11-26, commit abc1234 |")
+    assert "| failed: NVIDIA" in lines[3]
+    assert "| not run: NVIDIA" in lines[4]

@@ -24,7 +24,9 @@ def main() -> int:
     """The exit status: 0 where every stage is complete."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder for the results (default: gpu-check)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("gpu-check"), help="folder for the results (default: gpu-check)"
+    )
     parser.add_argument("--work", type=Path, help="folder for run folders until they are packed (default: temporary)")
     parser.add_argument("--wheels", type=Path, default=Path("gpu-wheels"), help="where `make gpu-wheels` put them")
     parser.add_argument("--time-limit", type=float, default=420.0, metavar="S", help="for everything (default: 420)")

@@ -25,7 +25,9 @@ from tests.gpu.place import last_lines
 from tests.gpu.stage import Stage
 
 SCHEMA = 1
-_NO_DPTUNE = "dptune is not installed here and {} is no folder of wheels: run `make gpu-wheels` where there is a network"
+_NO_DPTUNE = (
+    "dptune is not installed here and {} is no folder of wheels: run `make gpu-wheels` where there is a network"
+)
 _PACKING_S = 5.0
 _SLOWER_ON_A_CPU = 4  # a rehearsal may run on two cores, beside other tests
 _LEAST_S = 10.0  # a stage with less time finds nothing

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.driver import commit, source
 from tests.gpu.wheels import ROOT
 
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "gpu"
 SAMPLES = ROOT / "sample_traces" / "gpu"
 MOST_TRACES = 10
 MOST_BYTES = 2 * 2**20  # of all traces of a run folder
+_HEAD = """# Recorded on real cards
+
+By `make gpu-check` ([its scripts](../../tests/gpu/scripts)); kept by `python -m tests.gpu --keep`.
+
+| run | command | on |
+| --- | --- | --- |
+"""
 # The most telling first: what has real NCCL kernels, what was planted, what lengths are known of.
 _WORTH = ("ranks-nccl", "known", "planted", "link", "ranks", "predict", "capture")
 
@@ -27,10 +34,27 @@ def keep(folder: Path) -> Iterator[str]:
         raise SystemExit(f"{folder} is a rehearsal without a card: nothing is kept of it")
     target = RESULTS / f"{_name(result)}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(folder / "result.json", target)
+    if result["commit"] == "unknown" and result["source"] == source():
+        result["commit"] = commit()  # the card had the tree without git
+    target.write_text(json.dumps(result, indent=1) + "\n")
     yield f"{target.relative_to(ROOT)}"
-    for name in _chosen(folder):
-        yield f"{(SAMPLES / name).relative_to(ROOT)}"
+    kept = list(_chosen(folder))
+    yield from (f"{(SAMPLES / name).relative_to(ROOT)}" for name in kept)
+    if kept:
+        readme = SAMPLES / "README.md"
+        text = readme.read_text() if readme.exists() else _HEAD
+        readme.write_text(text + "".join(f"| `{name}` | {_made(name)} | {_on(result)} |\n" for name in kept))
+
+
+def _made(name: str) -> str:
+    """The command of the recording."""
+    words = json.loads((SAMPLES / name / "run.json").read_text())["command"]
+    return f"`{' '.join(Path(word).name if '/' in word else word for word in words)}`"
+
+
+def _on(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return f"{machine['card']}, torch {machine['torch']}, NCCL {machine.get('nccl', '-')}, commit {result['commit']}"
 
 
 def _name(result: dict[str, Any]) -> str:
@@ -40,7 +64,9 @@ def _name(result: dict[str, Any]) -> str:
 
 def _chosen(folder: Path) -> Iterator[str]:
     found = [
-        (member.name.split("/")[0], archive) for archive in sorted(folder.glob("traces-*.tar")) for member in _of(archive)
+        (member.name.split("/")[0], archive)
+        for archive in sorted(folder.glob("traces-*.tar"))
+        for member in _of(archive)
     ]
     runs = dict(found)
     kept = 0

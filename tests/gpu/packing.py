@@ -17,26 +17,27 @@ def pack(runs: Path, target: Path) -> dict[str, list[str]]:
     Traces are compressed already. A folder is whole or absent.
     """
     folders = sorted((path for path in runs.iterdir() if path.is_dir()), key=_bytes) if runs.is_dir() else []
-    packed: dict[str, list[str]] = {}
-    left, number, room = list(folders), 0, 0
-    archive: tarfile.TarFile | None = None
-    while left and _bytes(left[0]) <= MOST_BYTES:
-        if archive is None or _bytes(left[0]) > room:
-            if archive is not None:
-                archive.close()
-            if number == MOST_ARCHIVES:
-                break
-            number, room = number + 1, MOST_BYTES
-            archive = tarfile.open(target / f"traces-{number}.tar", "w")
-            packed[f"traces-{number}.tar"] = []
-        folder = left.pop(0)
-        for path in _files(folder):
-            archive.add(path, f"{folder.name}/{path.name}", recursive=False)
-        room -= _bytes(folder)
-        packed[f"traces-{number}.tar"].append(folder.name)
-    if archive is not None:
-        archive.close()
-    return {**packed, "left out": [folder.name for folder in left]} if left else packed
+    archives: list[list[Path]] = []
+    left_out = []
+    room = 0
+    for folder in folders:
+        size = _bytes(folder)
+        if size > room and len(archives) < MOST_ARCHIVES and size <= MOST_BYTES:
+            archives.append([])
+            room = MOST_BYTES
+        if size > room:
+            left_out.append(folder.name)
+            continue
+        archives[-1].append(folder)
+        room -= size
+    packed = {}
+    for number, members in enumerate(archives, 1):
+        name = f"traces-{number}.tar"
+        with tarfile.open(target / name, "w") as archive:
+            for path in (path for folder in members for path in _files(folder)):
+                archive.add(path, f"{path.parent.name}/{path.name}", recursive=False)
+        packed[name] = [folder.name for folder in members]
+    return {**packed, "left out": left_out} if left_out else packed
 
 
 def _files(folder: Path) -> Sequence[Path]:

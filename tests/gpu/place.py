@@ -139,7 +139,7 @@ class Place:
         folder = self.runs / f"{self.stage}-{name}"
         small = ("--warmup", "2", "--unprofiled", "6", "--lean", "3", "--rich", "1")
         usual = ("--warmup", "5", "--unprofiled", "30", "--lean", "6", "--rich", "3")
-        limits = ("--first-step-timeout", "60", "--stall-timeout", "60")
+        limits = ("--first-step-timeout", "60" if self.small else "40", "--stall-timeout", "40")
         words = ("profile", "-q", "--run-dir", str(folder), *(small if self.small else usual), *limits, *windows)
         self.dptune(*words, str(SCRIPTS / script), "--device", self.device, *options, env=env)
         return folder

@@ -27,6 +27,7 @@ STAGES = (
     Stage("predict", 90),
     Stage("ranks", 120),
     Stage("link", 50),
+    Stage("verify", 100),
 )
 
 

@@ -32,7 +32,17 @@ def download(folder: Path, python: str = "3.12") -> None:
 
 def install(folder: Path, site: Path) -> None:
     """The wheels, then dptune from the tree, into a folder for PYTHONPATH. No network is asked."""
-    here = ("install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade", "--target", str(site))
+    here = (
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--no-cache-dir",
+        "--upgrade",
+        "--target",
+        str(site),
+    )
     _pip((*here, *map(str, sorted(folder.glob("*.whl")))))
     _pip((*here, "--no-build-isolation", str(ROOT)), site)
 

@@ -18,6 +18,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 # Fault -> the options of demo/train.py that plant it. The runs in sample_traces/ are made with the same.
 FAULTS = {
@@ -27,7 +28,7 @@ FAULTS = {
     "none": "--width 384 --layers 3 --batch 2048",
 }
 PACKAGED = "accumulation-without-no-sync"
-_WINDOWS = {"unprofiled": 40, "lean": 8, "rich": 1}
+_WINDOWS: dict[str, Any] = {"unprofiled": 40, "lean": 8, "rich": 1}
 _LARGEST_BYTES = 16 * 2**20  # of the messages by which the link is measured
 _DEMO = Path(__file__).parents[1] / "demo"
 

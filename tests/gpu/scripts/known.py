@@ -1,7 +1,7 @@
 """Steps whose every part has a known length, for `dptune profile --continue`: prints what the parts took as JSON.
 
-    python known.py --case parts     a kernel of known cycles, copies each way, and a host that sleeps, one after another
-    python known.py --case queue     a long kernel, then more launches than the queue holds: the device is never idle
+    python known.py --case parts     a kernel of known cycles, copies each way, a host that sleeps: one after another
+    python known.py --case queue     more launches than the queue holds, of kernels that outlast them: never idle
 
 On a GPU each part lies between two events of its own, which no profiler is needed for. The host waits for the device
 around each part, so that none overlaps another.
@@ -64,11 +64,12 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--case", choices=("parts", "queue"), default="parts")
-    options.add_argument("--steps", type=int, default=40)
-    options.add_argument("--kernel-ms", type=float, default=6.0)
-    options.add_argument("--sleep-ms", type=float, default=4.0)
-    options.add_argument("--copy-mb", type=int, default=64)
-    options.add_argument("--launches", type=int, default=3000)
+    options.add_argument("--steps", type=int, default=30)
+    options.add_argument("--kernel-ms", type=float, default=20.0)
+    options.add_argument("--sleep-ms", type=float, default=20.0)
+    options.add_argument("--copy-mb", type=int, default=256)
+    options.add_argument("--launches", type=int, default=2000)
+    options.add_argument("--elements", type=int, default=2**24, help="of the vector that each launch adds to")
     args = options.parse_args()
     device = torch.device(args.device)
     on_gpu = device.type == "cuda"
@@ -79,12 +80,12 @@ def main():
     items = args.copy_mb * 2**18
     pageable, pinned = torch.ones(items), torch.ones(items)
     pinned = pinned.pin_memory() if on_gpu else pinned
-    there, small = torch.empty(items, device=device), torch.zeros(1024, device=device)
+    there, vector = torch.empty(items, device=device), torch.zeros(args.elements, device=device)
 
     def launch_many():
         spin(device, args.kernel_ms, rate)
         for _ in range(args.launches):
-            small.add_(1.0)
+            vector.add_(1.0)
 
     def parts_step():
         parts("kernel", lambda: spin(device, args.kernel_ms, rate))

@@ -1,7 +1,7 @@
 """DDP of one rank whose communication hook holds a stream for alpha + bytes / beta: real buckets, a known link.
 
-    torchrun --nproc-per-node 1 link.py --bucket-mb 25
-    torchrun --nproc-per-node 1 link.py --sizes 1,5,25,100     prints the median step of each size as JSON
+torchrun --nproc-per-node 1 link.py --bucket-mb 25
+torchrun --nproc-per-node 1 link.py --sizes 1,5,25,100     prints the median step of each size as JSON
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train a small transformer on several ranks, each on the same card where there is one: DDP or FSDP2.
 
-    torchrun --nproc-per-node 2 ranks.py --backend gloo --bucket-mb 1
-    torchrun --nproc-per-node 2 ranks.py --backend nccl --strategy fsdp
+torchrun --nproc-per-node 2 ranks.py --backend gloo --bucket-mb 1
+torchrun --nproc-per-node 2 ranks.py --backend nccl --strategy fsdp
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Train a small transformer on random tokens, on one device. Each option other than the sizes plants or mends a fault.
 
-    python train.py                                   healthy: workers, pinned memory, bf16, fused AdamW
-    python train.py --precision fp32 --optimizer loop
-    python train.py --timed                           prints the time of each step as JSON
+python train.py                                   healthy: workers, pinned memory, bf16, fused AdamW
+python train.py --precision fp32 --optimizer loop
+python train.py --timed                           prints the time of each step as JSON
 """
 
 import argparse

@@ -84,7 +84,8 @@ def _overhead(place: Place, sizes: tuple[str, ...], steps: str) -> dict[str, Any
     attach = ("profile", "-q", "--continue", "--warmup", "2", "--unprofiled", "100000", "--lean", "0", "--rich", "0")
     for number in range(1 if place.small else PAIRS):
         words = ("--timed", "--steps", steps, *sizes)
-        bare.append(median(place.script("train.py", *words).last_json["steps_ms"]))
+        plain = place.figures["plain"]["plain_ms"] if place.small else None
+        bare.append(plain or median(place.script("train.py", *words).last_json["steps_ms"]))
         folder = str(place.out / f"attached-{number}")
         script = (str(SCRIPTS / "train.py"), "--device", place.device, *words)
         done = place.dptune(*attach, "--run-dir", folder, *script, ok=False)

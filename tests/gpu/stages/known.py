@@ -13,7 +13,7 @@ _QUEUE_STEP = ("--case", "queue")
 
 def run(place: Place) -> None:
     """Every case of the stage."""
-    sizes = ("--steps", "16", "--copy-mb", "1", "--launches", "200") if place.small else ("--steps", "60")
+    sizes = ("--steps", "16", "--copy-mb", "1", "--launches", "200", "--elements", "1024") if place.small else ()
     place.case("parts", lambda: _parts(place, sizes))
     place.case("queue", lambda: _queue(place, sizes))
 
@@ -30,8 +30,17 @@ def _parts(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
         "set_ms": set_ms,
         "account_ms": account,
         "compared": {name: _compared(ms, account.get(name, 0.0)) for name, ms in expected.items() if ms},
-        "copies": copies,
+        "copies": [{**row, **_as_set(row, set_ms)} for row in copies],
     }
+
+
+def _as_set(row: dict[str, Any], set_ms: dict[str, float]) -> dict[str, Any]:
+    """A row of copies beside the one part that it is of."""
+    direction = {"h2d": "HtoD", "d2h": "DtoH"}.get(row["direction"], "")
+    name = f"{direction} {'pinned' if row.get('pinned') else 'pageable'}"
+    if name not in set_ms or not row["calls"]:
+        return {}
+    return _compared(set_ms[name], row["total_ns"] / row["calls"] / 1e6)
 
 
 def _queue(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
@@ -56,7 +65,17 @@ def _recorded(
     words = ("profile", "-q", "--continue", "--run-dir", str(folder), *windows)
     done = place.dptune(*words, str(SCRIPTS / "known.py"), "--device", place.device, *options)
     report = place.report(folder)
-    kept = ("direction", "pinned", "calls_per_step", "total_bytes", "total_ns", "exposed_ns", "gb_per_s", "blocking_calls")
+    kept = (
+        "direction",
+        "pinned",
+        "calls",
+        "calls_per_step",
+        "total_bytes",
+        "total_ns",
+        "exposed_ns",
+        "gb_per_s",
+        "blocking_calls",
+    )
     copies = [{key: row[key] for key in kept if key in row} for row in report["measured"]["copies"]]
     return done.last_json["parts_ms"], reports.account_ms(report), copies
 

@@ -23,10 +23,14 @@ class Fault(NamedTuple):
 
 _COPIES = ("--features-kb", "2048")
 FAULTS = {
-    "starved loader": Fault(("--workers", "0", "--decode-us", "800"), ("--workers", "8", "--decode-us", "800"), ("DP501",)),
+    "starved loader": Fault(
+        ("--workers", "0", "--decode-us", "800"), ("--workers", "8", "--decode-us", "800"), ("DP501",)
+    ),
     "pageable copies": Fault(("--pageable",), (), ("DP503",), _COPIES),
     "fp32 without TF32": Fault(("--precision", "fp32"), ("--precision", "tf32"), ("DP401",)),
-    "tiny optimizer kernels": Fault(("--optimizer", "loop"), ("--optimizer", "fused"), ("DP603", "DP601"), ("--batch", "2")),
+    "tiny optimizer kernels": Fault(
+        ("--optimizer", "loop"), ("--optimizer", "fused"), ("DP603", "DP601"), ("--batch", "2")
+    ),
     "item in every layer": Fault(("--item",), (), ("DP606", "DP601"), ("--batch", "4")),
     "fp64": Fault(("--precision", "fp64"), ("--precision", "tf32"), ("DP402",), ("--batch", "4")),
     "empty_cache in every step": Fault(("--empty-cache",), (), ("DP801",)),

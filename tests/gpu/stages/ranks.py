@@ -26,7 +26,9 @@ def run(place: Place) -> None:
         way = place.figures.get("nccl", {}).get("way")
         if way is not None:
             env = _environment(way)
-            place.case("nccl fsdp2", lambda: _recorded(place, "nccl-fsdp2", ("--backend", "nccl", "--strategy", "fsdp"), env))
+            place.case(
+                "nccl fsdp2", lambda: _recorded(place, "nccl-fsdp2", ("--backend", "nccl", "--strategy", "fsdp"), env)
+            )
             place.case("links", lambda: _links(place, env))
     for name, options in _gloo(place.small).items():
         place.case(f"gloo {name}", lambda name=name, options=options: _recorded(place, f"gloo-{name}", options))  # type: ignore[misc]
