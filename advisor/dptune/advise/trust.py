@@ -7,6 +7,7 @@ A run is `unjudgeable` when no account of its steps can be made, `partial` when 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from dptune.advice import Trust
 from dptune.advise import surroundings
@@ -34,8 +35,12 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
     codes = {finding.code for finding in findings}
     if "ranks-sampled" in codes:
         codes.add("ranks-missing")  # the others are not missed
+    if "device-unknown" in codes:
+        codes.add("device-events-missing")  # they are there, and cannot be read
+    if any(loss.fatal for rank in measured.ranks for loss in rank.losses):
+        codes |= {"steps-missing", "steps-few", "steps-few-on-ranks", "device-events-missing"}  # the loss is why
     of_figures = (
-        *(*_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
+        *(*_losses(measured), *_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
         *surroundings.limits(facts),
     )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
@@ -81,6 +86,20 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 def steady_steps(rank: RankFigures) -> int:
     """How many steady steps this rank's busiest device recorded."""
     return max((len(device.steps) for device in rank.devices), default=0)
+
+
+def _losses(measured: Measured) -> Iterator[Finding]:
+    """Events of the device that are lost or misdated, one finding of each kind: of the first rank, with the others."""
+    found: dict[tuple[str, bool], list[tuple[int, str]]] = {}
+    for rank in measured.ranks:
+        for loss in rank.losses:
+            found.setdefault((loss.code, loss.fatal), []).append((rank.rank, loss.text))
+    for (code, fatal), lacking in found.items():
+        rank_number, text = lacking[0]
+        others = ", ".join(str(number) for number, _ in lacking[1:9]) + (", ..." if len(lacking) > 9 else "")
+        also = f" (the same on rank {others})" if others else ""
+        level: Literal["info", "unjudgeable"] = "unjudgeable" if fatal else "info"
+        yield Finding(code=code, level=level, text=f"rank {rank_number}: {text}{also}")
 
 
 def _account(measured: Measured) -> Iterator[Finding]:

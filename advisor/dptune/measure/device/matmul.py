@@ -60,6 +60,7 @@ def _identity(views: Sequence[RankView], device: DeviceFacts | None) -> tuple[st
 
 def device_of(view: RankView) -> Device | None:
     """The device of the file's list that this rank ran on; the first where the list does not say."""
-    by_index = {f"cuda:{device.index}": device for device in view.trace.devices}
-    own = [by_index[ran.operations.device] for ran in view.devices if ran.operations.device in by_index]
+    by_index = {str(device.index): device for device in view.trace.devices}
+    used = [ran.operations.device.partition(":")[2] for ran in view.devices]
+    own = [by_index[index] for index in used if index in by_index]
     return next(iter([*own, *view.trace.devices]), None)
