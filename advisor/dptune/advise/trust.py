@@ -13,10 +13,11 @@ from dptune.advice import Trust
 from dptune.advise import surroundings
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import Measured, RankFigures, digits
+from dptune.measured import Measured, RankFigures, StepTime, digits
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
+ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
@@ -172,9 +173,11 @@ def _times(measured: Measured) -> Iterator[Finding]:
     unprofiled, lean = step.known("unprofiled_median_ns"), step.known("lean_median_ns")
     if unprofiled is None and lean is None:
         return
+    yield from _few(measured)
     if unprofiled is None:
         text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
         yield Finding(code="times-traced", level="info", text=text)
+        yield from _noisy(step, "lean")
         return
     if lean is not None:
         times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
@@ -188,13 +191,34 @@ def _times(measured: Measured) -> Iterator[Finding]:
                 "tracing costs, so take milliseconds with care"
             )
         yield Finding(code="profiler-cost", level="info", text=text)
-    low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
-    if low is not None and high is not None and high - low > NOISY_SHARE * unprofiled:
+    yield from _noisy(step, "unprofiled")
+    yield from _noisy(step, "lean")
+
+
+def _noisy(step: StepTime, window: Literal["unprofiled", "lean"]) -> Iterator[Finding]:
+    """Steps of a window whose quartiles lie far apart: savings and shares are no surer than that."""
+    low, middle, high = (step.known(f"{window}_{part}_ns") for part in ("q1", "median", "q3"))
+    if low is None or middle is None or high is None or high - low <= NOISY_SHARE * middle:
+        return
+    share = f"{100 * (high - low) / middle:.0f} % of the median"
+    if window == "lean":
+        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)} ({share})"
+        text = f"traced steps are noisy: {spread}, so shares of a step are uncertain"
+    else:
+        spread = f"half of them took {digits(low / 1e6)} to {milliseconds(high)} ({share} apart)"
+        text = f"steps vary: {spread}, so small savings will not show"
+    yield Finding(code="steps-noisy", level="info", text=text)
+
+
+def _few(measured: Measured) -> Iterator[Finding]:
+    """As few steps as a run can be judged by: one that is unusual changes the median and every share."""
+    most = max((steady_steps(rank) for rank in measured.ranks), default=0)
+    if most == LEAST_STEPS:
         text = (
-            f"steps vary: half of them took {digits(low / 1e6)} to {milliseconds(high)} "
-            f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
+            f"only {most} traced steps were recorded, so one unusual step changes every figure: record at least "
+            f"{ENOUGH_STEPS} (`--lean {ENOUGH_STEPS}`)"
         )
-        yield Finding(code="steps-noisy", level="info", text=text)
+        yield Finding(code="steps-three", level="info", text=text)
 
 
 def _unjudgeable(code: str, text: str) -> Finding:

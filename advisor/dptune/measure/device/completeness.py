@@ -138,8 +138,8 @@ def _after_the_end(columns: Columns, devices: list[Operations], calls: Ints) -> 
 
 
 def _outside_steps(columns: Columns, devices: list[Operations], steps: list[Step]) -> Loss | None:
-    """Operations that steps launched and that run when all steps are over: after the device was idle for longer than all
-    of them took, or where no operation runs while they last.
+    """Operations that steps launched and that run when all steps are over: after the device was idle for
+    longer than all of them took, or where no operation runs while they last.
     """
     if not steps:
         return None
