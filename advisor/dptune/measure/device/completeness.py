@@ -73,12 +73,12 @@ def _without_operation(
         return None
     ran = np.concatenate([own.rows for own in devices])
     without = ~np.isin(columns.correlation[calls], columns.correlation[ran])
-    lost = without & ~_after_the_end(columns, devices, calls)
-    count = int((lost & ~_at_the_edge(without)).sum())
+    lost = without & ~_after_the_end(columns, devices, calls) & ~_at_the_edge(without)
+    count = int(lost.sum())
     if not count:
         return None
     fatal = count > max(MOST_LOST * len(calls), LEAST)
-    count = int(lost.sum())
+    count = int(without.sum()) if fatal else count
     plural = {"kernel": "kernel launches have no kernel", "copy": "copy calls have no copy"}[noun]
     text = f"{count:,} of {len(calls):,} {plural} in the trace: the profiler lost events"
     return Loss(code="device-events-lost", fatal=fatal, text=text)
