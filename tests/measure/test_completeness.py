@@ -107,7 +107,7 @@ def test_one_in_a_thousand_is_said_and_left_at_that(tmp_path):
     (loss,) = measured.ranks[0].losses
     assert not loss.fatal
     (finding,) = (one for one in trust.findings if one.code == "device-events-lost")
-    assert finding.text.startswith("rank 0: 1 of 1,089 kernel launches have no kernel in the trace")
+    assert finding.text.startswith("rank 0: 1 of 1,089 kernel launches has no kernel in the trace")
 
 
 def test_launches_that_have_no_kernel_for_a_good_reason(tmp_path):

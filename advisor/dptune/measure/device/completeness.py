@@ -51,11 +51,11 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
 def _misdated(columns: Columns) -> list[Loss]:
     rows = columns.rows(DEVICE_CATEGORIES)
     zero, early = misdated(columns, rows)
+    fatal = int((zero | early).sum()) > MOST_LOST * len(rows)
     found = []
     for wrong, what in ((zero, "have a timestamp of 0"), (early, "start before the call that launched them")):
         count = int(wrong.sum())
         if count:
-            fatal = count > MOST_LOST * len(rows)
             rest = "so the times of the device cannot be trusted" if fatal else "and are left out"
             text = f"{count:,} of {len(rows):,} device operations {what}, {rest}"
             found.append(Loss(code="device-events-misdated", fatal=fatal, text=text))
@@ -79,8 +79,9 @@ def _without_operation(
         return None
     fatal = count > max(MOST_LOST * len(calls), LEAST)
     count = int(without.sum()) if fatal else count
-    plural = {"kernel": "kernel launches have no kernel", "copy": "copy calls have no copy"}[noun]
-    text = f"{count:,} of {len(calls):,} {plural} in the trace: the profiler lost events"
+    what = {"kernel": "kernel launches", "copy": "copy calls"}[noun]
+    have = "has" if count == 1 else "have"
+    text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace: the profiler lost events"
     return Loss(code="device-events-lost", fatal=fatal, text=text)
 
 
