@@ -87,6 +87,30 @@ def test_it_counts_as_a_collective_of_its_operators_kind(tmp_path):
     assert {one.name: one.kind for one in measured.kernels.top}["exchange_v7"] == "communication"
 
 
+def test_what_was_launched_before_the_recording_is_what_others_of_its_name_are(tmp_path):
+    events = [
+        step(0, 0, 100),
+        kernel("exchange_v7", 1, 4, 77),
+        kernel("both", 5, 6, 78),
+        operator("c10d::alltoall_base_", 5, 20),
+        *(launch(at, 10 + at, 10.5 + at) for at in (1, 2)),
+        launch(3, 30, 31),
+        kernel("exchange_v7", 40, 50, 1),
+        kernel("both", 50, 60, 2),
+        kernel("both", 60, 70, 3),
+    ]
+    trace = load_events(tmp_path, events).ranks[0].lean
+    (device,) = operations(trace)
+    communicates = device.work == int(Work.COMMUNICATION)
+    assert [(trace.columns.name(row), flag) for row, flag in zip(device.rows, communicates.tolist(), strict=True)] == [
+        ("exchange_v7", True),
+        ("both", False),
+        ("exchange_v7", True),
+        ("both", True),
+        ("both", False),
+    ]
+
+
 def test_triton_kernels_that_exchange(findings):
     account = measure(load([findings / "traces" / "moe_triton_alltoall_as_compute.json.gz"])).account
     assert account.share("exposed_communication_ns") == pytest.approx(0.26, abs=0.005)

@@ -6,7 +6,7 @@ around the launch. What prepares the transfer or unpacks it stays what it is: to
 copies through operators of their own (`aten::cat`, `aten::copy_`), which are then the innermost; where a trace lacks
 them, kernels of ATen and kernels named after local data movement, quantization or products are told by their name.
 Copies between devices that a collective operator launches itself are transfers, those within a device and to or from
-the host are not.
+the host are not. Operations launched before recording began are what all others of their name are.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def launched_by_collectives(columns: Columns, rows: Ints, launch: Ints) -> Mask:
     kernels = columns.of_category(KERNEL_CATEGORIES | MTIA_CATEGORIES, rows[at]) & columns.named(_transfers, rows[at])
     copies = columns.of_category(COPY_CATEGORIES, rows[at]) & columns.named(_BETWEEN_DEVICES.search, rows[at])
     found[at[kernels | copies]] = True
-    return found
+    names = columns.name_id[rows]
+    exchanging = np.setdiff1d(names[found], names[(launch != UNLAUNCHED) & ~found])
+    return found | ((launch == UNLAUNCHED) & np.isin(names, exchanging))
 
 
 def _transfers(name: str) -> bool:

@@ -63,6 +63,7 @@ _OTHER = re.compile(
 _CERTAIN = re.compile(
     r"^nvjet_|_MI\d+x\d+|[hs](?:884|1688|16816)gemm", re.IGNORECASE
 )  # matrix units whatever else it holds
+_MOST = 4096  # characters of a name that are looked through: what follows repeats its arguments
 # The first type among the template arguments, past numbers and the types of indices.
 _FIRST_TYPE = re.compile(r"<(?:(?:(?:unsigned )?(?:int|long)|true|false|\d+\w*), )*([\w:]+)")
 _TYPES: dict[str, Precision] = {
@@ -92,6 +93,7 @@ _NVIDIA_WITH = re.compile(
 
 def precision(name: str) -> Precision | None:
     """How a kernel of this name multiplies; None where it does not, or its name does not tell."""
+    name = name[:_MOST]
     matrix = kernel_kind(name) in MATRIX_WORK
     if matrix and _OTHER.search(name) and not _CERTAIN.search(name):
         return "other"
