@@ -67,7 +67,7 @@ def launched_by_collectives(columns: Columns, rows: Ints, launch: Ints) -> Mask:
     found[at[kernels | copies]] = True
     names = columns.name_id[rows]
     exchanging = np.setdiff1d(names[found], names[(launch != UNLAUNCHED) & ~found])
-    return found | ((launch == UNLAUNCHED) & np.isin(names, exchanging))
+    return np.asarray(found | ((launch == UNLAUNCHED) & np.isin(names, exchanging)), dtype=np.bool_)
 
 
 def _transfers(name: str) -> bool:
