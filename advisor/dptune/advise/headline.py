@@ -24,8 +24,8 @@ _LOSSES = (
 _REMEDIES = {
     **dict.fromkeys(
         _LOSSES,
-        "Record again with fewer steps, without shapes and stacks: a shorter recording loses fewer events. To judge "
-        "the other ranks now, name only their traces.",
+        "Record again with fewer steps, without shapes and stacks: a shorter recording loses fewer events. Ranks "
+        "without losses can be judged alone: name only their traces.",
     ),
     "device-unknown": "dptune reads traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices, as torch.profiler "
     "writes them.",

@@ -58,12 +58,12 @@ _PATTERNS = tuple((library, re.compile(library.name)) for library in LIBRARIES)
 _RETURN_TYPE = re.compile(r"^(?:void |std::enable_if<.*?>::type )")
 _BASE = re.compile(r"((?:\(anonymous namespace\)|\[clone [^\]]*\]|[^<(])*)")
 _LENGTH = re.compile(r"\d{1,6}")
-_MOST = 4096  # characters of a name: what follows are arguments
+MOST_CHARACTERS = 4096  # of a name that are looked through: what follows repeats its arguments
 
 
 def base_name(name: str) -> str:
     """The qualified name of a kernel without return type and arguments; of one that is mangled its identifiers."""
-    name = name[:_MOST]
+    name = name[:MOST_CHARACTERS]
     if name.startswith("_Z"):
         return "::".join(_identifiers(name))
     spoken = _RETURN_TYPE.sub("", name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from dptune.trace.collective_kernels import base_name
+from dptune.trace.collective_kernels import MOST_CHARACTERS, base_name
 from dptune.trace.kernels import Work, work_of
 
 COMMUNICATION = "communication"
@@ -66,6 +66,7 @@ def kernel_kind(name: str) -> str:
     """The kind of a kernel; `other` where its name does not tell."""
     if work_of("kernel", name) == Work.COMMUNICATION:
         return COMMUNICATION
+    name = name[:MOST_CHARACTERS]
     base = "" if name.startswith("_Z") else base_name(name)
     said = name if not base or _SHELL.search(base) else base
     skipped = MATRIX_WORK if _FUSED.match(name) else ()

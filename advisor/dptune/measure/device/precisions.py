@@ -25,6 +25,7 @@ import re
 from typing import Literal
 
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
+from dptune.trace.collective_kernels import MOST_CHARACTERS
 
 Precision = Literal["matrix units", "fp32", "other"]
 
@@ -38,8 +39,8 @@ _TENSOR = re.compile(
     r"|Mainloop\w*Sm(?:9|1\d)\d|enable_3x_kernel_for_sm(?:9|1)\d|Sm1\d\d\w*Gemm|TiledMMA|MMA_Atom|tfloat32|_xdl(?:ops)?_"
     r"|_wmma_|FlashAttn(?!BwdPre)\w*Sm\d"
     r"|^nvjet_|^(?:void )?(?:\w+::)*fmha(?:_|::)(?!\w*_sm[56]\d)|::fmha(?:fwd|bwd)|^Cijk_\w*_MI\d+x\d+"
-    r"|^_*(?!triton_)\w*(?:matmul|gemm|grouped_mm)\w*_(?:bf16|fp16|fp8|mxfp\d|e4m3|int8)"
-    r"|^_*(?!triton_)\w*(?:matmul|linear)_\w*$",
+    r"|^(?!_*triton_)\w*(?:matmul|gemm|grouped_mm)\w*_(?:bf16|fp16|fp8|mxfp\d|e4m3|int8)"
+    r"|^(?!_*triton_)\w*(?:matmul|linear)_\w*$",
     re.IGNORECASE,
 )
 _WITHOUT_TENSOR = re.compile(
@@ -49,7 +50,7 @@ _FP32 = re.compile(
     r"(?<![a-z0-9])(?:(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_"
     r"(?:(?:sgemm|scudnn)(?!_b?f?p?16)|g?cgemm)"
     r"|cutlass_\w*simt_s|xmma_\w*(?<!t)f32f32_f32f32_f32_|magma_\w*[sc]gemm|\w+_convolve_sgemm<float"
-    r"|gemm\w*_kernel\w*<float|gemv\w*<(?:int, int, )?float|miopen\w*Conv\w*_fp32_)"
+    r"|gemm\w*_kernel\w*<float|gemv\w*<(?:int, int, )?float|miopen\w{0,40}Conv\w{0,60}_fp32_)"
     r"|^(?:void )?g?[sc]gemm_|^Cijk_\w*_[SC]B_(?!\w*_MI\d)",
     re.IGNORECASE,
 )
@@ -57,13 +58,12 @@ _FP32 = re.compile(
 _OTHER = re.compile(
     r"split_?k_?reduce|reducesplitk|prepare_\w*gemm|gemm_args|_prepare_kernel|(?<![a-z])dot_kernel|FlashAttnBwdPreprocess"
     r"|im2col|col2im|_nchw_helper|flip_filter|(?<![a-z])(?:g?[dz]|h)gemm|fp16_s(?:gemm|cudnn)|_[hd]fma2?_"
-    r"|^Cijk_\w*_(?:H|B|D|Z|HH|BB)\w?B_|miopen\w*Conv\w*_b?fp?16_",
+    r"|^Cijk_\w*_(?:H|B|D|Z|HH|BB)\w?B_|miopen\w{0,40}Conv\w{0,60}_b?fp?16_",
     re.IGNORECASE,
 )
 _CERTAIN = re.compile(
     r"^nvjet_|_MI\d+x\d+|[hs](?:884|1688|16816)gemm", re.IGNORECASE
 )  # matrix units whatever else it holds
-_MOST = 4096  # characters of a name that are looked through: what follows repeats its arguments
 # The first type among the template arguments, past numbers and the types of indices.
 _FIRST_TYPE = re.compile(r"<(?:(?:(?:unsigned )?(?:int|long)|true|false|\d+\w*), )*([\w:]+)")
 _TYPES: dict[str, Precision] = {
@@ -93,7 +93,7 @@ _NVIDIA_WITH = re.compile(
 
 def precision(name: str) -> Precision | None:
     """How a kernel of this name multiplies; None where it does not, or its name does not tell."""
-    name = name[:_MOST]
+    name = name[:MOST_CHARACTERS]
     matrix = kernel_kind(name) in MATRIX_WORK
     if matrix and _OTHER.search(name) and not _CERTAIN.search(name):
         return "other"
