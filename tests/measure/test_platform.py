@@ -5,11 +5,12 @@ Steps of 100 us: a product of 40 us on one queue, an all-reduce of 30 us that be
 
 import pytest
 
+from dptune.advise.trust import judge
 from dptune.measure import measure
 from dptune.measure.lanes import RankLanes
 from dptune.trace import load
 
-from .handmade import event, load_events, step
+from .handmade import event, load_events, operator, step
 
 ONECCL = "oneccl_allreduce_pcie<float, RingTransmit>"
 
@@ -59,6 +60,28 @@ def test_queues_that_only_threads_tell_are_queues(tmp_path):
     run = run_of(tmp_path, "xpu_runtime", "urEnqueueKernelLaunch", ONECCL, ranks=1, queued=True)
     labels = [lane.label for lane in RankLanes(run, 0).between(0, 10**9)]
     assert labels == ["script", "stream 71", "stream 64"]
+
+
+def test_an_ascend_npu_is_refused_by_name_and_is_no_cpu(tmp_path):
+    """As torch_npu writes it: operations of the device without a category, on a process of that name."""
+    names = {"ph": "M", "name": "process_name", "pid": 800, "tid": 0, "args": {"name": "Ascend Hardware"}}
+    events = [names]
+    for number in range(4):
+        begin = 100 * number
+        events += [
+            step(number, begin, begin + 100),
+            operator("aten::add", begin + 1, begin + 9),
+            event("enqueue", "Enqueue", begin + 2, begin + 4),
+            {"ph": "X", "name": "aclnnAdd_AddAiCore_Add", "pid": 800, "tid": 3, "ts": begin + 10, "dur": 50},
+        ]
+    run = load_events(tmp_path, events)
+    measured = measure(run)
+    assert measured.device_kind == "npu"
+    assert measured.known("account") is None
+    trust = judge(measured, [], run.findings)
+    (finding,) = (one for one in trust.findings if one.level == "unjudgeable")
+    assert finding.code == "device-unknown"
+    assert "is a trace of an Ascend NPU" in finding.text
 
 
 def test_oneccl_on_an_xpu(findings):
