@@ -3,7 +3,7 @@ import pytest
 from dptune.advice import Location, Skipped, Trust
 from dptune.advise.headline import headline
 from dptune.finding import Finding
-from dptune.measured import Account
+from dptune.measured import Account, CopyFigures
 
 SOUND = Trust(level="sound", findings=[])
 QUIET = ("XX109",)
@@ -181,3 +181,35 @@ def test_a_script_that_failed_is_to_be_mended_before_it_is_recorded_again(make_m
         level="unjudgeable", findings=[Finding(code=code, level="unjudgeable", text="the script failed after 9 steps")]
     )
     assert said in headline(make_measured(), trust, (), (), (), True).next
+
+
+@pytest.mark.parametrize(
+    ("copies", "verdict"),
+    [
+        ({"h2d": 30, "d2d": 0}, "Copy-bound: 30 % of each step waits for copies between memories."),
+        ({"d2d": 7}, "Copy-bound: 30 % of each step is spent on copies within one device."),
+        ({"unknown": 7}, "Copy-bound: 30 % of each step waits for copies."),
+        ({"h2d": 4, "d2d": 16}, "Copy-bound: 24 % of each step is spent on copies within one device."),
+        ({"d2h": 12, "p2p": 4, "d2d": 4}, "Copy-bound: 24 % of each step waits for copies between memories."),
+        (None, "Copy-bound: 30 % of each step waits for copies."),
+    ],
+)
+def test_copies_are_named_by_where_they_move_data(make_measured, hand_made, copies, verdict):
+    account = Account(window_ns=10_000_000, compute_ns=7_000_000, copy_ns=3_000_000)
+    measured = make_measured(account=account)
+    if copies is not None:
+        records = [
+            CopyFigures.only(
+                "made up",
+                direction=direction,
+                calls=1,
+                calls_per_step=1.0,
+                total_ns=exposed,
+                exposed_ns=exposed,
+                most_share=0.3,
+                most_held_share=0.0,
+            )
+            for direction, exposed in copies.items()
+        ]
+        measured = measured.model_copy(update={"copies": records, "missing": dict(measured.missing)})
+    assert said(measured).verdict == verdict

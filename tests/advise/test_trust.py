@@ -3,7 +3,7 @@ import pytest
 from dptune.advise import trust
 from dptune.advise.trust import judge
 from dptune.finding import Finding
-from dptune.measured import SetAsideStep, StepsFigures, StepTime
+from dptune.measured import Loss, SetAsideStep, StepsFigures, StepTime
 from dptune.runfile.facts import DeviceFacts, Facts, Window
 from dptune.runfile.record import Ending, RunRecord, Schedule
 
@@ -321,3 +321,54 @@ def test_steps_that_are_set_aside_are_counted(make_measured):
     steps = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 8, 1: 7}, set_aside=long)
     told = text_of(judge(make_measured().model_copy(update={"steps": steps}), []), "steps-set-aside")
     assert told == "2 of 10 traced steps took up to 7.0 times as long as the others, and are part of no figure"
+
+
+def of_steps(measured, **changed):
+    return measured.model_copy(update={"step": measured.step.model_copy(update=changed)})
+
+
+def test_traced_steps_that_are_noisy_count_too(make_measured, hand_made):
+    """Beside those without the profiler, and alone where none were timed without it."""
+    calm = make_measured()
+    noisy = of_steps(calm, lean_q1_ns=10_000_000, lean_median_ns=12_000_000, lean_q3_ns=13_800_000)
+    said = (
+        "traced steps are noisy: interquartile range 10-13.8 ms (32 % of the median), so shares of a step are uncertain"
+    )
+    assert text_of(judge(noisy, []), "steps-noisy") == said
+    foreign = hand_made.figures(
+        StepTime, basis="traced", median_ns=12, lean_q1_ns=10_000_000, lean_median_ns=12_000_000, lean_q3_ns=13_800_000
+    )
+    assert text_of(judge(calm.model_copy(update={"step": foreign}), []), "steps-noisy") == said
+    assert "steps-noisy" not in codes(judge(calm, []))
+
+
+@pytest.mark.parametrize(("steps", "said"), [(3, True), (4, False), (20, False)])
+def test_a_run_of_three_steps_says_so(make_measured, steps, said):
+    trust = judge(make_measured(steps=steps), [])
+    assert ("steps-three" in codes(trust)) is said
+    assert trust.level == "sound"
+    if said:
+        assert text_of(trust, "steps-three").startswith("only 3 traced steps were recorded, so one unusual step")
+
+
+def losing(measured, *losses):
+    """The run with these losses on all of its ranks but the first."""
+    lost = [rank.model_copy(update={"losses": list(losses), "devices": []}) for rank in measured.ranks[1:]]
+    return measured.model_copy(update={"ranks": [measured.ranks[0], *lost]})
+
+
+def test_lost_events_make_a_run_unjudgeable_and_are_the_only_reason(make_measured):
+    fatal = Loss(code="device-events-lost", fatal=True, text="50 of 90 kernel launches have no kernel in the trace")
+    trust = judge(losing(make_measured(world=4), fatal), [])
+    assert trust.level == "unjudgeable"
+    assert [finding.code for finding in trust.findings if finding.level == "unjudgeable"] == ["device-events-lost"]
+    assert text_of(trust, "device-events-lost") == f"rank 1: {fatal.text} (the same on rank 2, 3)"
+
+
+def test_a_few_lost_events_are_said(make_measured):
+    few = Loss(code="device-events-lost", fatal=False, text="1 of 9,000 kernel launches has no kernel in the trace")
+    measured = make_measured()
+    first = measured.ranks[0].model_copy(update={"losses": [few]})
+    trust = judge(measured.model_copy(update={"ranks": [first, *measured.ranks[1:]]}), [])
+    assert trust.level == "sound"
+    assert text_of(trust, "device-events-lost") == f"rank 0: {few.text}"

@@ -1,6 +1,9 @@
+import gzip
+import json
+
 import pytest
 
-from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core
+from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
 from dptune.measure.exchange.kinds import kernel_dtype, kind_of
 from dptune.trace.kernels import Work, work_of
@@ -77,10 +80,77 @@ def test_no_dtype(word):
         ("my_fmha_sgemm_helper", False, False),
         ("fmha_cutlassF_f16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", False, True),
         ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3>", True, False),
+        (
+            "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int, float const*)",
+            True,
+            False,
+        ),
+        ("void wgrad_alg0_engine<float, 128, 5, 5, 3, 3, 3, false, 512>(int, int, int, float const*)", True, False),
+        ("void cudnn::cnn::wgrad_alg1_engine<float, float, 128, 6, 7, 3, 3, 5, false, true>(int)", True, False),
+        ("void cudnn::detail::dgrad2d_alg1_1<float, 0, 5, 6, 4, 3, 4, false, true>(int, int, int)", True, False),
+        ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(Params<float, float>)", True, False),
+        ("volta_gcgemm_32x32_nt", True, False),
+        ("ampere_cgemm_64x32_tn", True, False),
+        ("void gemmk1_kernel<int, float, 256, 5, false, false>(cublasGemmk1Params<float>)", True, False),
+        ("void fft2d_c2r_32x32<float, false, false, 0u, false, false>(float*, float2 const*)", True, False),
+        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::A>>>()", False, True),
+        ("void cutlass::device_kernel<flash::FlashAttnBwdSm90<flash::CollectiveMainloopBwdSm90<2>>>()", False, True),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8_ws1x1", False, True),
+        (
+            "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3INS_4Grid",
+            False,
+            True,
+        ),
+        ("_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm10INS_4gemm6kernelE", False, True),
+        ("attn_fwd", False, True),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", False, True),
+        ("linear_relu_square_kernel", False, True),
+        ("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16>(int)", False, False),
+        ("void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1>(int)", False, False),
+        ("void splitKreduce_kernel<32, 16, int, float, float, float>(cublasSplitKParams<float>)", False, False),
+        ("volta_dgemm_64x64_nn", False, False),
+        ("triton_poi_fused__flash_attn_backward_mul_3", False, False),
+        ("gemm_kernel_forward", False, False),
     ],
 )
 def test_precision_by_name(name, fp32, tensor):
     assert (is_fp32(name), is_tensor_core(name)) == (fp32, tensor)
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"),
+    [
+        ("gemm_kernel_forward", True),
+        ("void my_conv_kernel(int)", True),
+        ("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16>(int)", False),
+        ("void splitKreduce_kernel<32, 16, int, float, float, float>(cublasSplitKParams<float>)", False),
+        ("triton_poi_fused__flash_attn_backward_mul_3", False),
+        ("vectorized_elementwise_kernel<4, float>", False),
+        ("ampere_sgemm_128x64_tn", False),
+    ],
+)
+def test_matrix_work_of_which_the_name_shows_no_precision(name, unknown):
+    assert is_unclassified(name) is unknown
+
+
+def test_little_of_the_real_traces_is_unclassified(real_traces):
+    """No more than 5 % of the kernel time of any of them, from the events as json reads them."""
+    seen = 0
+    for entry in json.loads((real_traces / "MANIFEST.json").read_text()):
+        if not entry["torch_trace"] or entry["bytes"] > 400_000 or entry["file"].startswith("damaged"):
+            continue  # the large ones hold the same kernels
+        raw = (real_traces / entry["file"]).read_bytes()
+        document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, strict=False)
+        events = document["traceEvents"] if isinstance(document, dict) else document
+        time = {}
+        for event in events:
+            if event.get("cat") in ("kernel", "Kernel"):
+                time[event["name"]] = time.get(event["name"], 0) + float(event.get("dur", 0))
+        total = sum(time.values())
+        unclassified = sum(took for name, took in time.items() if is_unclassified(name))
+        assert unclassified <= 0.05 * total, entry["file"]
+        seen += total > 0
+    assert seen > 40
 
 
 @pytest.mark.parametrize(

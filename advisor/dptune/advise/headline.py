@@ -14,7 +14,21 @@ from dptune.measured import Measured, Missing, digits
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
+_LOSSES = (
+    "device-events-lost",
+    "device-events-misdated",
+    "device-events-outside-steps",
+    "device-stream-missing",
+    "communication-missing",
+)
 _REMEDIES = {
+    **dict.fromkeys(
+        _LOSSES,
+        "Record again with fewer steps, without shapes and stacks: a shorter recording loses fewer events. Ranks "
+        "without losses can be judged alone: name only their traces.",
+    ),
+    "device-unknown": "dptune reads traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices, as torch.profiler "
+    "writes them.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
     "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",

@@ -38,6 +38,8 @@ LATE = Limit(
 )
 INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
+_COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")
+_COPY_UNKNOWN = Limit("Copy-bound", "{} of each step waits for copies", "copy_ns")
 _IDLE = Limit(
     "Idle",
     "the device runs nothing for {} of each step",
@@ -57,11 +59,23 @@ _PARTS = {
 def shares(measured: Measured) -> dict[Limit, float]:
     """What a step spends on each limit; the loader's wait as the script saw it, where that is known."""
     exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
-    found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, _COPY, _IDLE)}
+    found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, _IDLE)} | _copies(measured)
     wait = measured.input.known("wait_share")
     if wait is not None:
         found[INPUT] = wait
     return found
+
+
+def _copies(measured: Measured) -> dict[Limit, float]:
+    """Exposed copies by where they move data: between memories, within one device as a clone does, or not known."""
+    exposed_ns = dict.fromkeys((_COPY, _COPY_WITHIN, _COPY_UNKNOWN), 0)
+    for copies in measured.known("copies") or ():
+        limit = {"d2d": _COPY_WITHIN, "unknown": _COPY_UNKNOWN}.get(copies.direction, _COPY)
+        exposed_ns[limit] += copies.exposed_ns
+    share, whole_ns = measured.share("copy_ns"), sum(exposed_ns.values())
+    if not whole_ns:
+        return {_COPY_UNKNOWN: share}
+    return {limit: share * part / whole_ns for limit, part in exposed_ns.items()}
 
 
 def parts(measured: Measured) -> str:

@@ -7,15 +7,17 @@ A run is `unjudgeable` when no account of its steps can be made, `partial` when 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from dptune.advice import Trust
 from dptune.advise import surroundings
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import Measured, RankFigures, digits
+from dptune.measured import Measured, RankFigures, StepTime, digits
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
+ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
@@ -34,8 +36,12 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
     codes = {finding.code for finding in findings}
     if "ranks-sampled" in codes:
         codes.add("ranks-missing")  # the others are not missed
+    if "device-unknown" in codes:
+        codes.add("device-events-missing")  # they are there, and cannot be read
+    if any(loss.fatal for rank in measured.ranks for loss in rank.losses):
+        codes |= {"steps-missing", "steps-few", "steps-few-on-ranks", "device-events-missing"}  # the loss is why
     of_figures = (
-        *(*_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
+        *(*_losses(measured), *_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
         *surroundings.limits(facts),
     )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
@@ -81,6 +87,20 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 def steady_steps(rank: RankFigures) -> int:
     """How many steady steps this rank's busiest device recorded."""
     return max((len(device.steps) for device in rank.devices), default=0)
+
+
+def _losses(measured: Measured) -> Iterator[Finding]:
+    """Events of the device that are lost or misdated, one finding of each kind: of the first rank, with the others."""
+    found: dict[tuple[str, bool], list[tuple[int, str]]] = {}
+    for rank in measured.ranks:
+        for loss in rank.losses:
+            found.setdefault((loss.code, loss.fatal), []).append((rank.rank, loss.text))
+    for (code, fatal), lacking in found.items():
+        rank_number, text = lacking[0]
+        others = ", ".join(str(number) for number, _ in lacking[1:9]) + (", ..." if len(lacking) > 9 else "")
+        also = f" (the same on rank {others})" if others else ""
+        level: Literal["info", "unjudgeable"] = "unjudgeable" if fatal else "info"
+        yield Finding(code=code, level=level, text=f"rank {rank_number}: {text}{also}")
 
 
 def _account(measured: Measured) -> Iterator[Finding]:
@@ -153,9 +173,11 @@ def _times(measured: Measured) -> Iterator[Finding]:
     unprofiled, lean = step.known("unprofiled_median_ns"), step.known("lean_median_ns")
     if unprofiled is None and lean is None:
         return
+    yield from _few(measured)
     if unprofiled is None:
         text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
         yield Finding(code="times-traced", level="info", text=text)
+        yield from _noisy(step, "lean")
         return
     if lean is not None:
         times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
@@ -169,13 +191,34 @@ def _times(measured: Measured) -> Iterator[Finding]:
                 "tracing costs, so take milliseconds with care"
             )
         yield Finding(code="profiler-cost", level="info", text=text)
-    low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
-    if low is not None and high is not None and high - low > NOISY_SHARE * unprofiled:
+    yield from _noisy(step, "unprofiled")
+    yield from _noisy(step, "lean")
+
+
+def _noisy(step: StepTime, window: Literal["unprofiled", "lean"]) -> Iterator[Finding]:
+    """Steps of a window whose quartiles lie far apart: savings and shares are no surer than that."""
+    low, middle, high = (step.known(f"{window}_{part}_ns") for part in ("q1", "median", "q3"))
+    if low is None or middle is None or high is None or high - low <= NOISY_SHARE * middle:
+        return
+    share = f"{100 * (high - low) / middle:.0f} % of the median"
+    if window == "lean":
+        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)} ({share})"
+        text = f"traced steps are noisy: {spread}, so shares of a step are uncertain"
+    else:
+        spread = f"half of them took {digits(low / 1e6)} to {milliseconds(high)} ({share} apart)"
+        text = f"steps vary: {spread}, so small savings will not show"
+    yield Finding(code="steps-noisy", level="info", text=text)
+
+
+def _few(measured: Measured) -> Iterator[Finding]:
+    """As few steps as a run can be judged by: one that is unusual changes the median and every share."""
+    most = max((steady_steps(rank) for rank in measured.ranks), default=0)
+    if most == LEAST_STEPS:
         text = (
-            f"steps vary: half of them took {digits(low / 1e6)} to {milliseconds(high)} "
-            f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
+            f"only {most} traced steps were recorded, so one unusual step changes every figure: record at least "
+            f"{ENOUGH_STEPS} (`--lean {ENOUGH_STEPS}`)"
         )
-        yield Finding(code="steps-noisy", level="info", text=text)
+        yield Finding(code="steps-three", level="info", text=text)
 
 
 def _unjudgeable(code: str, text: str) -> Finding:

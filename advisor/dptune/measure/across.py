@@ -62,7 +62,7 @@ def across(run: Run, views: list[RankView]) -> Across:
     devices: dict[int, list[DeviceFigures]] = {}
     for own in views:
         base_ns = own.base_ns
-        for device in own.devices:
+        for device in () if own.losses_fatal else own.devices:  # of what is lost, no share is true
             name = device.operations.device
             spent = device_timeline(own, device, split.get((own.rank, name), Split()).since(base_ns))
             timelines.append((own, device, spent))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dptune.errors import TraceError
 from dptune.measure import platform
 from dptune.measure.across import Across, across, host_of
+from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap
 from dptune.measure.host import attribution, launching
 from dptune.measure.steps import accumulation, feeding, noise, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
-from dptune.measured import CriticalPath, Measured, RankFigures
+from dptune.measured import CriticalPath, Loss, Measured, RankFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -22,7 +23,8 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     `sweep` is what `dptune links` measured; it is left out where it does not fit the run.
     """
     facts = list(run.facts.values())
-    views, aside = steady.steady([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks])
+    viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
+    views, aside = steady.steady(viewed)
     stepped = [own for own in views if not own.no_steps]
     together = across(run, views)
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
@@ -32,7 +34,8 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
-    ranks = [_rank(rank, run, together, waits[rank]) for rank in _ranks(run)]
+    lost = {own.rank: list(own.losses) for own in viewed}
+    ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _rich(run)
     windowed = [each for each in together.spent if each[1].windows]
     told = together.phased
@@ -132,7 +135,9 @@ def _rich(run: Run) -> RankView | None:
     return None
 
 
-def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool] | str) -> RankFigures:
+def _rank(
+    rank: int, run: Run, together: Across, waits: tuple[float, float, bool] | str, lost: list[Loss]
+) -> RankFigures:
     facts = run.facts.get(rank)
     trace = next((one for one in run.ranks if one.rank == rank), None)
     devices = together.devices.get(rank, [])
@@ -167,5 +172,6 @@ def _rank(rank: int, run: Run, together: Across, waits: tuple[float, float, bool
         source=trace.source if trace else "",
         partial=trace.lean.partial if trace else "",
         events=trace.lean.events if trace else 0,
+        losses=lost,
         devices=devices,
     )

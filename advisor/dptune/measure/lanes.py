@@ -187,7 +187,8 @@ def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> li
                 busy = Intervals.union(columns.ts_ns[chosen], columns.ends(chosen))
             pieces += _pieces(busy, step, name, columns, chosen)
         host_label = "compute" if number == -1 else f"gloo {len(found)}"
-        stream = f"{own.device} {number}" if several else f"stream {number}"
+        queue = columns.queue_label(number)
+        stream = f"{own.device} {queue}" if several else f"stream {queue}"
         label = host_label if own.on_cpu else stream
         found.append(Lane(label, sorted(pieces, key=lambda one: one.start_ns)))
     return found
@@ -196,7 +197,7 @@ def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> li
 def _places(own: Operations, columns: Columns) -> Ints:
     """By operation the stream it ran on; of a CPU the thread that exchanges, -1 for what computes."""
     exchanging = own.work == int(Work.COMMUNICATION)
-    place: Ints = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.stream[own.rows]
+    place: Ints = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.queue[own.rows]
     return place
 
 

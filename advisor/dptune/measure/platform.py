@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from dptune.measure.device.operations import uses_device
+from dptune.measure.device.operations import uses_device, vendor
 from dptune.measure.views import RankView
 from dptune.runfile.facts import Facts
-from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, Work, work_of
+from dptune.trace.collective_kernels import library_of
+from dptune.trace.kernels import DEVICE_COLLECTIVE_PREFIXES, HOST_COLLECTIVE_PREFIXES
+from dptune.trace.vendors import torch_device, unread, vendor_of
 
-_ROCM = re.compile(r"\bAMD\b|Radeon|Instinct|\bgfx\d|\bMI\d{3}", re.IGNORECASE)
+_NO_EVENT = "the trace holds no event of the device that the run computes on"
 
 
 def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | None, str]:
-    """cpu, cuda, rocm or mtia, and why where it is not known."""
+    """cpu, cuda, rocm, xpu, ..., and why where it is not known."""
     for own in facts:
         if own.device is not None:
-            return (
-                "rocm" if own.device.kind == "cuda" and _ROCM.search(own.device.name or "") else own.device.kind
-            ), ""
+            is_cuda = own.device.kind == "cuda"
+            return (vendor_of((), (), [own.device.name or ""]).kind if is_cuda else own.device.kind), ""
     for view in views:
-        names = " ".join(device.name for device in view.trace.devices)
-        hip = view.columns.rows(named=lambda name: name.startswith("hip"))
-        makers = {device.operations.device.partition(":")[0] for device in view.devices} - {"cpu"}
-        if makers:
-            return ("rocm" if _ROCM.search(names) or len(hip) else makers.pop()), ""
+        if any(not device.operations.on_cpu for device in view.devices):
+            return vendor(view.trace).kind, ""
         if uses_device(view.columns):
-            return None, "the trace holds no event of the device that the run computes on"
+            foreign = unread(view.columns.categories, view.columns.names)
+            return None if foreign is None else foreign.kind, _NO_EVENT
         if view.devices:
             return "cpu", ""
     return None, "the trace holds no operation of any device"
@@ -40,15 +38,18 @@ def backend(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | No
         if claim:
             return _of_kind(claim, kind), ""
     for view in views:
-        for prefix in HOST_COLLECTIVE_PREFIXES:
+        for prefix in HOST_COLLECTIVE_PREFIXES + DEVICE_COLLECTIVE_PREFIXES:
             if any(name.startswith(prefix) for name in view.columns.names):
                 return prefix.rstrip(":"), ""
-        if any("nccl" in name.lower() and work_of("kernel", name) == Work.COMMUNICATION for name in view.columns.names):
-            return "nccl", ""
+        if not any(not device.operations.on_cpu for device in view.devices):
+            continue
+        for library in map(library_of, view.columns.names):
+            if library is not None and library.backend:
+                return library.backend, ""
     return None, "neither the recording nor the trace names a communication backend"
 
 
 def _of_kind(claim: str, kind: str | None) -> str:
     """Of `cpu:gloo,cuda:nccl` the part for the device the run computes on."""
     parts = dict(part.split(":", 1) for part in claim.lower().split(",") if ":" in part)
-    return parts.get("cpu" if kind == "cpu" else "cuda", claim.lower())
+    return parts.get(torch_device(kind), claim.lower())

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dptune.measure.device.completeness import losses
 from dptune.measure.device.operations import Operations, operations
 from dptune.measure.host.threads import Host, host
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.sources import Stepping, stepping
 from dptune.measure.steps.windows import OUTSIDE, Step, launching_steps, windows
-from dptune.measured import StepBasis
+from dptune.measured import Loss, StepBasis
 from dptune.runfile.facts import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -33,7 +34,8 @@ class DeviceView:
 class RankView:
     """One window of one rank. Without steps, `no_steps` says why.
 
-    `basis` is what tells the steps, `similarity` how alike they are (None where they are marked).
+    `basis` is what tells the steps, `similarity` how alike they are (None where they are marked). `losses` are events
+    of the device that the trace lacks.
     """
 
     rank: int
@@ -44,6 +46,12 @@ class RankView:
     no_steps: str = ""
     basis: StepBasis = "profiler_step"
     similarity: float | None = None
+    losses: tuple[Loss, ...] = ()
+
+    @property
+    def losses_fatal(self) -> bool:
+        """Whether so much of the device's work is lost or misdated that no step can be accounted for."""
+        return any(loss.fatal for loss in self.losses)
 
     @property
     def columns(self) -> Columns:
@@ -72,6 +80,7 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     """
     ran = operations(trace)
     told = Stepping([], why=BROKEN) if trace.partial else stepping(trace, ran)
+    lacking = () if trace.partial else tuple(losses(trace, ran, told.steps))
     steps = told.steps
     if recorded is not None:
         steps = [Step(recorded.first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
@@ -87,7 +96,18 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
         why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
-    return RankView(rank, trace, steps, host(trace, ran, recorded), devices, why, told.basis, told.similarity)
+    seen = RankView(rank, trace, steps, host(trace, ran, recorded), devices, why, told.basis, told.similarity)
+    for loss in lacking:
+        seen = with_loss(seen, loss)
+    return seen
+
+
+def with_loss(view: RankView, loss: Loss) -> RankView:
+    """The rank with what its trace lacks; without steps where that falsifies them."""
+    if not loss.fatal:
+        return replace(view, losses=(*view.losses, loss))
+    stripped = without(view, {step.number for step in view.steps})
+    return replace(stripped, losses=(*view.losses, loss), no_steps=view.no_steps or loss.text)
 
 
 def busiest(view: RankView) -> list[Step]:

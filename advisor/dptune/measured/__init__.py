@@ -43,7 +43,7 @@ from dptune.measured.exchange import (
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
 from dptune.measured.place import Place
-from dptune.measured.run import Measured, RankFigures
+from dptune.measured.run import Loss, Measured, RankFigures
 from dptune.measured.steps import (
     AccumulationFigures,
     InputFigures,
@@ -82,6 +82,7 @@ __all__ = [
     "LaunchFigures",
     "LinkFigures",
     "LinkSize",
+    "Loss",
     "MatchBasis",
     "MatmulFigures",
     "Measured",

@@ -126,6 +126,10 @@ class MatmulFigures(Figures):
 
     fp32_share: Figure[float] = Field(ABSENT, description="fp32 matmul and convolution kernels' time / step")
     tensor_core_share: Figure[float] = Field(ABSENT, description="tensor-core kernels' time / step")
+    unclassified_share: Figure[float] = Field(
+        ABSENT,
+        description="matrix work of a precision that its kernels' names do not show / all kernels' time in the steps",
+    )
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
 
 

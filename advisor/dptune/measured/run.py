@@ -15,10 +15,18 @@ from dptune.measured.device import (
     PhaseFigures,
 )
 from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
-from dptune.measured.figure import ABSENT, Figure, Figures, Missing
+from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, LaunchFigures
 from dptune.measured.place import Place
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
+
+
+class Loss(Model):
+    """Events of the device that a trace lacks, or has at impossible times."""
+
+    code: str = Field(description="what kind of loss it is, as in the findings")
+    fatal: bool = Field(description="whether no figure of the rank's steps can be trusted")
+    text: str = Field(description="a sentence without its full stop")
 
 
 class RankFigures(Figures):
@@ -30,6 +38,7 @@ class RankFigures(Figures):
     source: str = Field(description="the trace file it was read from")
     partial: str = Field("", description="where the file broke off, if it did")
     events: int = Field(description="length of traceEvents as read")
+    losses: list[Loss] = Field(default_factory=list, description="events of the device that are lost or misdated")
     unprofiled_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
     loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
     clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock less that of the first rank")

@@ -72,8 +72,9 @@ def account(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(
         f"A step takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
     )
-    if len(measured.ranks) > 1:
-        yield from wrapped(f"The rows are the mean over {len(measured.ranks)} ranks.", width, "  ", role="dim")
+    stepped = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
+    if stepped > 1:
+        yield from wrapped(f"The rows are the mean over {stepped} ranks.", width, "  ", role="dim")
     yield from wrapped(_hidden(measured.account, "step"), width, "  ")
     yield from wrapped(f"{basis(measured)}.", width, "  ", role="dim")
 

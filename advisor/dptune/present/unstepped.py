@@ -27,7 +27,7 @@ _OF_STEPS: dict[Section, tuple[str, tuple[str, ...]]] = {
     kernels: ("kernels", ("kernels",)),
     attribution: ("where the device's time comes from", ("attribution",)),
 }
-_SHORT = "no steps were found"
+_SHORT, _LOST = "no steps were found", "events of the device are missing"
 
 
 def page(sections: Sequence[Section], report: Report, width: int) -> Iterator[Line]:
@@ -53,9 +53,10 @@ def _told_once(report: Report) -> Report:
     """The report with the reason cut short where it stands for figures of other sections."""
     measured = report.measured
     reason = measured.missing["account"]
+    short = _LOST if any(loss.fatal for rank in measured.ranks for loss in rank.losses) else _SHORT
 
     def cut(figures: F) -> F:
-        missing = {name: _SHORT if why == reason else why for name, why in figures.missing.items()}
+        missing = {name: short if why == reason else why for name, why in figures.missing.items()}
         return figures.model_copy(update={"missing": missing})
 
     parts = {"step": cut(measured.step), "input": cut(measured.input), "ranks": [cut(rank) for rank in measured.ranks]}

@@ -58,6 +58,15 @@ class Columns:
         """A number for the thread of each event: its process and its thread."""
         return self.pid_id.astype(np.int64) * len(self.labels) + self.tid_id
 
+    @cached_property
+    def queue(self) -> Ints:
+        """The stream of each event; where it names none, as on an XPU, a negative number for its thread."""
+        return np.where(self.stream == NONE, -2 - self.thread, self.stream)
+
+    def queue_label(self, queue: int) -> str:
+        """What the trace calls a queue: the number of the stream, or the thread."""
+        return str(queue) if queue >= NONE else self.labels[(-2 - queue) % len(self.labels)]
+
     def rows(self, categories: Iterable[str] | None = None, named: Callable[[str], object] | None = None) -> Ints:
         """The rows, ascending, that have one of the categories (as the file writes them; None: any) and a name for
         which `named` is true, asked once per distinct name.

@@ -9,14 +9,9 @@ import numpy as np
 from dptune.finding import Finding
 from dptune.trace.builder import Builder
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import (
-    DEVICE_CATEGORIES,
-    FOREIGN_DEVICE_CATEGORIES,
-    LAUNCH_CATEGORIES,
-    LAUNCH_NAME,
-    OPERATOR_CATEGORIES,
-)
+from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
 from dptune.trace.marks import step_rows
+from dptune.trace.vendors import LAUNCH_NAME, unread
 
 
 def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Iterator[Finding]:
@@ -44,10 +39,9 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
 def _device_events(name: str, columns: Columns) -> Iterator[Finding]:
     if len(columns.rows(DEVICE_CATEGORIES)):
         return
-    foreign = columns.rows(FOREIGN_DEVICE_CATEGORIES)
-    if len(foreign):
-        what = columns.categories[columns.category_id[foreign[0]]]
-        text = f"{name} records a device that dptune cannot account for (events of category {what})"
+    device = unread(columns.categories, columns.names)
+    if device is not None:
+        text = f"{name} is a trace of {device.title}, which dptune cannot read yet"
         yield Finding(code="device-unknown", level="unjudgeable", text=text)
         return
     launches = len(columns.rows(LAUNCH_CATEGORIES, LAUNCH_NAME.search))

@@ -1,7 +1,8 @@
-"""What the events of a trace are, by category and name: the one table that every figure rests on.
+"""What the events of a trace are, by category and name: what every figure rests on.
 
-`TABLE` gives the class of a device operation; the first row that fits decides. Beside it stand the categories of the
-host's events, and the names that mark steps, loaders, launches and waits.
+A kernel of a library of collectives (`collective_kernels.py`) communicates; for all else `TABLE` gives the class of a
+device operation: the first row that fits decides. Beside it stand the categories of the host's events, and the names
+that mark steps and loaders. What differs from maker to maker is in `vendors.py`.
 
 Sources of the categories: libkineto `ActivityType.cpp`; `Kernel` and its like are their names before 2022. Not work of
 a device: gpu_user_annotation (a copy of a range), cuda_sync (what waits, not what works), cuda_profiler_range (a
@@ -14,18 +15,21 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
+from dptune.trace.collective_kernels import library_of
+from dptune.trace.vendors import RUNTIME_CATEGORIES, UNREAD, WAIT_NAME
+
 KERNEL_CATEGORIES = frozenset({"kernel", "Kernel"})
 COPY_CATEGORIES = frozenset({"gpu_memcpy", "Memcpy"})
 MEMSET_CATEGORIES = frozenset({"gpu_memset", "Memset"})
 MTIA_CATEGORIES = frozenset({"mtia_ccp_events"})
 DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | MEMSET_CATEGORIES | MTIA_CATEGORIES
 SYNC_CATEGORIES = frozenset({"cuda_sync"})
-LAUNCH_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"})
+LAUNCH_CATEGORIES = RUNTIME_CATEGORIES
 OPERATOR_CATEGORIES = frozenset({"cpu_op", "Operator"})
 RANGE_CATEGORIES = (
     frozenset({"user_annotation"}) | OPERATOR_CATEGORIES
 )  # on the host: old traces write ranges as operators
-FOREIGN_DEVICE_CATEGORIES = frozenset({"mtia_insight", "hpu_op", "glow_runtime"})
+FOREIGN_DEVICE_CATEGORIES = frozenset[str]().union(*(device.categories for device in UNREAD))
 
 # What tells a torch trace from another tool's.
 TORCH_CATEGORIES = (
@@ -61,13 +65,8 @@ class Row:
 
 
 _KERNEL, _MTIA = KERNEL_CATEGORIES, MTIA_CATEGORIES
+_COLLECTIVE_CATEGORIES = _KERNEL | _MTIA
 TABLE = (
-    Row(Work.COMMUNICATION, _KERNEL, r"(?i)nccl|rccl", "NCCL src/device/generate.py; RCCL keeps the names"),
-    Row(Work.COMMUNICATION, _KERNEL, r"^mscclKernel", "RCCL's MSCCL algorithms"),
-    Row(Work.COMMUNICATION, _KERNEL, r"(one|two)_shot_all_reduce_\w*kernel", "torch CUDASymmetricMemoryOps.cu"),
-    Row(Work.COMMUNICATION, _KERNEL, r"multimem_\w*(reduce|gather)\w*_kernel", "torch CUDASymmetricMemoryOps.cu"),
-    Row(Work.COMMUNICATION, _KERNEL, r"\bcross_device_reduce_[12]stage", "custom_all_reduce.cuh of vLLM and AITER"),
-    Row(Work.COMMUNICATION, _KERNEL, r"nvshmem", "NVSHMEM's device library"),
     Row(Work.COPY, _KERNEL, r"^__amd_rocclr_copy", "ROCm CLR: copies that run as kernels"),
     Row(Work.MEMSET, _KERNEL, r"^__amd_rocclr_fill", "ROCm CLR: fills that run as kernels"),
     Row(Work.COMPUTE, _KERNEL, r"", "any other kernel, those of a CUDA graph too"),
@@ -79,8 +78,16 @@ TABLE = (
 
 # On a CPU collectives are ranges of the backend's own: torch ProcessGroupGloo.cpp and its like for MPI and UCC.
 HOST_COLLECTIVE_PREFIXES = ("gloo:", "mpi:", "ucc:")
+# Ranges of a backend whose collectives run on a device.
+DEVICE_COLLECTIVE_PREFIXES = ("nccl:", "xccl:", "hccl:")
 # Operators and ranges that stand for a collective call; their arguments tell of it.
-COLLECTIVE_PREFIXES = (*HOST_COLLECTIVE_PREFIXES, "c10d::", "_c10d_functional::", "nccl:", "record_param")
+COLLECTIVE_PREFIXES = (
+    *HOST_COLLECTIVE_PREFIXES,
+    *DEVICE_COLLECTIVE_PREFIXES,
+    "c10d::",
+    "_c10d_functional::",
+    "record_param",
+)
 
 STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
 OPTIMIZER_STEP_NAME = re.compile(r"^Optimizer\.step#")
@@ -92,15 +99,14 @@ OPTIMIZER_KERNEL_NAME = re.compile(r"(?i)multi_tensor_apply|foreach|^triton_for_
 LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
 # gc.collect() as torch records Python's calls.
 COLLECTION_NAME = re.compile(r"^<built-in (function|method) collect\b")
-LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")
-# Calls in which the host waits for the device: CUDA runtime and driver API, HIP. cudaMemcpy returns when it has copied.
-WAIT_NAME = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|WithStream)?$")
 
 _TABLE = tuple((row.work, row.categories, re.compile(row.name)) for row in TABLE)
 
 
 def work_of(category: str, name: str) -> Work | None:
     """The class of an event on a device; None where it is not work of one."""
+    if category in _COLLECTIVE_CATEGORIES and library_of(name) is not None:
+        return Work.COMMUNICATION
     return next((work for work, kinds, pattern in _TABLE if category in kinds and pattern.search(name)), None)
 
 

@@ -14,6 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from dptune.measure.across import across
+from dptune.measure.complete import complete
 from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
@@ -191,7 +192,8 @@ def _crowded(facts: Mapping[int, Facts]) -> bool:
 def built(run: Run, measured: Measured) -> Program:
     """The program of the traced steps of GPUs. Raises Missing with the reason where the traces do not tell it."""
     windows = {rank: facts.window("lean") for rank, facts in run.facts.items()}
-    views, _ = steady([view(rank.rank, rank.lean, windows.get(rank.rank)) for rank in run.ranks])
+    viewed = [view(rank.rank, rank.lean, windows.get(rank.rank)) for rank in run.ranks]
+    views, _ = steady(complete(viewed, run.world_size))
     lacking = next((own.no_steps for own in views if own.no_steps), "")
     if lacking:
         raise Missing(lacking)

@@ -143,7 +143,7 @@ class Walk:
         rows, launch, work = rows[order], launch[order], work[order]
         begin, end = columns.ts_ns[rows], columns.ends(rows)
         before = np.full(len(rows), _NONE, dtype=np.int64)
-        streams = columns.stream[rows]
+        streams = columns.queue[rows]
         for stream in np.unique(streams):
             (mine,) = np.nonzero(streams == stream)
             before[mine[1:]] = mine[:-1]

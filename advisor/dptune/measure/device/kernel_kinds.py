@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import re
 
+from dptune.trace.collective_kernels import MOST_CHARACTERS, base_name
 from dptune.trace.kernels import Work, work_of
 
 COMMUNICATION = "communication"
+MATRIX_WORK = ("matrix product", "convolution", "attention")
 OTHER = "other"
 
-_BASE = re.compile(r"^(?:void )?((?:\(anonymous namespace\)|[^<(])*)")
+# Inductor names a pointwise or reducing kernel after all that is fused into it or beside it.
+_FUSED = re.compile(r"^triton_(?:poi|red|per|for)_")
 # Templates whose own name says nothing: what they run stands in their arguments.
 _SHELL = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel|kernel)$")
 
 # The first that fits decides: on the name before its template arguments, of a shell on all of it.
 _KINDS = (
     ("attention", r"flash_?(?:fwd|bwd|attn)|fmha|attention|(?<![a-z])attn"),
-    ("indexing", r"index|gather|scatter|embedding|masked_(?:fill|select)"),
+    ("indexing", r"(?<!implicit_gemm_)index|gather|scatter|embedding|masked_(?:fill|select)"),
     (
         "elementwise",
         r"elementwise|pointwise|^triton_poi_|copy_kernel|batchedcopy|transpose|nchwto|nhwcto|upsample|dropout",
@@ -34,23 +37,37 @@ _KINDS = (
     ("normalisation", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|(?<![a-z])bn_(?:fw|bw)|welford"),
     (
         "convolution",
-        r"fprop|dgrad|wgrad|winograd|conv(?!ert)|igemm_(?:fwd|bwd|wrw)|(?<![a-z])[sh]cudnn|implicit_gemm|im2col|col2im",
+        r"fprop|dgrad|wgrad|winograd|conv(?!ert)|igemm_(?:fwd|bwd|wrw)|(?<![a-z])[sh]cudnn|implicit_gemm|im2col|col2im"
+        r"|^fft[12]d_[rc]2[rc]|^flip_filter",
     ),
-    ("matrix product", r"(?<!fb)gemm|gemv|^nvjet|^cijk_|splitk_?reduce|matmul|cutlass|(?<![a-z])dot_kernel|^fc-dtype"),
+    (
+        "matrix product",
+        r"(?<!fb)gemm|gemv|^nvjet|^cijk_|splitk_?reduce|matmul|cutlass|(?<![a-z])(?:linear_|dot_kernel)|^fc-dtype",
+    ),
     ("optimizer", r"multi_tensor_apply|adam|(?<![a-z])sgd|lamb"),
     ("softmax and loss", r"softmax|nll_loss|cross_entropy|(?<![a-z])loss"),
     ("pooling", r"pool"),
     ("reduction", r"reduce|^triton_(?:red|per)_"),
     ("fused by triton", r"^triton_"),
+    # Last, words that other kinds hold too.
+    ("indexing", r"sort|top_?k|(?<![a-z])select|unique|bucketize|histogram|bounds_check|kv_?cache"),
+    (
+        "elementwise",
+        r"op_?tensor|tensor_?op|(?:convert|scale|add|set|transform)\w*tensor|act_and_mul|silu|gelu|swiglu|copy|cast|quant"
+        r"|_?to_(?:mx)?fp\d|fill|memset|chunk_cat|fused_(?:add|mul)|entropy|rope|rotary",
+    ),
+    ("reduction", r"scan|(?<![a-z])sum(?![a-z])"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
-KERNEL_KINDS = (*(kind for kind, _ in _KINDS), OTHER, COMMUNICATION)
+KERNEL_KINDS = (*dict.fromkeys(kind for kind, _ in _KINDS), OTHER, COMMUNICATION)
 
 
 def kernel_kind(name: str) -> str:
     """The kind of a kernel; `other` where its name does not tell."""
     if work_of("kernel", name) == Work.COMMUNICATION:
         return COMMUNICATION
-    base = _BASE.match(name)
-    said = name if base is None or _SHELL.search(base[1].strip()) else base[1]
-    return next((kind for kind, pattern in _PATTERNS if pattern.search(said)), OTHER)
+    name = name[:MOST_CHARACTERS]
+    base = "" if name.startswith("_Z") else base_name(name)
+    said = name if not base or _SHELL.search(base) else base
+    skipped = MATRIX_WORK if _FUSED.match(name) else ()
+    return next((kind for kind, pattern in _PATTERNS if kind not in skipped and pattern.search(said)), OTHER)

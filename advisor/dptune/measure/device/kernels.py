@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
+from dptune.measure.device.kernel_kinds import COMMUNICATION, KERNEL_KINDS, kernel_kind
 from dptune.measure.device.operator_time import computing, own_time
 from dptune.measure.device.phases import bounds
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
@@ -29,12 +29,16 @@ _NONE_BEGINS = "it runs into the steps, but begins in none"
 
 @dataclass(frozen=True, eq=False)
 class _Ran:
-    """What a device ran: name and duration of those that begin in its steps, and the time inside the steps by name."""
+    """What a device ran: name and duration of those that begin in its steps, and the time inside the steps by name.
+
+    `communicating` are the names of which every kernel communicates.
+    """
 
     names: tuple[str, ...]
     name_id: Ints
     dur_ns: Ints
     total_ns: dict[str, int]
+    communicating: frozenset[str] = frozenset()
 
 
 def kernels(devices: Iterable[tuple[RankView, DeviceView]], account: Account | None) -> KernelFigures | None:
@@ -67,6 +71,8 @@ def kernels(devices: Iterable[tuple[RankView, DeviceView]], account: Account | N
 
 def _kernels(view: RankView, device: DeviceView) -> _Ran:
     columns, rows, windows = view.columns, _rows(device), _windows(device)
+    communicates = _communicating(device)
+    exchanging, others = (np.unique(columns.name_id[rows[mask]]) for mask in (communicates, ~communicates))
     rows = rows[np.argsort(columns.name_id[rows], kind="stable")]
     name_id = columns.name_id[rows].astype(np.int64)
     numbers, first = np.unique(name_id, return_index=True)
@@ -78,7 +84,9 @@ def _kernels(view: RankView, device: DeviceView) -> _Ran:
         if inside := int(windows.lengths(union.start_ns, union.end_ns).sum()):
             total[columns.names[number]] = inside
     begin = _holds(windows, start)
-    return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total)
+    only = np.setdiff1d(exchanging, others).tolist()
+    names = frozenset(columns.names[number] for number in only)
+    return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total, names)
 
 
 def _operators(view: RankView, device: DeviceView) -> _Ran:
@@ -101,6 +109,7 @@ def _kinds(on_gpu: list[tuple[RankView, DeviceView]]) -> dict[str, int]:
         columns, rows = view.columns, _rows(device)
         numbers, at = np.unique(columns.name_id[rows], return_inverse=True)
         kind = np.array([KERNEL_KINDS.index(kernel_kind(columns.names[n])) for n in numbers], dtype=np.int64)[at]
+        kind[_communicating(device)] = KERNEL_KINDS.index(COMMUNICATION)
         windows, above = _windows(device), NOTHING
         for number, name in enumerate(KERNEL_KINDS):
             own = rows[kind == number]
@@ -122,7 +131,7 @@ def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[Kerne
             [own.dur_ns[own.name_id == own.names.index(name)] for own in ran if name in own.names]
         )
         figures = {
-            "kind": (kernel_kind(name) if on_gpu else None, _ON_CPU),
+            "kind": (_kind(name, ran) if on_gpu else None, _ON_CPU),
             "median_ns": (round(float(np.median(durations))) if len(durations) else None, _NONE_BEGINS),
         }
         found.append(
@@ -138,9 +147,19 @@ def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[Kerne
     return found
 
 
+def _kind(name: str, ran: list[_Ran]) -> str:
+    return COMMUNICATION if any(name in own.communicating for own in ran) else kernel_kind(name)
+
+
 def _rows(device: DeviceView) -> Ints:
     """Kernels that compute or communicate."""
     return np.asarray(device.operations.rows[device.operations.work <= Work.COMMUNICATION], dtype=np.int64)
+
+
+def _communicating(device: DeviceView) -> Mask:
+    """Which of them communicate, some of them by what launched them."""
+    work = device.operations.work
+    return np.asarray(work[work <= Work.COMMUNICATION] == Work.COMMUNICATION, dtype=np.bool_)
 
 
 def _windows(device: DeviceView) -> Intervals:

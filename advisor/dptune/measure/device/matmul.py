@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core
+from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
 from dptune.measure.intervals import Intervals
 from dptune.measure.views import RankView
 from dptune.measured import MatmulFigures
@@ -12,6 +12,7 @@ from dptune.runfile.facts import DeviceFacts
 from dptune.trace.events import Device
 from dptune.trace.kernels import KERNEL_CATEGORIES
 
+_SHARES = ("fp32_share", "tensor_core_share", "unclassified_share")
 _ON_CPU = "kernel names tell the precision only on a GPU: this run computes on the CPU"
 
 
@@ -20,19 +21,22 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
     on_cpu = device.kind == "cpu" if device else all(own.operations.on_cpu for v in views for own in v.devices)
     if not views:
         why = "no trace was recorded"
-        return MatmulFigures(missing=dict.fromkeys(("fp32_share", "tensor_core_share", "tensor_cores"), why))
+        return MatmulFigures(missing=dict.fromkeys((*_SHARES, "tensor_cores"), why))
     if on_cpu and any(v.devices for v in views):
-        return MatmulFigures(tensor_cores=False, missing={"fp32_share": _ON_CPU, "tensor_core_share": _ON_CPU})
+        return MatmulFigures(tensor_cores=False, missing=dict.fromkeys(_SHARES, _ON_CPU))
     tensor_cores = has_tensor_cores(*_identity(views, device))
     missing = {} if tensor_cores is not None else {"tensor_cores": "the trace does not name the device"}
     whole = sum(window.length_ns for v in views for own in v.devices for window in own.windows)
     if not whole:
         why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")
-        missing |= {"fp32_share": why, "tensor_core_share": why}
-        return MatmulFigures(tensor_cores=tensor_cores, missing=missing)
+        return MatmulFigures(tensor_cores=tensor_cores, missing=missing | dict.fromkeys(_SHARES, why))
+    kernels = sum(_time(v, lambda _: True) for v in views)
+    if not kernels:
+        missing |= {"unclassified_share": "no kernel ran in the steps"}
     return MatmulFigures(
         fp32_share=sum(_time(v, is_fp32) for v in views) / whole,
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
+        unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
         tensor_cores=tensor_cores,
         missing=missing,
     )
@@ -60,6 +64,7 @@ def _identity(views: Sequence[RankView], device: DeviceFacts | None) -> tuple[st
 
 def device_of(view: RankView) -> Device | None:
     """The device of the file's list that this rank ran on; the first where the list does not say."""
-    by_index = {f"cuda:{device.index}": device for device in view.trace.devices}
-    own = [by_index[ran.operations.device] for ran in view.devices if ran.operations.device in by_index]
+    by_index = {str(device.index): device for device in view.trace.devices}
+    used = [ran.operations.device.partition(":")[2] for ran in view.devices]
+    own = [by_index[index] for index in used if index in by_index]
     return next(iter([*own, *view.trace.devices]), None)

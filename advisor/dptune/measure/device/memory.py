@@ -230,7 +230,9 @@ def _capacity(lean: RankView | None, name: str) -> int | None:
         return None
     listed = lean.trace.devices
     alone = len(listed) == len(lean.devices) == 1
-    return next((device.memory_bytes for device in listed if alone or f"cuda:{device.index}" == name), None)
+    return next(
+        (device.memory_bytes for device in listed if alone or str(device.index) == name.partition(":")[2]), None
+    )
 
 
 def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float] | None, str]:

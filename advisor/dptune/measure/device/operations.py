@@ -14,19 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dptune.measure.device.communicating import launched_by_collectives
 from dptune.measure.host.launches import UNLAUNCHED, launch_rows
-from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
     DEVICE_CATEGORIES,
-    FOREIGN_DEVICE_CATEGORIES,
     HOST_COLLECTIVE_PREFIXES,
     KERNEL_CATEGORIES,
     LAUNCH_CATEGORIES,
-    LAUNCH_NAME,
     LOADER_NAME,
-    MTIA_CATEGORIES,
     OPERATOR_CATEGORIES,
     RANGE_CATEGORIES,
     STEP_NAME,
@@ -34,6 +32,7 @@ from dptune.trace.kernels import (
     work_of,
 )
 from dptune.trace.schema import NONE, integer
+from dptune.trace.vendors import LAUNCH_NAME, Vendor, unread, vendor_of
 
 # Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.
 COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
@@ -45,6 +44,10 @@ _FUNCTION = re.compile(r"^(?!CompiledFunction)[^:]+$")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
+
+MOST_LOST = 0.01  # of launches without an operation, or of operations of an impossible time, in a trace to be trusted
+SLACK_NS = 1_000_000  # converting the device's clock to the host's is off by up to 0.1 ms in public traces
+_FAR_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +78,46 @@ def operations(trace: Trace) -> list[Operations]:
     columns = trace.columns
     rows = columns.rows(DEVICE_CATEGORIES)
     if len(rows):
-        device = _device_index(columns, rows)
-        return [_gpu(columns, rows[device == index], int(index)) for index in np.unique(device)]
+        rows = _dated(columns, rows)
+        device, maker = _device_index(columns, rows), vendor(trace)
+        return [_gpu(columns, rows[device == index], f"{maker.torch}:{index}") for index in np.unique(device)]
     if uses_device(columns):
         return []
     return _cpu(columns)
 
 
+def misdated(columns: Columns, rows: Ints) -> tuple[Mask, Mask]:
+    """Which operations have a time that cannot be: 0 where all else lies far later, or well before their launch."""
+    start = columns.ts_ns[rows]
+    others = columns.ts_ns[columns.ts_ns > 0]
+    far = len(others) > 0 and int(others.min()) > max(int(others.max() - others.min()), _FAR_NS)
+    zero = np.asarray((start <= 0) & far, dtype=np.bool_)
+    launch = launch_rows(columns, rows)
+    early = (launch != UNLAUNCHED) & ~zero & (start < columns.ts_ns[launch] - SLACK_NS)
+    return zero, np.asarray(early, dtype=np.bool_)
+
+
+def _dated(columns: Columns, rows: Ints) -> Ints:
+    """The operations without those of an impossible time; all of them where those are too many to be left out."""
+    zero, early = misdated(columns, rows)
+    wrong = zero | early
+    return rows[~wrong] if wrong.sum() <= MOST_LOST * len(rows) else rows
+
+
 def uses_device(columns: Columns) -> bool:
     """Whether the process gave work to a device other than the CPU, recorded or not."""
     launches = columns.rows(LAUNCH_CATEGORIES, LAUNCH_NAME.search)
-    return len(launches) > 0 or len(columns.rows(DEVICE_CATEGORIES | FOREIGN_DEVICE_CATEGORIES)) > 0
+    return (
+        len(launches) + len(columns.rows(DEVICE_CATEGORIES)) > 0
+        or unread(columns.categories, columns.names) is not None
+    )
+
+
+def vendor(trace: Trace) -> Vendor:
+    """The maker of the devices of a trace that holds work of any."""
+    columns = trace.columns
+    calls = {columns.names[at] for at in np.unique(columns.name_id[columns.rows(LAUNCH_CATEGORIES)]).tolist()}
+    return vendor_of(columns.categories, sorted(calls), [device.name for device in trace.devices])
 
 
 def loader_ranges(trace: Trace) -> Intervals:
@@ -97,18 +129,19 @@ def loader_ranges(trace: Trace) -> Intervals:
     return _union(columns, loading)
 
 
-def _gpu(columns: Columns, rows: Ints, index: int) -> Operations:
+def _gpu(columns: Columns, rows: Ints, device: str) -> Operations:
     pair, at = np.unique(
         columns.category_id[rows].astype(np.int64) * len(columns.names) + columns.name_id[rows], return_inverse=True
     )
     kinds = [
         work_of(columns.categories[one // len(columns.names)], columns.names[one % len(columns.names)]) for one in pair
     ]
+    launch = launch_rows(columns, rows)
     work = np.array(kinds, dtype=np.int64)[at]
+    work[launched_by_collectives(columns, rows, launch)] = int(Work.COMMUNICATION)
     kernels = int(columns.of_category(KERNEL_CATEGORIES, rows).sum())
-    maker = "mtia" if columns.categories[columns.category_id[rows[0]]] in MTIA_CATEGORIES else "cuda"
     time = {kind: _union(columns, rows[work == kind]) for kind in Work}
-    return Operations(f"{maker}:{index}", rows, work, launch_rows(columns, rows), time, _span(columns, rows), kernels)
+    return Operations(device, rows, work, launch, time, _span(columns, rows), kernels)
 
 
 def _device_index(columns: Columns, rows: Ints) -> Ints:

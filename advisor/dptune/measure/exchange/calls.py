@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dptune.measure.device.communicating import collective_operators
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
-from dptune.measure.exchange.kinds import UNKNOWN, kernel_dtype, kind_of
+from dptune.measure.exchange.kinds import UNKNOWN, kernel_collective, kernel_dtype, kind_of
 from dptune.measure.exchange.shapes import size_of, tensors_of
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
@@ -18,7 +19,6 @@ from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
 from dptune.trace.schema import NONE
 
-_NCCL = "nccl:"
 _GATHERING = ("all_gather", "gather")
 _RUN_AS = {"reduce_scatter": "all_reduce"}  # by gloo, under the name of the latter
 
@@ -83,7 +83,7 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
     kind = None if at is None else told.word(told.kind, at)
     if at is None or kind is None:
         known = kind_of(title) if title else UNKNOWN
-        known = known if known != UNKNOWN else kind_of(name)
+        known = known if known != UNKNOWN else kernel_collective(name)
         dtype = dtype_of(kernel_dtype(name))
         return _of_unnamed(Call(step, known, start_ns, dur_ns, dtype=dtype, row=row), unnamed)
     dtype = dtype_of(told.word(told.dtype, at))
@@ -137,9 +137,9 @@ def _of_unnamed(call: Call, unnamed: _Unnamed) -> Call:
 
 
 def _titles(columns: Columns, launch: Ints) -> list[str]:
-    """For each launch the `nccl:*` range of its thread that encloses it, "" where there is none."""
-    ranges = columns.rows(named=lambda name: name.startswith(_NCCL))
-    ranges = ranges[~columns.of_category({"gpu_user_annotation"}, ranges)]
+    """For each launch the innermost range of its thread that calls a collective by name, "" where there is none."""
+    ranges = collective_operators(columns)
+    ranges = ranges[columns.named(lambda name: kind_of(name) != UNKNOWN, ranges)]
     around = Ranges.of_rows(columns, ranges).around(columns.thread[launch], columns.ts_ns[launch], columns.ends(launch))
     known = (launch != UNLAUNCHED) & (around != NOWHERE)
     return [columns.name(int(ranges[at])) if found else "" for at, found in zip(around, known.tolist(), strict=True)]

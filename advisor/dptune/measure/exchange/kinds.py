@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dptune.trace.collective_kernels import base_name, library_of
+
 UNKNOWN = "unknown"
 
 # In this order: `reduce_scatter` and `all_reduce` hold `reduce`, `all_gather` holds `gather`.
@@ -31,8 +33,14 @@ def kind_of(name: object) -> str:
     return next((kind for pattern, kind in _KINDS if pattern.search(word)), UNKNOWN)
 
 
+def kernel_collective(name: str) -> str:
+    """The kind of collective that a kernel runs, by its base name; where that hides it, by its library."""
+    library = library_of(name)
+    return library.kind if library is not None and library.kind else kind_of(base_name(name))
+
+
 def kernel_dtype(name: str) -> str | None:
     """The element type in the name of a reducing NCCL kernel, as that name writes it."""
     match = _KERNEL_DTYPE.search(name)
-    reduces = kind_of(name) in ("all_reduce", "reduce_scatter", "reduce")
+    reduces = kernel_collective(name) in ("all_reduce", "reduce_scatter", "reduce")
     return match[1] if match and reduces else None

@@ -1,0 +1,131 @@
+"""What only the ranks together show to be lost: a stream that one of them lacks, communication that none recorded.
+
+A rank lacks a stream of another rank where it ran nothing like it on any stream (streams have other numbers on each
+rank): none of its kernels by name, while all further ranks ran them; or, of two ranks, no compute or no communication
+at all. With ranks that call collectives, or train a data-parallel module, communication is expected on each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dptune.measure.device.communicating import collective_operators
+from dptune.measure.exchange.kinds import UNKNOWN, kind_of
+from dptune.measure.views import RankView, with_loss
+from dptune.measured import Loss
+from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
+
+_ALIKE = 0.9  # of the operations of a stream
+_LEAST = 3  # operations of a stream: fewer may be of one rank alone, as what it logs
+_DATA_PARALLEL = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward", "FSDP::")
+_NO_TRANSFER = ("barrier", UNKNOWN)
+
+
+def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView]:
+    """The ranks, of which those that lack what the others show have no steps, and say why."""
+    ranks = max(world_size or 1, len(views))
+    streams = _without_stream([_Ran(view) for view in views if not view.losses_fatal])
+    found = []
+    for view in views:
+        loss = streams.get(view.rank)
+        if loss is None and not view.losses_fatal and ranks > 1:
+            loss = _without_communication(view)
+        found.append(view if loss is None else with_loss(view, loss))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Ran:
+    """What a rank ran on its device, by name and by class."""
+
+    view: RankView
+
+    @cached_property
+    def streams(self) -> dict[int, Counter[str]]:
+        """By stream the operations of each name; streams of other devices of the rank with those of the first."""
+        columns, found = self.view.columns, dict[int, Counter[str]]()
+        for device in self.view.devices:
+            own = device.operations
+            if own.on_cpu:
+                continue
+            queues = columns.queue[own.rows]
+            for queue in np.unique(queues).tolist():
+                ids, count = np.unique(columns.name_id[own.rows[queues == queue]], return_counts=True)
+                names = zip((columns.names[at] for at in ids.tolist()), count.tolist(), strict=True)
+                found.setdefault(queue, Counter()).update(dict(names))
+        return found
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All names of operations."""
+        return frozenset(name for stream in self.streams.values() for name in stream)
+
+    @cached_property
+    def works(self) -> frozenset[int]:
+        """All classes of operations."""
+        return frozenset(kind for device in self.view.devices for kind in np.unique(device.operations.work).tolist())
+
+    def has(self, stream: Counter[str]) -> float:
+        """The share of the operations of a stream whose names the rank ran, on whatever stream."""
+        return sum(count for name, count in stream.items() if name in self.names) / stream.total()
+
+
+def _without_stream(ranks: list[_Ran]) -> dict[int, Loss]:
+    ranks = [own for own in ranks if own.streams]
+    found = {}
+    for own in ranks:
+        others = [other for other in ranks if other is not own]
+        if others and (text := _lacking(own, others)):
+            found[own.view.rank] = Loss(code="device-stream-missing", fatal=True, text=text)
+    return found
+
+
+def _lacking(own: _Ran, others: list[_Ran]) -> str:
+    """Which stream a rank lacks that all others have; "" for none."""
+    for work, noun in ((Work.COMPUTE, "compute"), (Work.COMMUNICATION, "communication")):
+        if int(work) not in own.works and all(int(work) in other.works for other in others):
+            return f"it ran no {noun} kernel, and every other rank did: the profiler lost a stream"
+    if len(others) < 2:
+        return ""
+    first, rest = others[0], others[1:]
+    for queue, stream in first.streams.items():
+        total = stream.total()
+        if total >= _LEAST and own.has(stream) <= 1 - _ALIKE and all(one.has(stream) >= _ALIKE for one in rest):
+            label = first.view.columns.queue_label(queue)
+            where = f"stream {label} of rank {first.view.rank} ({total:,} operations)"
+            return f"it ran nothing of what {where} and every other rank ran: the profiler lost a stream"
+    return ""
+
+
+def _without_communication(view: RankView) -> Loss | None:
+    """Of a rank that calls collectives, or trains a data-parallel module, and has no operation that communicates."""
+    columns = view.columns
+    if not view.devices or any((device.operations.work == Work.COMMUNICATION).any() for device in view.devices):
+        return None
+    if any(name.startswith(HOST_COLLECTIVE_PREFIXES) for name in columns.names):
+        return None  # gloo's, beside a device: then that is how the ranks communicate
+    calls = _transfers(view)
+    trains = len(columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)) > 0
+    forwards = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_DATA_PARALLEL))
+    if not calls and not (trains and len(forwards)):
+        return None
+    what = f"{calls:,} collective calls" if calls else "a data-parallel module is trained"
+    text = f"{what}, but no communication was recorded: how much of a step it takes is not known"
+    return Loss(code="communication-missing", fatal=True, text=text)
+
+
+def _transfers(view: RankView) -> int:
+    """Calls of collectives that move data between ranks: not barriers, waits, or those of a group of one rank."""
+    columns, described = view.columns, view.trace.collectives
+    operators = collective_operators(columns)
+    named = operators[columns.named(lambda name: kind_of(name) not in _NO_TRANSFER, operators)]
+    kinds = [kind_of(described.word(described.kind, at)) for at in range(len(described))]
+    moving = np.array([kind not in _NO_TRANSFER for kind in kinds], dtype=np.bool_)
+    if (described.group_size[moving] == 1).any() and not (described.group_size[moving] > 1).any():
+        return 0
+    return len(named) or int(np.isin(described.row[moving], operators).sum())

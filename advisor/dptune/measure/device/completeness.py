@@ -1,0 +1,168 @@
+"""Whether a trace holds the device's work that the host launched, at times that can be true.
+
+Profilers lose events: a buffer overflows, a stream is dropped, a clock is not converted. Every share of a step is then
+wrong, so that a rank whose events are lost or misdated has no steady steps. Of public traces nearly all have a kernel
+for every launch of one: without a kernel for more than `MOST_LOST` of them, events were lost.
+
+A launch may lack its kernel for a good reason: it was recorded into a CUDA graph (between `cudaStreamBeginCapture` and
+`EndCapture`), is the inner of two nested calls, belongs to the first or last `EDGE` calls, or its kernel ran after the
+recording ended. Launches of graphs are not counted: how many kernels one has is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dptune.measure.device.operations import MOST_LOST, Operations, misdated
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.intervals import Ints, Mask
+from dptune.measure.steps.windows import Step
+from dptune.measured import Loss
+from dptune.trace.columns import Columns
+from dptune.trace.events import Trace
+from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
+from dptune.trace.schema import NONE
+from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
+
+EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other
+_IDLE_NS = 10_000_000  # no launch is pending for as long while the device is idle, of one that runs promptly
+LEAST = 3  # lost: no fewer say that the recording is damaged
+
+
+def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[Loss]:
+    """What is lost or misdated in the trace of one rank; nothing of a rank that computes on a CPU."""
+    columns = trace.columns
+    if not devices or any(own.on_cpu for own in devices):
+        return []
+    found = _misdated(columns)
+    for loss in (
+        _without_operation(columns, devices, KERNEL_LAUNCH_NAME.search, "kernel"),
+        _without_operation(columns, devices, COPY_CALL_NAME.search, "copy"),
+        _outside_steps(columns, devices, steps),
+    ):
+        if loss is not None and not any(each.fatal for each in found):
+            found.append(loss)
+    return found
+
+
+def _misdated(columns: Columns) -> list[Loss]:
+    rows = columns.rows(DEVICE_CATEGORIES)
+    zero, early = misdated(columns, rows)
+    fatal = int((zero | early).sum()) > MOST_LOST * len(rows)
+    found = []
+    for wrong, what in ((zero, "have a timestamp of 0"), (early, "start before the call that launched them")):
+        count = int(wrong.sum())
+        if count:
+            rest = "so the times of the device cannot be trusted" if fatal else "and are left out"
+            text = f"{count:,} of {len(rows):,} device operations {what}, {rest}"
+            found.append(Loss(code="device-events-misdated", fatal=fatal, text=text))
+    return found
+
+
+def _without_operation(
+    columns: Columns, devices: list[Operations], named: Callable[[str], object], noun: str
+) -> Loss | None:
+    calls = columns.rows(LAUNCH_CATEGORIES, named)
+    calls = calls[columns.correlation[calls] != NONE]
+    calls = calls[np.argsort(columns.ts_ns[calls], kind="stable")]
+    calls = calls[~_nested(columns, calls) & ~_captured(columns, calls)]
+    if not len(calls):
+        return None
+    ran = np.concatenate([own.rows for own in devices])
+    without = ~np.isin(columns.correlation[calls], columns.correlation[ran])
+    lost = without & ~_after_the_end(columns, devices, calls) & ~_at_the_edge(without)
+    count = int(lost.sum())
+    if not count:
+        return None
+    fatal = count > max(MOST_LOST * len(calls), LEAST)
+    count = int(without.sum()) if fatal else count
+    what = {"kernel": "kernel launches", "copy": "copy calls"}[noun]
+    have = "has" if count == 1 else "have"
+    text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace: the profiler lost events"
+    return Loss(code="device-events-lost", fatal=fatal, text=text)
+
+
+def _nested(columns: Columns, calls: Ints) -> Mask:
+    """Which calls another of them made, of another name: the runtime's launch calls the driver's."""
+    parents = Ranges.of_rows(columns, calls).parents()
+    return np.asarray(
+        (parents != NOWHERE) & (columns.name_id[calls] != columns.name_id[calls[parents]]), dtype=np.bool_
+    )
+
+
+def _captured(columns: Columns, calls: Ints) -> Mask:
+    """Which calls were recorded into a graph: after the begin of a capture on their thread, before its end."""
+    marks = columns.rows(LAUNCH_CATEGORIES, CAPTURE_NAME.match)
+    inside = np.zeros(len(calls), dtype=np.bool_)
+    for thread in np.unique(columns.thread[marks]).tolist():
+        own = marks[columns.thread[marks] == thread]
+        own = own[np.argsort(columns.ts_ns[own], kind="stable")]
+        begins = columns.named(lambda name: "Begin" in name, own)
+        (mine,) = np.nonzero(columns.thread[calls] == thread)
+        last = np.searchsorted(columns.ts_ns[own], columns.ts_ns[calls[mine]], side="right") - 1
+        inside[mine] = np.where(last >= 0, begins[last], not begins[0])  # a capture may begin before the recording
+    return inside
+
+
+def _at_the_edge(without: Mask) -> Mask:
+    """The first and the last calls, where they lack an operation and are no more than `EDGE`."""
+    edge = np.zeros(len(without), dtype=np.bool_)
+    (with_one,) = np.nonzero(~without)
+    if len(with_one):
+        first, last = int(with_one[0]), int(with_one[-1]) + 1
+        edge[:first] = first <= EDGE
+        edge[last:] = len(without) - last <= EDGE
+    return edge
+
+
+def _after_the_end(columns: Columns, devices: list[Operations], calls: Ints) -> Mask:
+    """Which calls launched what ran after the end of the recording, behind the last operation of the busiest stream.
+
+    The device is then busy until the end: no more time is left after its last operation than the longest one takes, or
+    a hundredth of the recording.
+    """
+    after = np.ones(len(calls), dtype=np.bool_)
+    begin, end = int(columns.ts_ns.min()), int(columns.end_ns.max())
+    for own in devices:
+        known = own.launch != UNLAUNCHED
+        left_ns = end - own.span_ns[1]
+        longest_ns = int(columns.dur_ns[own.rows].max())
+        if not known.any() or left_ns > max(longest_ns, (end - begin) // 100):
+            return np.zeros(len(calls), dtype=np.bool_)
+        queues, count = np.unique(columns.queue[own.rows[known]], return_counts=True)
+        busiest = known & (columns.queue[own.rows] == queues[np.argmax(count)])
+        after &= columns.ts_ns[calls] > columns.ts_ns[own.launch[busiest]].max()
+    return after
+
+
+def _outside_steps(columns: Columns, devices: list[Operations], steps: list[Step]) -> Loss | None:
+    """Operations that steps launched and that run when all steps are over: after the device was idle for
+    longer than all of them took, or where no operation runs while they last.
+    """
+    if not steps:
+        return None
+    begin, end = steps[0].start_ns, steps[-1].end_ns
+    launched = outside = 0
+    for own in devices:
+        known = own.launch != UNLAUNCHED
+        called = columns.ts_ns[own.launch]
+        inside = known & (called >= begin) & (called < end)
+        start, over = columns.ts_ns[own.rows], columns.ends(own.rows)
+        launched += int(inside.sum())
+        if not ((start < end) & (over > begin)).any():
+            pending = start[inside] - called[inside]
+            outside += int(inside.sum()) if len(pending) and pending.min() > _IDLE_NS else 0
+            continue
+        order = np.argsort(start, kind="stable")
+        before = np.maximum(np.maximum.accumulate(np.append(end, over[order][:-1])), end)
+        (late,) = np.nonzero(start[order] - before > max(end - begin, _IDLE_NS))
+        if len(late):
+            outside += int((inside & (start >= start[order][late[0]])).sum())
+    if outside <= MOST_LOST * launched:
+        return None
+    what = f"{outside:,} of {launched:,} device operations launched in steps run outside all steps"
+    text = f"{what}: the clocks of host and device disagree"
+    return Loss(code="device-events-outside-steps", fatal=True, text=text)

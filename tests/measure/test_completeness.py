@@ -1,0 +1,260 @@
+"""Traces that lack events of the device, or have them at impossible times, are named and no figure rests on them.
+
+A rank makes five steps of 1,000 us. Each launches eight kernels of 80 us back to back from 100 on, and an all-reduce of
+200 us from 740 on: compute 64 %, exposed communication 20 %.
+"""
+
+import pytest
+
+from dptune.advise.trust import judge
+from dptune.measure import measure
+from dptune.trace import load
+
+from .handmade import NCCL, all_reduce, annotation, call, copy, event, kernel, launch, load_events, operator, step
+
+STEPS, KERNELS = range(5), range(8)
+NAMES = [f"gemm_{at}" for at in KERNELS]
+
+
+def healthy(ranks=2, last=4):
+    return [rank(last) for _ in range(ranks)]
+
+
+def rank(last=4):
+    events = []
+    for number in range(last + 1):
+        begin = 1000 * number
+        events.append(step(number, begin, begin + 1000))
+        for at in KERNELS:
+            correlation = 100 * number + at
+            start = begin + 100 + 80 * at
+            events += [
+                launch(correlation, begin + 10 * at + 1, begin + 10 * at + 3),
+                kernel(NAMES[at], start, start + 80, correlation),
+            ]
+        correlation = 100 * number + 50
+        events += [
+            launch(correlation, begin + 90, begin + 92),
+            {**all_reduce(begin + 740, begin + 940, correlation, 1000, "0", 2), "tid": 20},
+        ]
+    return events
+
+
+def is_kernel(one):
+    return one["cat"] == "kernel"
+
+
+def computes(one):
+    return is_kernel(one) and one["name"] != NCCL
+
+
+def without(events, wanted):
+    return [one for one in events if not wanted(one)]
+
+
+def judged(folder, *ranks, **header):
+    measured = measure(load_events(folder, *ranks, **header))
+    return measured, judge(measured, [])
+
+
+def losses(trust):
+    return {finding.code: finding for finding in trust.findings if finding.level == "unjudgeable"}
+
+
+def shares(measured):
+    account = measured.account
+    return account.share("compute_ns"), account.share("exposed_communication_ns")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_healthy_run_is_clean(tmp_path, ranks):
+    measured, trust = judged(tmp_path, *healthy(ranks))
+    assert trust.level == "sound"
+    assert [loss for own in measured.ranks for loss in own.losses] == []
+    lasts = 5000 - 60  # the last window ends with its last operation
+    assert shares(measured) == (pytest.approx(5 * 640 / (lasts - 100)), pytest.approx(5 * 200 / (lasts - 100)))
+
+
+@pytest.mark.parametrize(
+    ("lost", "count"),
+    [
+        (lambda one: computes(one) and one["args"]["correlation"] % 5 == 2, 10),  # here and there
+        (lambda one: is_kernel(one) and one["ts"] < 500, 5),  # at the start of the recording
+        (lambda one: is_kernel(one) and one["ts"] >= 3000, 18),  # from a moment on, while the host goes on and on
+        (computes, 40),  # a whole stream
+    ],
+)
+def test_kernels_that_are_lost(tmp_path, lost, count):
+    good, bad = healthy()
+    bad.append(operator("aten::mm", 5000, 9000))
+    measured, trust = judged(tmp_path, good, without(bad, lost))
+    assert trust.level == "unjudgeable"
+    (finding,) = losses(trust).values()
+    assert finding.code == "device-events-lost"
+    assert (
+        finding.text == f"rank 1: {count} of 45 kernel launches have no kernel in the trace: the profiler lost events"
+    )
+    assert measured.ranks[1].devices == []  # of whose shares none is true
+    assert shares(measured)[0] == pytest.approx(3200 / 4840)  # those of the other rank alone
+
+
+def test_one_in_a_thousand_is_said_and_left_at_that(tmp_path):
+    events = rank(last=120)
+    measured, trust = judged(
+        tmp_path, without(events, lambda one: is_kernel(one) and one["args"]["correlation"] == 6003)
+    )
+    assert trust.level == "sound"
+    (loss,) = measured.ranks[0].losses
+    assert not loss.fatal
+    (finding,) = (one for one in trust.findings if one.code == "device-events-lost")
+    assert finding.text.startswith("rank 0: 1 of 1,089 kernel launches has no kernel in the trace")
+
+
+def test_launches_that_have_no_kernel_for_a_good_reason(tmp_path):
+    """Recorded into a graph; one call inside another; before the recording's kernels; run after its end."""
+    events = rank()
+    events += [call("cudaStreamBeginCapture", 4100, 4101)]
+    events += [launch(9000 + at, 4110 + at, 4110.5 + at) for at in range(20)]
+    events += [call("cudaStreamEndCapture", 4150, 4151)]
+    events += [
+        event(
+            "cuda_driver", "cuLaunchKernel", 100 * number + 1000 + 1.5, 100 * number + 1002, correlation=9100 + number
+        )
+        for number in range(20)
+    ]
+    events += [launch(9200 + at, 4960 + at, 4960.5 + at) for at in range(30)]  # the recording ends at 5000
+    nested = [launch(9300 + at, 100 * at + 1001, 100 * at + 1003) for at in range(20)]
+    ran = [kernel("inner", 100 * at + 1004, 100 * at + 1005, 9300 + at) for at in range(20)]
+    measured, trust = judged(tmp_path, [*events, *nested, *ran])
+    assert measured.ranks[0].losses == []
+    assert trust.level == "sound"
+
+
+@pytest.mark.parametrize("stamp", [0, -4000])
+def test_kernels_at_impossible_times(tmp_path, stamp):
+    """At 0, and 4 ms before all others, which is before their launches: many of them, and one of a thousand."""
+    good = [{**one, "ts": one["ts"] + 3_000_000_000} for one in rank(last=120)]
+
+    def wrong(events, wanted):
+        at = (lambda one: 0) if stamp == 0 else (lambda one: one["ts"] + stamp)
+        return [
+            {**one, "ts": at(one)} if is_kernel(one) and wanted(one["args"]["correlation"]) else one for one in events
+        ]
+
+    measured, trust = judged(tmp_path, wrong(good, lambda correlation: correlation % 7 == 0))
+    assert trust.level == "unjudgeable"
+    assert set(losses(trust)) == {"device-events-misdated"}
+    (tmp_path / "0.json").unlink()
+    measured, trust = judged(tmp_path, wrong(good, lambda correlation: correlation == 6003))
+    assert trust.level == "sound"
+    assert [(loss.code, loss.fatal) for loss in measured.ranks[0].losses] == [
+        ("device-events-misdated", False),
+        ("device-events-lost", False),
+    ]
+    assert shares(measured)[0] == pytest.approx((121 * 640 - 80) / (121_000 - 160))
+
+
+@pytest.mark.parametrize("by", [5_000_000, 60_000])
+def test_kernels_of_steps_that_run_outside_all_steps(tmp_path, by):
+    long = [{**one, "ts": 10 * one["ts"], "dur": 10 * one["dur"]} for one in rank()]  # 50 ms in all
+    late = [{**one, "ts": one["ts"] + by} if is_kernel(one) else one for one in long]
+    measured, trust = judged(tmp_path, late)
+    assert set(losses(trust)) == {"device-events-outside-steps"}
+    assert "45 of 45 device operations launched in steps run outside all steps" in trust.findings[0].text
+    assert measured.known("account") is None
+
+
+def test_work_that_queues_behind_the_steps_is_none_of_it(tmp_path):
+    """Before the recording 60 ms of work were launched: all that its steps launch runs after them, promptly."""
+    late = [{**one, "ts": one["ts"] + 60_000} if is_kernel(one) else one for one in rank()]
+    earlier = [kernel("before", 0, 60_050, 77_777)]
+    measured, trust = judged(tmp_path, [*earlier, *late])
+    assert measured.ranks[0].losses == []
+    assert trust.level == "sound"
+
+
+def test_a_stream_that_one_of_three_ranks_lacks(tmp_path):
+    """Its launches are gone too, so that no count of launches tells."""
+
+    def copying(events):
+        return [
+            *events,
+            *(copy("PtoP (Device -> Device)", 1000 * at + 950, 1000 * at + 960, 50_000 + at, 31) for at in STEPS),
+        ]
+
+    first, second, third = (copying(one) for one in healthy(3))
+    lacking = without(third, lambda one: one["args"].get("stream") == 31)
+    _, trust = judged(tmp_path, first, second, lacking)
+    (finding,) = losses(trust).values()
+    assert finding.code == "device-stream-missing"
+    assert finding.text.startswith("rank 2: it ran nothing of what stream 31 of rank 0 (5 operations) and every other")
+
+
+def test_what_the_first_rank_does_alone_is_no_loss_of_the_others(tmp_path):
+    first, second, third = healthy(3)
+    first += [copy("DtoH (Device -> Pageable)", 1000 * at + 950, 1000 * at + 960, 50_000 + at, 31) for at in STEPS]
+    _, trust = judged(tmp_path, first, second, third)
+    assert trust.level == "sound"
+
+
+def silent(events):
+    """Without any trace of NCCL's kernels and their launches."""
+    gone = {one["args"]["correlation"] for one in events if one["name"] == NCCL}
+    return without(events, lambda one: one["args"].get("correlation") in gone)
+
+
+CALL = "record_param_comms"
+
+
+@pytest.mark.parametrize(
+    "witness",
+    [
+        [operator("c10d::allreduce_", 95, 99)],
+        [operator(CALL, 95, 99, **{"Collective name": "allreduce", "Group size": 2})],
+        [annotation("DistributedDataParallel.forward", 1, 90), annotation("Optimizer.step#SGD.step", 95, 99)],
+    ],
+)
+def test_ranks_that_communicate_without_a_kernel(tmp_path, witness):
+    measured, trust = judged(tmp_path, *([*silent(one), *witness] for one in healthy()))
+    (finding,) = losses(trust).values()
+    assert finding.code == "communication-missing"
+    assert finding.text.startswith("rank 0: ")
+    assert finding.text.endswith("(the same on rank 1)")
+    assert measured.known("account") is None
+
+
+@pytest.mark.parametrize(
+    "witness",
+    [
+        [],
+        [operator("c10d::barrier", 95, 99)],
+        [operator(CALL, 95, 99, **{"Collective name": "allreduce", "Group size": 1})],
+        [operator("c10d::allreduce_", 95, 99), event("cpu_op", "gloo:all_reduce", 96, 98, thread=5)],
+        [annotation("DistributedDataParallel.forward", 1, 90)],  # as of an evaluation
+    ],
+)
+def test_ranks_that_have_nothing_to_communicate_on_the_device(tmp_path, witness):
+    _, trust = judged(tmp_path, *([*silent(one), *witness] for one in healthy()))
+    assert losses(trust) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "count"),
+    [
+        ("made_one_rank_lacks_compute_stream", "device-events-lost", "rank 1: 138 of 156"),
+        ("made_kernels_dropped_at_random", "device-events-lost", "rank 0: 51 of 156"),
+        ("made_no_nccl_kernels", "communication-missing", "rank 0: a data-parallel module is trained"),
+        ("ascend_read_as_cpu.json.gz", "device-unknown", "an Ascend NPU"),
+    ],
+)
+def test_what_cannot_be_judged(findings, name, code, count):
+    run = load([findings / "traces" / name])
+    trust = judge(measure(run), [], run.findings)
+    assert count in losses(trust)[code].text
+    assert list(losses(trust)) == [code]
+
+
+def test_an_undamaged_run_stays_clean(findings):
+    measured = measure(load([findings / "traces" / "made_undamaged_baseline"]))
+    assert judge(measured, []).level == "sound"
+    assert [round(share, 2) for share in shares(measured)] == [0.74, 0.21]

@@ -1,0 +1,72 @@
+"""What tells the maker of a device, and the names of its runtime's calls."""
+
+import pytest
+
+from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME, LAUNCH_NAME, unread, vendor_of
+
+
+@pytest.mark.parametrize(
+    ("categories", "calls", "devices", "kind"),
+    [
+        (["kernel", "cuda_runtime"], ["cudaLaunchKernel"], ["NVIDIA A100-SXM4-80GB"], "cuda"),
+        (["kernel", "cuda_runtime"], ["hipLaunchKernel"], [""], "rocm"),
+        (["kernel"], [], ["AMD Instinct MI300X"], "rocm"),
+        (["kernel", "xpu_runtime"], ["urEnqueueKernelLaunch"], [], "xpu"),
+        (["kernel"], [], ["Intel(R) Data Center GPU Max 1550"], "xpu"),
+        (["mtia_ccp_events"], [], [], "mtia"),
+        (["kernel", "hpu_op"], ["synLaunchExt"], [], "hpu"),
+        (["kernel", "privateuse1_runtime"], [], [], "privateuse1"),
+        (["Kernel", "Runtime"], ["cudaLaunchKernel"], [], "cuda"),
+        (["kernel"], [], [], "cuda"),
+    ],
+)
+def test_makers(categories, calls, devices, kind):
+    assert vendor_of(categories, calls, devices).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "any_work"),
+    [
+        ("cudaLaunchKernel", True, True),
+        ("cudaLaunchKernelExC", True, True),
+        ("cuLaunchKernelEx", True, True),
+        ("cudaLaunchCooperativeKernel", True, True),
+        ("hipExtModuleLaunchKernel", True, True),
+        ("hipModuleLaunchKernel", True, True),
+        ("zeCommandListAppendLaunchKernel", True, True),
+        ("urEnqueueKernelLaunchWithArgsExp", True, True),
+        ("piEnqueueKernelLaunch", True, True),
+        ("runFunction - job_prep_and_submit_for_execution", True, True),
+        ("cudaGraphLaunch", False, True),
+        ("hipGraphLaunch", False, True),
+        ("cudaMemcpyAsync", False, False),
+        ("cudaStreamSynchronize", False, False),
+        ("cudaOccupancyMaxActiveBlocksPerMultiprocessor", False, False),
+    ],
+)
+def test_calls_that_launch(name, kernel, any_work):
+    assert (KERNEL_LAUNCH_NAME.search(name) is not None) is kernel
+    assert (LAUNCH_NAME.search(name) is not None) is any_work
+
+
+def test_calls_that_copy_and_that_capture():
+    assert COPY_CALL_NAME.search("cudaMemcpyAsync")
+    assert COPY_CALL_NAME.search("hipMemcpyWithStream")
+    assert not COPY_CALL_NAME.search("cudaMemsetAsync")
+    assert CAPTURE_NAME.search("cudaStreamBeginCapture")
+    assert not CAPTURE_NAME.search("cudaStreamIsCapturing")
+
+
+@pytest.mark.parametrize(
+    ("categories", "names", "kind"),
+    [
+        (["cpu_op", "enqueue", "dequeue", ""], ["Enqueue", "Dequeue@aclnnAdd"], "npu"),
+        (["cpu_op", ""], ["AscendCL@aclrtMemcpy", "aten::add"], "npu"),
+        (["cpu_op", ""], ["aclnnInplaceZero_ZerosLikeAiCore_ZerosLike"], "npu"),
+        (["hpu_op"], [], "hpu"),
+        (["cpu_op", "kernel"], ["aten::add", "Computing"], None),
+    ],
+)
+def test_devices_that_are_refused_by_name(categories, names, kind):
+    device = unread(categories, names)
+    assert (device and device.kind) == kind
