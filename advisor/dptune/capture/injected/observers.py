@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
@@ -21,6 +22,7 @@ class Observers:
     garbage: Garbage
     preparing: Preparing
     calls: Calls
+    averaging: Averaging
 
 
 @functools.cache
@@ -30,10 +32,12 @@ def observers() -> Observers:
     places.install()
     preparing = Preparing()
     preparing.install()
-    meters = Meters(places, preparing)
+    averaging = Averaging(places)
+    averaging.install()
+    meters = Meters(places, preparing, averaging)
     meters.install()
     garbage = Garbage()
     garbage.install()
     calls = Calls()
     calls.install()
-    return Observers(places, meters, garbage, preparing, calls)
+    return Observers(places, meters, garbage, preparing, calls, averaging)

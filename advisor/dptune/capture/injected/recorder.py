@@ -34,7 +34,7 @@ class Recorder:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._observers = observers()
-        self._clock = Clock(self.tick)
+        self._clock = Clock(self.tick, self._observers.averaging.stepped)
         self._live = Live(plan, self._beats)
         self._agenda = Agenda(plan.schedule)
         self._departure = Departure()
@@ -75,6 +75,7 @@ class Recorder:
             self._begun, self._thread = True, threading.current_thread()
             self._guarded(self._begin)
         tally = self._observers.meters.take()
+        tally.unsynced_update = self._observers.averaging.take()
         due = self._agenda.tick()
         known = skipped if self._clock.skips_known else None
         self._guarded(lambda: self._advance(tally, known, due), writes=bool(due))

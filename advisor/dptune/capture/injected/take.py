@@ -18,6 +18,7 @@ from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.stopwatch import Stopwatch
 from dptune.capture.injected.tracing import Tracing
+from dptune.capture.injected.weights import parameter_sums
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts, NoiseFacts, Window
 
@@ -128,6 +129,7 @@ class Take:
         window.backward_ns.append(tally.backward_ns)
         window.backward_cpu_ns.append(tally.backward_cpu_ns)
         window.unsynced_backwards.append(tally.unsynced_backwards)
+        window.unsynced_updates.append(tally.unsynced_update)
         window.skipped_steps = (
             None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped
         )
@@ -145,6 +147,8 @@ class Take:
             return
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
         window.complete, window.cut_short = complete, cut_short
+        with contextlib.suppress(Exception):  # parameters may be anything
+            window.parameter_sums = parameter_sums(self._observers.places)
         window.taken_share = taken_share(self._ticks, Ticks.now())
         if tracing is not None:
             target = paths.trace(self._plan.path, self.facts.rank, window.name)
