@@ -120,6 +120,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
         ],
     )
     window = Window("unprofiled", 3, [10_000_000] * 20, loader_batches=[1] * 20, gc_ns=[1000] * 20)
+    window.unsynced_updates = [False] * 20
     loader = LoaderFacts(
         "train.py:9",
         batch_size=256,

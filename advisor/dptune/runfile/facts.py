@@ -344,7 +344,7 @@ class Facts:
     `variables` those that were set from outside; `refused` the settings that were not made or can do nothing here, by
     the names of knobs, with the reason; `losses` those of the first backward passes; `calls` the collectives that the
     script calls itself, in `calls_steps` steps; `nccl` what its log says, where it was asked for one;
-    `averages_models`: whether a library for local SGD is loaded, which averages parameters every so many steps;
+    `averages_models`: whether the script has an object that averages parameters every so many steps (local SGD);
     `engine` the library that wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps were counted;
     `ended` how this rank's part ended: `recording` while it has not, and for one that was killed.
     """

@@ -28,8 +28,9 @@ fault, or anew: replicas that have drifted apart stay apart.
 
 ## When to leave it alone
 
-- Local SGD: ranks step alone and average their parameters every so many steps. Where a library for it is loaded, or
-  the script's own collectives carry at least a hundredth of the gradients, nothing is said.
+- Local SGD: ranks step alone and average their parameters every so many steps. With torch's `ModelAverager` or
+  Accelerate's `LocalSGD`, or where the script's own collectives carry at least a hundredth of the gradients, nothing is
+  said.
 - Ranks that are meant to drift apart: accept it with `dptune check --accept FILE --update-accepted`, or
   `ignore = ["DP107"]` under `[tool.dptune]`.
 
@@ -42,7 +43,7 @@ fault, or anew: replicas that have drifted apart stay apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
@@ -70,9 +71,13 @@ def check(run: RunView) -> Iterator[Advice]:
     facts = run.any_facts()
     if not facts.ddp or facts.fsdp or facts.engine or facts.averages_models:
         return
-    updates = [window.unsynced_updates for one in run.facts for window in one.windows if window.steps]
+    updates = [
+        window.unsynced_updates or _by_passes(window.backwards, window.unsynced_backwards)
+        for one in run.facts
+        for window in one.windows
+    ]
     if not any(updates):
-        raise Missing("the run was recorded by a dptune that did not record whether gradients were synchronized")
+        raise Missing("no backward call was counted")
     steps, missed = sum(map(len, updates)), sum(map(sum, updates))
     agree = run.weights_agree()
     if not missed or agree or _averaged_by_the_script(run):
@@ -101,6 +106,16 @@ def check(run: RunView) -> Iterator[Advice]:
         "Weights that have drifted apart stay apart: start from a checkpoint made before.",
         fingerprint=f"{RULE.code}:{facts.ddp[0].module}",
     )
+
+
+def _by_passes(backwards: Sequence[int], unsynced: Sequence[int]) -> list[bool]:
+    """The same of an older recording, which only counted passes under no_sync: it is known where all or none were."""
+    passes = list(zip(backwards, unsynced, strict=False))
+    if any(0 < held < every for every, held in passes):
+        raise Missing(
+            "an older dptune recorded the run and did not note which backward passes were synchronized: record again"
+        )
+    return [held > 0 for every, held in passes if every]
 
 
 def _averaged_by_the_script(run: RunView) -> bool:

@@ -26,7 +26,8 @@ A script that wraps its model only where there is a GPU trains unrelated models 
 - Ranks that train different models on purpose, such as members of an ensemble: accept it with `dptune check --accept
   FILE --update-accepted`, or `ignore = ["DP108"]` under `[tool.dptune]`. Where the optimizers, learning rates or
   numbers of parameters differ between ranks, nothing is said.
-- Local SGD with more steps between two averages than were recorded; where a library for it is loaded, nothing is said.
+- Local SGD with more steps between two averages than were recorded; with torch's
+  `ModelAverager` or Accelerate's `LocalSGD` nothing is said.
 
 ## References
 

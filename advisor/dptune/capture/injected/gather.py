@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,7 @@ from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
 from dptune.runfile.redaction import redacted_environment
 
 # Average parameters every so many steps, which may be more than are recorded.
-_AVERAGING = ("torch.distributed.algorithms.model_averaging.averagers", "accelerate.local_sgd", "torchft", "hivemind")
+_AVERAGERS = ("ModelAverager", "LocalSGD")
 
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "float32_matmul_precision": torch.get_float32_matmul_precision,
@@ -66,7 +65,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "nccl": lambda: nccl_log.read() or facts.nccl,
         "calls": observers.calls.facts,
         "calls_steps": lambda: max(0, facts.steps - observers.calls.first_step),
-        "averages_models": lambda: any(name in sys.modules for name in _AVERAGING),
+        "averages_models": lambda: facts.averages_models or any(places.alive(name) for name in _AVERAGERS),
         "autocast": lambda: places.autocast,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

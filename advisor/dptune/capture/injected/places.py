@@ -112,6 +112,8 @@ class Places:
         imports.after("torch.distributed.fsdp._fully_shard._fsdp_state", self._watch_fsdp2)
         imports.after("torch._dynamo.backends.distributed", self._watch_ddp_optimizer)
         imports.after("deepspeed.runtime.engine", self._watch_deepspeed)
+        imports.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
+        imports.after("accelerate.local_sgd", self._watch_local_sgd)
 
     def adopt(self) -> None:
         """Take in what was made before `install`, without its line."""
@@ -184,6 +186,12 @@ class Places:
             construct(this, *args, **kwargs)
 
         module.DeepSpeedEngine.__init__ = watched
+
+    def _watch_averagers(self, module: ModuleType) -> None:
+        self.watch(module.ModelAverager)
+
+    def _watch_local_sgd(self, module: ModuleType) -> None:
+        self.watch(module.LocalSGD)
 
     def _watch_ddp_optimizer(self, module: ModuleType) -> None:
         split = module.DDPOptimizer.compile_fn
