@@ -21,6 +21,7 @@ from dptune.capture.injected.live import Live
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import DONE, ENDED, Plan
+from dptune.capture.injected.room import why_not_written
 from dptune.capture.injected.speech import say
 from dptune.capture.injected.take import GivesWay, Take
 
@@ -219,7 +220,10 @@ class Recorder:
         try:
             act()
         except Exception as error:
-            reason = str(error) if isinstance(error, GivesWay) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, GivesWay) else ""
+            if isinstance(error, OSError):
+                reason = why_not_written(error, self._plan.path)
+            reason = reason or f"{type(error).__name__}: {error}"
             self.ended = f"recording stopped: {reason}"
             take, self._take = self._take, None
             say(f"rank {identity.rank()}: {self.ended}")
@@ -230,15 +234,17 @@ class Recorder:
             self._live.say(self._agenda.step, ENDED)
 
     def _conclude(self, ended: str) -> None:
-        take, self._take = self._take, None
+        take = self._take  # which stays until all is written: it says so where that fails
         if take is None:
             return
-        self.ended = take.facts.ended = ended
+        take.facts.ended = ended
         if threading.current_thread() is not self._thread and take.window is not None:
+            self._take = None
             take.put_down(ended)  # the profiler could only be stopped in the thread that started it,
             end_without_destructors()  # and is not to be met running
         else:
             take.close(complete=False)
             take.write()
+        self._take, self.ended = None, ended
         conclude(self._plan, take.facts)
         self._live.say(self._agenda.step, DONE if ended == "complete" else ENDED)
