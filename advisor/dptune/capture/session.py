@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.capture import effect, launch, processes, stacks, topology
+from dptune.capture import effect, launch, processes, progress, stacks, topology
 from dptune.capture.conclusion import conclude
 from dptune.capture.folder import RunFolder
 from dptune.capture.heed import Signals
@@ -37,6 +37,7 @@ class Recording:
     other launcher shares the folder. `interrupted`: whether the user asked dptune to end, although the script may have
     ended well meanwhile. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
     who waited where, if it could be written. `without_effect`: settings that were not in force, with the reason.
+    `unrecorded`: scripts that trained in processes which were not recorded.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Recording:
     interrupted: bool = False
     stacks: Path | None = None
     without_effect: dict[str, str] = field(default_factory=dict)
+    unrecorded: list[str] = field(default_factory=list)
 
     @property
     def exit_status(self) -> int:
@@ -94,6 +96,7 @@ class Session:
                 processes.end(process, self._entry)
             if self._options.trial:
                 processes.end_all(processes.carrying(self._entry), _LEFT_END_WITHIN_S)
+            self._run.unrecorded = progress.unrecorded(self._folder.live)
             self._folder.close()
             whole, facts = conclude(self._folder, self._run, seen.steps > 0, remembered=not self._options.trial)
         if self._folder.seat is not None and self._leads:
@@ -106,7 +109,8 @@ class Session:
             ranks=[one.rank for one in facts],
             complete=bool(facts) and all(one.ended == "complete" for one in facts),
             steps=max((one.steps for one in facts), default=0),
-            ended_by_us=self._options.end_when_full,
+            ended_by_us=self._options.end_when_full and not seen.stays,
+            unrecorded=self._run.unrecorded,
             leads=self._leads,
             alone=self._folder.seat is None,
             own_status=self._run.ending.exit_status,
@@ -142,10 +146,10 @@ class Session:
 
     def _watch(self, process: subprocess.Popen[bytes], signals: Signals) -> Watched:
         kills = MemoryKills()
-        progress = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
-        watch = Watch(process, self._folder.live, self._options.limits, progress, self._options.end_when_full)
+        line = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
+        watch = Watch(process, self._folder.live, self._options.limits, line, self._options.end_when_full)
         seen = watch.until_over(signals)
-        progress.clear()
+        line.clear()
         if seen.waited_s is not None:
             self._run.ending = Ending("timed-out", note=self._hang(seen, signals))
             processes.end(process, self._entry)

@@ -41,6 +41,7 @@ class Recorder:
         self._departure = Departure()
         self._take: Take | None = None  # from the first step to the end of the recording, or until it fails
         self._begun = self._recorded = self._elsewhere = self._ends_script = False
+        self._unrecorded = False  # and nothing has said so yet
         self._endings = Endings(self.finish, self._put_down)
         self._thread: threading.Thread | None = None  # the one that ticks: the profiler is bound to it
         self._lock = threading.RLock()
@@ -75,6 +76,9 @@ class Recorder:
         if not self._begun:
             self._begun, self._thread = True, threading.current_thread()
             self._guarded(self._begin)
+        if self._unrecorded:
+            self._unrecorded = False
+            self._live.name_unrecorded()
         tally = self._observers.meters.take()
         tally.unsynced_update = self._observers.averaging.take()
         due = self._agenda.tick()
@@ -115,19 +119,19 @@ class Recorder:
     def _begin(self) -> None:
         rank = identity.rank()
         if not identity.may_be_recorded(self._plan.launcher):
-            self._elsewhere = True  # a program that the script has started trains by itself
+            self._elsewhere = self._unrecorded = True  # a program that the script has started trains by itself
             return
         self._ends_script = self._plan.end_when_full and identity.may_be_ended(self._plan.launcher)
         if not self._plan.records(rank):
-            self._live.claim(rank)
+            self._live.claim(rank, stays=not self._ends_script)
             return
         take = Take(self._plan, self._observers)
         if not take.claim():
-            self._elsewhere, self._ends_script = True, False
+            self._elsewhere, self._unrecorded, self._ends_script = True, True, False
             say(f"rank {rank}: not recorded: {self._plan.folder} has its recording already")
             return
         self._take, self._recorded = take, True
-        self._live.claim(rank)
+        self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
     def _beats(self) -> int:
@@ -195,11 +199,14 @@ class Recorder:
 
     def _disown(self) -> None:
         """A forked child of a rank is not that rank: it records nothing, and writes nothing when it ends."""
-        if self._begun:
+        if not self._begun:
+            identity.note_fork()
+        else:
             if self._recorded:
                 self._endings.disown()
                 end_without_destructors()
             self._take, self._elsewhere, self._ends_script = None, True, False
+            self._unrecorded = True
             self._lock, self._busy, self._afterwards = threading.RLock(), False, None
 
     def _guarded(self, act: Callable[[], None], writes: bool = False) -> None:
