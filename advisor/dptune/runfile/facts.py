@@ -323,6 +323,15 @@ class NcclFacts:
 
 
 @dataclass
+class WarningFacts:
+    """A warning of torch about data-parallel training, and the user's line that brought it about."""
+
+    text: str
+    where: str | None = None
+    times: int = 1
+
+
+@dataclass
 class VariableFacts:
     """A variable of the environment that was set from outside, as it stands in the script; None where it is not set.
 
@@ -345,8 +354,9 @@ class Facts:
     the names of knobs, with the reason; `losses` those of the first backward passes; `calls` the collectives that the
     script calls itself, in `calls_steps` steps; `nccl` what its log says, where it was asked for one;
     `averages_models`: whether the script has an object that averages parameters every so many steps (local SGD);
-    `engine` the library that wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps were counted;
-    `ended` how this rank's part ended: `recording` while it has not, and for one that was killed.
+    `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer (`deepspeed`);
+    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
+    for one that was killed.
     """
 
     rank: int
@@ -380,6 +390,7 @@ class Facts:
     calls_steps: int = 0
     nccl: NcclFacts | None = None
     averages_models: bool = False
+    warnings: list[WarningFacts] = field(default_factory=list)
     autocast: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None

@@ -61,6 +61,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "refused": lambda: {**idle.settings(asked.settings, identity.device_kind()), **asked.refused},
         "backward_where": lambda: observers.meters.backward_line,
         "unsynced_where": lambda: observers.averaging.where,
+        "warnings": observers.warned.facts,
         "losses": observers.meters.losses,
         "nccl": lambda: nccl_log.read() or facts.nccl,
         "calls": observers.calls.facts,

@@ -11,6 +11,7 @@ from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.preparing import Preparing
+from dptune.capture.injected.warned import Warned
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Observers:
     preparing: Preparing
     calls: Calls
     averaging: Averaging
+    warned: Warned
 
 
 @functools.cache
@@ -40,4 +42,6 @@ def observers() -> Observers:
     garbage.install()
     calls = Calls()
     calls.install()
-    return Observers(places, meters, garbage, preparing, calls, averaging)
+    warned = Warned()
+    warned.install()
+    return Observers(places, meters, garbage, preparing, calls, averaging, warned)

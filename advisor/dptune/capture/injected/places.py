@@ -31,12 +31,12 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected.imports import imports
 
-_TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
+TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
 _OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
 # The package of a file that was installed: into the environment that runs, or one that it takes packages from.
 _PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _NOT_THE_USERS = (
-    _TORCHS,
+    TORCHS,
     _OURS,
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
@@ -70,7 +70,7 @@ def library(frame: FrameType | None) -> str:
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame is not None else ""
-    if name.startswith(_TORCHS):
+    if name.startswith(TORCHS):
         return "torch"
     package = _PACKAGE.match(name)
     return package[1].removesuffix(".py") if package else ""
