@@ -29,6 +29,7 @@ class _Replica:
     module: weakref.ref[Any]
     reducer: int
     parameters: set[int]
+    ranks: int
     watched: list[Any] = field(default_factory=list)
     before: list[tuple[int, int]] = field(default_factory=list)
     averaged: bool | None = None
@@ -113,20 +114,23 @@ class Averaging:
             known = self._replicas.get(id(module))
             if known is None or known.module() is not module:
                 self._replicas[id(module)] = _replica(module)
-        return [self._replicas[id(module)] for module in modules if not _by_other_means(module)]
+        replicas = [(self._replicas[id(module)], module) for module in modules]
+        return [replica for replica, module in replicas if replica.ranks > 1 and not _by_other_means(module)]
 
 
 def _replica(module: Any) -> _Replica:
     reduced = [one for one in getattr(module, "_module_parameters", module.parameters()) if one.requires_grad]
     stride = max(1, (len(reduced) - 1) // (_WATCHED - 1))
     watched = [weakref.ref(one) for one in reduced[::stride]]
-    return _Replica(weakref.ref(module), id(module.reducer), {id(one) for one in reduced}, watched)
+    return _Replica(
+        weakref.ref(module),
+        id(module.reducer),
+        {id(one) for one in reduced},
+        dist.get_world_size(module.process_group),
+        watched,
+    )
 
 
 def _by_other_means(module: Any) -> bool:
-    """Whether gradients are averaged elsewhere than in the C++ reducer, or by nobody for want of a second rank."""
-    return (
-        getattr(module, "_use_python_reducer", False)
-        or getattr(module, "_delay_all_reduce_all_params", False)
-        or dist.get_world_size(module.process_group) < 2
-    )
+    """Whether gradients are averaged elsewhere than in the C++ reducer."""
+    return bool(getattr(module, "_use_python_reducer", False) or getattr(module, "_delay_all_reduce_all_params", False))
