@@ -26,8 +26,11 @@ def test_nothing_is_exchanged(ask, make_measured, make_facts):
 
 def test_metrics_are_averaged_and_gradients_are_not(ask, make_measured, make_facts, make_all_reduce):
     calls = [CallFacts("all_reduce", "train.py:30", calls=4, sent_bytes=16)]
-    run = make_measured(collectives=[make_all_reduce(4, 1)])
-    assert ask("DP108", run, ranks(make_facts, calls=calls))
+    for size in (4, None):  # without a detailed window the trace of a CPU has no sizes
+        run = make_measured(collectives=[make_all_reduce(size, 1)])
+        assert ask("DP108", run, ranks(make_facts, calls=calls))
+    run = make_measured(collectives=[make_all_reduce(None, 2)])  # one of them is not the script's
+    assert ask("DP108", run, ranks(make_facts, calls=calls)) == []
 
 
 def test_less_sure_where_weights_were_not_compared(ask, make_measured, make_facts):

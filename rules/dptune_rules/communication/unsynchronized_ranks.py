@@ -106,19 +106,22 @@ def check(run: RunView) -> Iterator[Advice]:
 def _exchanged_bytes(run: RunView) -> float:
     """Bytes that a rank exchanges in a step: as traced or as the script calls it, whichever is more.
 
-    What is sent from rank to rank, and messages of unknown size, may be anything.
+    What is sent from rank to rank may be anything, and so may messages of unknown size, unless the script itself called
+    as many collectives, whose sizes are known then.
     """
-    traced = 0.0
-    for row in run.measured.collectives:
-        size = row.known("message_bytes")
-        if row.kind != "barrier":
-            traced += inf if size is None or row.kind == "p2p" else size * row.calls_per_step
-    called = 0.0
+    called = calls = 0.0
     for facts in run.facts:
         objects = any(one.function in _OF_OBJECTS for one in facts.calls)
-        sent = inf if objects else sum(one.sent_bytes for one in facts.calls) / max(1, facts.calls_steps)
-        called = max(called, sent)
-    return max(traced, called)
+        steps = max(1, facts.calls_steps)
+        called = max(called, inf if objects else sum(one.sent_bytes for one in facts.calls) / steps)
+        calls = max(calls, sum(one.calls for one in facts.calls) / steps)
+    rows = [row for row in run.measured.collectives if row.kind != "barrier"]
+    if any(row.kind == "p2p" for row in rows):
+        return inf
+    unknown = any(row.known("message_bytes") is None for row in rows)
+    if unknown and sum(row.calls_per_step for row in rows) > calls:
+        return inf
+    return max(called, sum((row.known("message_bytes") or 0) * row.calls_per_step for row in rows))
 
 
 def _train_alike(run: RunView) -> bool:
