@@ -155,6 +155,11 @@ class Advice(Model):
     fingerprint: str = Field(description="rule and subject, no numbers: stable between runs")
     verify: str = Field("", description="the command that proves it")
 
+    @property
+    def threatens_results(self) -> bool:
+        """Whether the model that is trained is not the one that is meant, as far as is known for sure."""
+        return (self.kind, self.severity, self.confidence) == ("risk", "error", "high") and self.numerics == "changes"
+
     @model_validator(mode="after")
     def _time_has_a_saving(self) -> Advice:
         if self.kind == "time" and self.saves is None:

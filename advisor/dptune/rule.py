@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isclose, isfinite
 from statistics import mean, median
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.runfile.facts import Facts
+
+_ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
@@ -76,6 +79,20 @@ class RunView:
         if not self.facts:
             raise Missing("the run has no facts: it was not recorded by `dptune profile`")
         return self.facts[0]
+
+    def weights_agree(self) -> bool | None:
+        """Whether all ranks held the same weights after the last window that all have; None where it is not known."""
+        for own in reversed(self.facts[0].windows) if len(self.facts) > 1 else ():
+            windows = [one.window(own.name) for one in self.facts]
+            whole = [one for one in windows if one is not None and one.complete and one.parameter_sums]
+            shapes = {(one.first_step, one.steps, len(one.parameter_sums)) for one in whole}
+            if len(whole) != len(self.facts) or len(shapes) > 1:
+                continue
+            if not all(isfinite(total) for one in whole for total in one.parameter_sums):
+                return None
+            pairs = [pair for one in whole for pair in zip(own.parameter_sums, one.parameter_sums, strict=True)]
+            return all(isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in pairs)
+        return None
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

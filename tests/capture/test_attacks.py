@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 
 import pytest
+
+from dptune.advise.trust import recording
+from dptune.runfile.record import Ending, RunRecord
 
 from .conftest import PLAIN, SHORT, Run
 
@@ -177,6 +181,41 @@ def test_a_program_that_the_script_starts_is_not_the_script(profile: Callable[..
     assert run.status == 0, run.err
     assert (run.folder.parent / "inner").exists(), "it was ended before its end"
     assert recorded(run)
+
+
+def test_a_program_that_trains_in_place_of_the_script_is_named(profile: Callable[..., Run]) -> None:
+    script = f"""
+    import subprocess, sys, torch
+    open("inner.py", "w").write({textwrap.dedent(PLAIN)!r})
+    sys.exit(subprocess.Popen([sys.executable, "inner.py"]).wait())
+    """
+    run = profile(script, *SHORT)
+    assert run.status == 2
+    assert "only a program that the script started made optimizer steps (inner.py)" in run.err
+    assert "hint: profile that program itself: dptune profile inner.py" in run.err
+    assert run.record.unrecorded == ["inner.py"]
+
+
+def test_a_forked_child_that_trains_alone_is_recorded_and_not_ended(profile: Callable[..., Run]) -> None:
+    script = f"""
+    import os, sys, torch
+    child = os.fork()
+    if not child:
+        exec({textwrap.dedent(PLAIN)!r})
+        print("the end of the child", flush=True)
+        sys.exit(7)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    run = profile(script, *SHORT)
+    assert (run.status, run.out.strip()) == (7, "the end of the child"), run.err
+    assert run.facts().ended == "complete"
+    assert "was ended there" not in run.err
+
+
+def test_a_process_that_trained_unrecorded_is_named_in_the_report() -> None:
+    (finding,) = recording(RunRecord(unrecorded=["inner.py"], ending=Ending("complete")), [])
+    assert (finding.level, finding.code) == ("info", "process-unrecorded")
+    assert finding.text == "inner.py trained in a process that was not recorded: its time is in no figure"
 
 
 @pytest.mark.thorough

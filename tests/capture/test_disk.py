@@ -1,19 +1,23 @@
-"""A recording that does not fit is refused before anything is made."""
+"""A recording that does not fit is refused before anything is made; where room runs out later, that is what is said."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dptune.advise.trust import recording
 from dptune.capture import disk
-from dptune.runfile.record import Schedule
+from dptune.runfile import form
+from dptune.runfile.record import Ending, RunRecord, Schedule
 
-from .launching import DPTUNE, TRAIN, run
+from .conftest import SHORT, Run
+from .launching import DPTUNE, TRAIN, facts_in, record_in, run
 
 
 @pytest.fixture
@@ -64,3 +68,74 @@ def test_the_samples_are_within_the_estimate() -> None:
 def test_nothing_is_needed_where_nothing_is_traced(tmp_path: Path) -> None:
     assert disk.need_bytes(Schedule(lean=0, rich=0), 8) < 1_000_000
     assert disk.free_bytes(tmp_path / "not" / "there") > 0
+
+
+# Limits itself, or fills the disk, after its third step: the unprofiled window is open.
+RUNS_OUT = """
+    import os, resource, signal, sys, torch
+    model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(20)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(60):
+        if step == 3: {happens}
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sys.exit(5)
+"""
+FILLS = """
+        if step == 3:
+            with open(os.path.join(os.environ["FULL"], "data"), "wb", 0) as sink:
+                try:
+                    while sink.write(bytes(4096)) == 4096: pass
+                except OSError: pass
+"""
+
+
+def said_of(folder: Path) -> list[str]:
+    return [finding.text for finding in recording(record_in(folder), facts_in(folder))]
+
+
+@pytest.mark.records
+@pytest.mark.parametrize(
+    ("limit", "what"),
+    [
+        (9_000, "rank-00000.trace.json.gz could not be written: the file-size limit of the process is 9.0 kB"),
+        (1_500, "the file-size limit of the process is 1.5 kB"),  # not even the facts fit
+    ],
+)
+def test_a_file_size_limit_is_reported_as_that(profile: Callable[..., Run], limit: int, what: str) -> None:
+    """Also where the script has given SIGXFSZ back its default, which would end it; it goes on to its own end."""
+    happens = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})), "
+    happens += "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)"
+    run = profile(RUNS_OUT.format(happens=happens), "--continue", *SHORT)
+    assert run.status == 5, run.err
+    reason = f"recording stopped: {what} (ulimit -f, RLIMIT_FSIZE)"
+    assert run.facts().ended == reason
+    assert run.record.ending.note == f"rank 0: {reason}"
+    assert said_of(run.folder) == [f"rank 0: {reason}"]
+    assert run.files == {"rank-00000.facts.json", "run.json"}
+
+
+@pytest.mark.records
+def test_a_disk_that_fills_in_a_window_is_reported_as_that(small_disk: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    script = RUNS_OUT.replace("        if step == 3: {happens}\n", FILLS.removeprefix("\n"))
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    options = ("--continue", "--unprofiled", "4", "--warmup", "2", "--lean", "1", "--rich", "0", "-q")
+    words = (*DPTUNE, "profile", "--run-dir", str(small_disk / "run"), *options, "train.py")
+    done = run(*words, cwd=tmp_path, env={"FULL": str(small_disk)})
+    assert done.status == 5, done.err
+    (facts,) = facts_in(small_disk / "run")
+    assert facts.ended == f"recording stopped: the disk is full (0.0 MB free in {small_disk / 'run'})"
+    assert said_of(small_disk / "run") == [f"rank 0: {facts.ended}"]
+    assert "dptune: rank 0: recording stopped: the disk is full" in done.err
+
+
+def test_what_is_written_over_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    form.write(path, RunRecord(dptune="1", command=["train.py"] * 40))
+    form.overwrite(path, RunRecord(dptune="2", ending=Ending("failed", note="x" * 200)))
+    assert form.read(path, RunRecord).ending.note == "x" * 200
+    path.with_name("link").symlink_to(path)
+    with pytest.raises(OSError, match="symbolic"):
+        form.overwrite(path.with_name("link"), RunRecord())

@@ -23,7 +23,7 @@ HEADINGS = [
     "## References",
 ]
 OURS = [
-    *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP201", "DP202", "DP203", "DP204"),
+    *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP107", "DP108", "DP201", "DP202", "DP203", "DP204"),
     *("DP301", "DP401", "DP402", "DP403", "DP404"),
     *("DP501", "DP502", "DP503", "DP504", "DP601", "DP602", "DP603", "DP604", "DP605", "DP606"),
     *("DP701", "DP702", "DP703", "DP801", "DP802"),
@@ -120,6 +120,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
         ],
     )
     window = Window("unprofiled", 3, [10_000_000] * 20, loader_batches=[1] * 20, gc_ns=[1000] * 20)
+    window.unsynced_updates = [False] * 20
     loader = LoaderFacts(
         "train.py:9",
         batch_size=256,

@@ -24,6 +24,8 @@ FAULTS = {
     "DP104": "broadcast-buffers",
     "DP105": "collectives-in-steps",
     "DP106": "unused-parameters-searched",
+    "DP107": "unsynchronized-gradients",
+    "DP108": "unsynchronized-ranks",
     "DP202": "sharded-optimizer",
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
@@ -112,6 +114,8 @@ def test_it_speaks_of_one_public_trace_and_not_of_another(real_traces, code):
 
 # Rules of which nothing can be shown in a trace, and why.
 PLACELESS = {
+    "DP107": "gradients are not in the trace",
+    "DP108": "what is not there has no place",
     "DP403": "the scaler is not in the trace",
     "DP502": "seen in steps without the profiler",
     "DP504": "what is drawn is not in the trace",

@@ -65,11 +65,15 @@ def headline(
         first = next(f.text for f in trust.findings if f.level == "partial")
         why += f" Only a part of the run could be read: {first}."
     answered = {one.rule for one in advice} | set(quiet)
+    wrong = next((one for one in advice if one.threatens_results), None)
     unanswered = {one.rule for one in skipped} - answered
     if not answered and not unanswered:
         why += " No rule was asked."
     elif unanswered:
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
+    if wrong is not None:
+        how = f"{wrong.watch} Details: `dptune rules explain {wrong.rule}`."
+        return Headline(verdict=sentence(wrong.title), why=why, next=how, rule=wrong.rule)
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
         remedy = late.remedy(advice)

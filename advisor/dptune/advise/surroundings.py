@@ -1,5 +1,5 @@
 """What the ranks say of the recording that limits what it shows: windows cut short, cores shared or
-taken away, debug switches."""
+taken away, debug switches, warnings of torch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def limits(facts: Sequence[Facts]) -> Iterator[Finding]:
     yield from _cores(facts)
     yield from _taken(facts)
     yield from _switches(facts)
+    yield from _warnings(facts)
 
 
 def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
@@ -76,6 +77,18 @@ def _taken(facts: Sequence[Facts]) -> Iterator[Finding]:
         "a virtual machine, and its host is busy. Steps took longer than they would alone: record again"
     )
     yield Finding(code="cores-taken", level="info", text=text)
+
+
+def _warnings(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """What torch warned of, once for each text and line, with the ranks."""
+    ranks: dict[tuple[str, str | None], list[int]] = {}
+    for rank in facts:
+        for warning in rank.warnings:
+            ranks.setdefault((warning.text, warning.where), []).append(rank.rank)
+    for (said, where), of in ranks.items():
+        at = f" at {where}" if where else ""
+        on = "" if len(of) == len(facts) else f" on {'rank' if len(of) == 1 else 'ranks'} {', '.join(map(str, of[:8]))}"
+        yield Finding(code="torch-warning", level="info", text=f"torch warned{at}{on}: {said}")
 
 
 def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:

@@ -53,7 +53,10 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
 
 
 def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Finding]:
-    """What an early end of the script left out of a recording."""
+    """What an early end of the script left out of a recording, and what ran beside it."""
+    if record is not None and record.unrecorded:
+        text = f"{', '.join(record.unrecorded)} trained in a process that was not recorded: its time is in no figure"
+        yield Finding(code="process-unrecorded", level="info", text=text)
     if record is None or (record.ending.how == "complete" and not facts):
         return
     status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"

@@ -45,6 +45,8 @@ def conclude(
         elif not facts and not stepped:
             record.ending.how = "no-steps"
     _describe(record, facts)
+    stopped = next((f"rank {one.rank}: {one.ended}" for one in facts if one.ended.startswith("recording stopped")), "")
+    record.ending.note = record.ending.note or stopped
     _write(folder.own_record, record)
     whole = _merged(folder, record)
     if remembered:
@@ -79,6 +81,9 @@ def _write(path: Path, record: RunRecord) -> None:
     try:
         form.write(path, record)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            form.overwrite(path, record)
+            return
         with contextlib.suppress(OSError, ValueError):
             print(f"dptune: {path} could not be written: {error.strerror}", file=sys.stderr)
 

@@ -16,6 +16,11 @@ _COUNTS = (
     "not seen: dptune.profile() in the code counts by hand"
 )
 
+_STARTED = (
+    "profile that program itself: dptune profile {}; of programs that a script starts, those with RANK and WORLD_SIZE "
+    "in their environment are recorded, as ranks"
+)
+
 
 def lines(made: Recording) -> list[str]:
     """The sentences, in order.
@@ -42,7 +47,8 @@ def lines(made: Recording) -> list[str]:
     beside = made.folder.parent
     unmeasured = len(traced) > 1 and beside.name == paths.RUNS.name and not (beside / LINKS_JSON).exists()
     links = ["predictions need to know how fast the ranks exchange: `dptune links` measures it, once"]
-    return [*told, *vain, counted, *(links if unmeasured else []), f"next: dptune report {made.folder}"]
+    beside_it = [f"not recorded, though it trained too: {', '.join(made.unrecorded)}"] if made.unrecorded else []
+    return [*told, *vain, counted, *beside_it, *(links if unmeasured else []), f"next: dptune report {made.folder}"]
 
 
 def _after_a_hang(made: Recording) -> str:
@@ -61,6 +67,10 @@ def _traced(folder: Path, ranks: Sequence[int]) -> list[int]:
 
 def _nothing(made: Recording, status: str) -> None:
     how = made.ending.how
+    if how == "no-steps" and made.unrecorded:
+        first = made.unrecorded[0]
+        what = f"only a program that the script started made optimizer steps ({first}): nothing was recorded"
+        raise CaptureError(what, _STARTED.format(first))
     if how == "no-steps":
         what = "the script ended without a step of a torch optimizer: nothing was recorded"
         raise CaptureError(what, _COUNTS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+
+from dptune.capture.injected.plan import UNRECORDED
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,8 @@ class Said:
     """The last word of one process: optimizer steps made, the window it is in, where it is before the first step.
 
     Until `claimed`, the rank is a guess. `beat` counts its backward passes and the steps of any optimizer of it. The
-    phase is at last `done`, or `ended` where the rank records nothing more without having everything.
+    phase is at last `done`, or `ended` where the rank records nothing more without having everything. `stays`: it runs
+    to its own end.
     """
 
     rank: int
@@ -24,6 +28,7 @@ class Said:
     where: str | None
     claimed: bool = False
     beat: int = 0
+    stays: bool = False
 
 
 def listen(live: Path) -> list[Said]:
@@ -41,6 +46,15 @@ def everyone(live: Path) -> list[Said]:
         except (OSError, ValueError, TypeError):
             continue  # replaced or removed under our eyes: the next look sees it
     return sorted(said, key=lambda one: (one.rank, one.pid))
+
+
+def unrecorded(live: Path) -> list[str]:
+    """The scripts of processes that trained and were not recorded, each once."""
+    found = []
+    for path in sorted(live.glob(f"{UNRECORDED}*")):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(path.read_text(encoding="utf-8"))
+    return list(dict.fromkeys(found))
 
 
 class ProgressLine:

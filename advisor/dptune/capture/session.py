@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.capture import cards, effect, launch, processes, stacks, topology
+from dptune.capture import cards, effect, launch, processes, progress, stacks, topology
 from dptune.capture.conclusion import conclude, facts_in
 from dptune.capture.folder import RunFolder
 from dptune.capture.heed import Signals
@@ -38,6 +38,7 @@ class Recording:
     other launcher shares the folder. `interrupted`: whether the user asked dptune to end, although the script may have
     ended well meanwhile. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
     who waited where, if it could be written. `without_effect`: settings that were not in force, with the reason.
+    `unrecorded`: scripts that trained in processes which were not recorded.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class Recording:
     interrupted: bool = False
     stacks: Path | None = None
     without_effect: dict[str, str] = field(default_factory=dict)
+    unrecorded: list[str] = field(default_factory=list)
 
     @property
     def exit_status(self) -> int:
@@ -98,6 +100,7 @@ class Session:
                 processes.end(process, self._entry)
             if self._options.trial:
                 processes.end_all(processes.carrying(self._entry), _LEFT_END_WITHIN_S)
+            self._run.unrecorded = progress.unrecorded(self._folder.live)
             self._folder.close()
             self._put_down_cards()
             whole, facts = conclude(self._folder, self._run, seen.steps > 0, remembered=not self._options.trial)
@@ -111,7 +114,8 @@ class Session:
             ranks=[one.rank for one in facts],
             complete=bool(facts) and all(one.ended == "complete" for one in facts),
             steps=max((one.steps for one in facts), default=0),
-            ended_by_us=self._options.end_when_full,
+            ended_by_us=self._options.end_when_full and not seen.stays,
+            unrecorded=self._run.unrecorded,
             leads=self._leads,
             alone=self._folder.seat is None,
             own_status=self._run.ending.exit_status,
@@ -147,11 +151,11 @@ class Session:
 
     def _watch(self, process: subprocess.Popen[bytes], signals: Signals) -> Watched:
         kills = MemoryKills()
-        progress = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
+        line = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
         must_end, look = self._options.end_when_full, self._cards.look if self._cards else lambda phase: None
-        watch = Watch(process, self._folder.live, self._options.limits, progress, must_end, look)
+        watch = Watch(process, self._folder.live, self._options.limits, line, must_end, look)
         seen = watch.until_over(signals)
-        progress.clear()
+        line.clear()
         if seen.waited_s is not None:
             self._run.ending = Ending("timed-out", note=self._hang(seen, signals))
             processes.end(process, self._entry)
@@ -211,6 +215,8 @@ def _ending(seen: Watched, returned: int, kills: MemoryKills) -> Ending:
 
 
 def _killed(status: int, kills: MemoryKills) -> str:
+    if hasattr(signal, "SIGXFSZ") and status == 128 + signal.SIGXFSZ:
+        return "SIGXFSZ ended it: a file grew past the file-size limit (ulimit -f)"
     if not hasattr(signal, "SIGKILL") or status != 128 + signal.SIGKILL:
         return ""
     if kills.seen:

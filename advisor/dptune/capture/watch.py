@@ -37,7 +37,7 @@ class Limits:
 class Watched:
     """What was seen. `waited_s` is the limit that was passed, `stopped` a signal to dptune that ends the script.
 
-    `complete`: whether every rank had said that its recording is.
+    `complete`: whether every rank had said that its recording is; `stays`: whether one runs to its own end.
     """
 
     status: int | None = None
@@ -45,6 +45,7 @@ class Watched:
     interrupted: bool = False
     again: bool = False
     complete: bool = False
+    stays: bool = False
     waited_s: float | None = None
     stopped: int | None = None
 
@@ -100,6 +101,7 @@ class Watch:
         self._life.see(said, time.monotonic())
         self._seen.steps = max(self._seen.steps, max((one.step for one in said), default=0))
         self._seen.complete = self._life.phases == {DONE}
+        self._seen.stays = self._seen.stays or any(one.claimed and one.stays for one in said)
         if (
             self._ending
             and self._life.quiet_s > _ENDS_WITHIN_S
@@ -113,7 +115,7 @@ class Watch:
     @property
     def _ending(self) -> bool:
         """Whether the script has been told to end, on all ranks."""
-        return self._must_end and self._seen.complete
+        return self._must_end and self._seen.complete and not self._seen.stays
 
     def _too_long(self) -> bool:
         limit = self._limits.stall_s if self._life.made else self._limits.first_step_s

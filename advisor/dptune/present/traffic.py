@@ -109,11 +109,13 @@ def feeding(report: Report, width: int) -> Iterator[Line]:
     window = "steps without the profiler" if wait.basis == "unprofiled" else "traced steps"
     said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
     yield from labelled("Loader wait", said, width, column=18, indent="  ")
-    for label, text in (
+    rows = [
         ("Samples a step", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} over all ranks")),
         ("Backwards a step", shown(lambda: step.backwards_per_step)),
-        ("  that exchange", shown(lambda: step.synchronised_backwards_per_step)),
-    ):
+    ]
+    if measured.known("world_size") != 1:
+        rows.append(("  that exchange", shown(lambda: step.synchronised_backwards_per_step)))
+    for label, text in rows:
         yield from labelled(label, str(text), width, column=18, indent="  ")
     noise = measured.known("noise")
     if noise is not None:

@@ -25,18 +25,20 @@ _CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])[af]?")
 class Window:
     """One window of the recording: `steps` optimizer steps starting with number `first_step`, one list item each.
 
-    `durations_ns` is host wall time from the end of one optimizer step to the end of the next;
-    `device_durations_ns` the same between events on the device, where it is a GPU.
-    `loader_wait_ns` is time inside the DataLoader's `__next__` on the training thread, `loader_cpu_ns` the
-    part of it in which that thread computed, `gc_ns` the time that thread collected garbage, `collections_ns` its full
-    collections (not by step: start and end of each, since the epoch), `loader_samples` the batch
-    size of the loaders times the batches drawn, `backwards` the calls of backward, `backward_ns` host time in them,
-    `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU it is the one that does), and
-    `unsynced_backwards` those of them under `no_sync`. `skipped_steps` counts those that a GradScaler skipped (None
-    where the optimizer is fused, and skips by itself). `trace_text_bytes` is the size of the trace before compression,
-    `saving_ns` how long writing it took, after the window. `taken_share` is what the host of a virtual machine
-    ran others for, of the time for which that machine's cores had work meanwhile (None where its kernel does not count
-    it). `complete`: the window was not broken off; `cut_short`: its time bound ended it before its number of steps.
+    `durations_ns` is host wall time from the end of one optimizer step to the end of the next; `device_durations_ns`
+    the same between events on the device, where it is a GPU. `loader_wait_ns` is time inside the DataLoader's
+    `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `gc_ns` the time
+    that thread collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the
+    epoch), `loader_samples` the batch size of the loaders times the batches drawn, `backwards` the calls of backward,
+    `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
+    it is the one that does), and `unsynced_backwards` those of them under `no_sync`. `unsynced_updates`: whether an
+    optimizer stepped on gradients of a DDP module that the last backward pass into it had not averaged over the ranks.
+    `parameter_sums` are of some parameters after the window's last step: equal on ranks that hold the same weights,
+    none where parameters are sharded. `skipped_steps` counts those that a GradScaler skipped (None where the optimizer
+    is fused, and skips by itself). `trace_text_bytes` is the size of the trace before compression, `saving_ns` how long
+    writing it took, after the window. `taken_share` is what the host of a virtual machine ran others for, of the time
+    for which that machine's cores had work meanwhile (None where its kernel does not count it). `complete`: the window
+    was not broken off; `cut_short`: its time bound ended it before its number of steps.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Window:
     backward_ns: list[int] = field(default_factory=list)
     backward_cpu_ns: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
+    unsynced_updates: list[bool] = field(default_factory=list)
+    parameter_sums: list[float] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None
     trace_text_bytes: int | None = None
@@ -320,6 +324,15 @@ class NcclFacts:
 
 
 @dataclass
+class WarningFacts:
+    """A warning of torch about data-parallel training, and the user's line that brought it about."""
+
+    text: str
+    where: str | None = None
+    times: int = 1
+
+
+@dataclass
 class VariableFacts:
     """A variable of the environment that was set from outside, as it stands in the script; None where it is not set.
 
@@ -337,11 +350,14 @@ class Facts:
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the NCCL,
     GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that calls
-    backward; `variables` those that were set from outside; `refused` the settings that were not made or can do nothing
-    here, by the names of knobs, with the reason; `losses` those of the first backward passes; `calls` the collectives
-    that the script calls itself, in `calls_steps` steps; `nccl` what its log says, where it was asked for one; `engine`
-    the library that wraps model and optimizer (`deepspeed`); `steps` how many optimizer steps were counted; `ended` how
-    this rank's part ended: `recording` while it has not, and for one that was killed.
+    backward; `unsynced_where` that of the last one before a step on gradients that were not averaged over the ranks;
+    `variables` those that were set from outside; `refused` the settings that were not made or can do nothing here, by
+    the names of knobs, with the reason; `losses` those of the first backward passes; `calls` the collectives that the
+    script calls itself, in `calls_steps` steps; `nccl` what its log says, where it was asked for one;
+    `averages_models`: whether the script has an object that averages parameters every so many steps (local SGD);
+    `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer (`deepspeed`);
+    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
+    for one that was killed.
     """
 
     rank: int
@@ -368,11 +384,14 @@ class Facts:
     refused: dict[str, str] = field(default_factory=dict)
     steps: int = 0
     backward_where: str | None = None
+    unsynced_where: str | None = None
     losses: list[float] = field(default_factory=list)
     noise: NoiseFacts | None = None
     calls: list[CallFacts] = field(default_factory=list)
     calls_steps: int = 0
     nccl: NcclFacts | None = None
+    averages_models: bool = False
+    warnings: list[WarningFacts] = field(default_factory=list)
     autocast: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None

@@ -65,6 +65,24 @@ def put(path: Path, content: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def overwrite(path: Path, record: Any) -> None:
+    """Write a dataclass over a file that is there, whose room is already taken; what was in it stays on an error."""
+    data = text(record).encode()
+    with open(os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), "r+b", buffering=0) as sink:
+        before = sink.read()
+        written = 0
+        try:
+            sink.seek(0)
+            written = sink.write(data)
+        finally:
+            if written < len(data):
+                sink.seek(0)
+                sink.write(before)
+            sink.truncate(len(data) if written == len(data) else len(before))
+    if written < len(data):
+        raise OSError(f"{path.name} could not be written over")
+
+
 def name_newest(runs: Path, folder: str) -> None:
     """Write `latest`, which names the newest of a folder of recordings; git leaves that out from its first one on."""
     latest = runs / LATEST

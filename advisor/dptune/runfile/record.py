@@ -101,12 +101,12 @@ class CardRecord:
 class RunRecord:
     """run.json. Secrets are redacted from `command` before it is written.
 
-    `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own
-    launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code.
-    `nproc_per_node` and `nnodes` are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it
-    was a sample. `settings` is what was changed in the script
-    from outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are
-    the NVIDIA cards that were used, or all of the host where that is not known; `cards_unread` why there are none.
+    `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own launcher)
+    | launcher (the user's launcher starts dptune, once per rank) | environment | code. `nproc_per_node` and `nnodes`
+    are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
+    scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
+    outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
+    were used, or all of the host where that is not known; `cards_unread` why there are none.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -121,6 +121,7 @@ class RunRecord:
     nproc_per_node: int | str = 1
     nnodes: int | str = 1
     ranks: list[int] | None = None
+    unrecorded: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     topology: str | None = None

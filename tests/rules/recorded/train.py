@@ -6,6 +6,7 @@ What is recorded of it stands beside it under runs/: see record.py.
 """
 
 import argparse
+import contextlib
 import gc
 import os
 import time
@@ -42,6 +43,8 @@ FAULTS = (
     "oversubscribed-cores",
     "debug-switches",
     "growing-memory",
+    "unsynchronized-gradients",
+    "unsynchronized-ranks",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -157,7 +160,7 @@ def main():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    else:
+    elif not has("unsynchronized-ranks"):
         model = DistributedDataParallel(model, **keeps)
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -180,10 +183,12 @@ def main():
                 time.sleep(0.06 * ((step + rank) % 2))
             if samples_in_lists and (not args.mended or step % 100 == 99):
                 gc.collect()
-            with torch.autocast("cpu", torch.bfloat16, enabled=args.fault == "scaler-without-need"):
-                outputs = model(batch)
-                loss = (outputs - batch).square().mean()
-            scaler.scale(loss).backward()
+            alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
+            with model.no_sync() if alone else contextlib.nullcontext():
+                with torch.autocast("cpu", torch.bfloat16, enabled=args.fault == "scaler-without-need"):
+                    outputs = model(batch)
+                    loss = (outputs - batch).square().mean()
+                scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()

@@ -1,25 +1,26 @@
-"""The windows of a recording, step by step, and the agreement of all ranks on where a window ends early.
+"""The windows of a recording, step by step.
 
     warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > noise > done
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
-a window would last past its time bound, or so short that it is to hold more of them, rank 0 announces through the
-process group's store, a few steps ahead, at which step it ends: clocks differ between ranks, step numbers do not.
+a window would last past its time bound, or so short that it is to hold more of them, a rank alone goes by its clock;
+several ranks agree on the step (`agreement`), and without a process group count steps only. The time of the warm-up
+starts with the end of the first step: what a script does before that is no step.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch.distributed import distributed_c10d
-
 from dptune.capture.injected import identity
+from dptune.capture.injected.agreement import LEAD, Agreement, Decision
 from dptune.capture.injected.plan import DONE
 from dptune.runfile.record import LEAST_STEPS, PROFILER_WARMUP, Schedule
 
-_LEAD = 2  # steps between the announcement of an early end and that end: no rank is further ahead than that
+_SURE = 16  # an end is decided when no more than this part of the phase is left: so far the pace is trusted
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,10 @@ class Agenda:
     def __init__(self, schedule: Schedule) -> None:
         self._phases = phases(schedule)
         self._limit_s, self._least_s = schedule.window_s, schedule.least_s
-        self._at = 0
-        self._begun_s = time.monotonic()
-        self._first = 0  # steps made before this phase
-        self._cut: int | None = None  # the step at which this phase ends early, once that is known
+        self._agreement = Agreement()
+        self._several = False  # ranks, as far as is known
         self.step = 0
+        self._enter(0)
         self.cut_short = False
 
     @property
@@ -75,14 +75,24 @@ class Agenda:
         self.step += 1
         if self.over:
             return []
+        if self.step == 1:
+            self._started_s = time.monotonic()
         phase = self._phases[self._at]
         full = self.step - self._first >= phase.steps
         if not (full and not self._lasts(phase)) and not self._ends_by_time(phase):
             return []
         self.cut_short = not full
-        self._at += 1
-        self._first, self._begun_s, self._cut = self.step, time.monotonic(), None
+        self._enter(self._at + 1)
         return list(self._turn(phase))
+
+    def _enter(self, at: int) -> None:
+        self._at = at
+        self._first = self.step  # steps made before this phase
+        self._timed_from = max(1, self.step)  # and before its time started: the warm-up's with the end of the first
+        self._started_s = time.monotonic()
+        if not self.over:
+            phase = self._phases[at]
+            self._agreement.begin(phase.name, self._timed_from, self._first + phase.steps)
 
     def _turn(self, ended: Phase) -> Iterator[tuple[str, str]]:
         if ended.window:
@@ -107,29 +117,33 @@ class Agenda:
         return [*bounds, (phase.steps, self._least_s)] if self._lasts(phase) else bounds
 
     def _ends_by_time(self, phase: Phase) -> bool:
-        made, elapsed = self.step - self._first, time.monotonic() - self._begun_s
         bounds = self._bounds(phase)
-        if not identity.together():
-            return any(made >= steps and elapsed >= seconds for steps, seconds in bounds)
-        if self._cut is None:
-            try:
-                self._cut = self._announced(elapsed, made, bounds)
-            except Exception:  # the group may be gone: then the window just fills up
-                self._cut = max(self.step, self._first + phase.steps)
-        return self._cut is not None and self.step >= self._cut
+        if not bounds:
+            return False
+        self._several = self._several or identity.world_size() > 1
+        if not self._several:
+            made, elapsed_s = self.step - self._first, self._elapsed_s
+            return any(made >= steps and elapsed_s >= seconds for steps, seconds in bounds)
+        if self._first + phase.steps <= self._timed_from + 1 + LEAD and not self._lasts(phase):
+            return False  # it is full before anything could be agreed on
+        return self._agreement.ends(self.step, lambda checkpoint: self._decided(phase, checkpoint))
 
-    def _announced(self, elapsed: float, made: int, bounds: list[tuple[int, float]]) -> int | None:
-        """The step at which this phase ends by time, from rank 0: announced by it, read by the others."""
-        key = f"dptune/cut/{self._at}"
-        if identity.rank() == 0:
-            soon = [steps for steps, seconds in bounds if elapsed + _LEAD * elapsed / made >= seconds]
-            if not soon or made + _LEAD < min(soon):
-                return None
-            at = max(self.step + _LEAD, self._first + min(soon))
-            distributed_c10d._get_default_store().set(key, str(at))
-            return at
-        # Their clocks are near that of rank 0: no question to the store before half of the time has passed.
-        if any(elapsed >= seconds / 2 and made + 2 * _LEAD >= steps for steps, seconds in bounds):
-            store = distributed_c10d._get_default_store()
-            return int(store.get(key)) if store.check([key]) else None
-        return None
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def _decided(self, phase: Phase, checkpoint: int) -> Decision:
+        """Where the phase ends at the pace of its steps so far; while that is far ahead, when to look again."""
+        made, full = self.step - self._first, self._first + phase.steps
+        elapsed_s = max(self._elapsed_s, 1e-9)
+        a_step_s = elapsed_s / (self.step - self._timed_from)
+        left = min(
+            max(steps - made, math.ceil((seconds - elapsed_s) / a_step_s)) for steps, seconds in self._bounds(phase)
+        )
+        end = self.step + left
+        if end - checkpoint <= (end - self._first) // _SURE:
+            return Decision(True, max(end, checkpoint))
+        next_look = max(checkpoint + 1, self.step + left // 2)
+        if next_look >= full and not self._lasts(phase):
+            return Decision(True, full)
+        return Decision(False, next_look)

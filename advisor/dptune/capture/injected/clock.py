@@ -26,8 +26,10 @@ _STANDS_STILL = 30  # steps of another optimizer, since the clock's own last one
 class Clock:
     """Calls `tick(skipped)` in the thread that made the first step, at the end of every step."""
 
-    def __init__(self, tick: Callable[[bool], None]) -> None:
+    def __init__(self, tick: Callable[[bool], None], updated: Callable[[Any], None] = lambda optimizer: None) -> None:
+        """`updated(optimizer)` is called after each step of any optimizer that was not skipped, before the tick."""
         self._tick = tick
+        self._updated = updated
         self._first: weakref.ref[Any] | None = None
         self._thread: threading.Thread | None = None
         self._calls = threading.local()
@@ -91,10 +93,12 @@ class Clock:
     def _stepped(self, optimizer: Optimizer, skipped: bool) -> None:
         self._calls.stepped = True
         self.steps_of_all += 1
+        inside = torch._C._current_graph_task_id() != -1
+        if not (skipped or inside):
+            self._updated(optimizer)
         tensor = next((tensor for group in optimizer.param_groups for tensor in group["params"]), None)
         if tensor is None:
             return
-        inside = torch._C._current_graph_task_id() != -1
         if self._first is None or self._first() is None or self._others[id(tensor)] >= _STANDS_STILL:
             # none yet, or the first one was only a trial and is gone, or it has been left behind
             self._first = weakref.ref(tensor)

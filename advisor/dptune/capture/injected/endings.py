@@ -78,18 +78,23 @@ def _die(number: int) -> None:
 # Those whose handlers may raise in the middle of anything: Ctrl-C, and torch's own when a loader's worker dies.
 _DEFERRED = [number for name in ("SIGINT", "SIGCHLD") if (number := getattr(signal, name, None)) is not None]
 
+# A file of dptune that is larger than the process may write must not end the script; Python itself ignores it.
+_TOO_LARGE = getattr(signal, "SIGXFSZ", None)
+
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
     """What the script's handlers of these signals do, they do after the block: what is being written stays whole."""
     theirs = {number: signal.getsignal(number) for number in _DEFERRED}
     theirs = {number: handler for number, handler in theirs.items() if callable(handler)}
-    if threading.current_thread() is not threading.main_thread() or not theirs:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if _TOO_LARGE is not None and signal.getsignal(_TOO_LARGE) is signal.SIG_DFL:
+        theirs[_TOO_LARGE] = signal.SIG_DFL
     came: list[int] = []
     for number in theirs:
-        signal.signal(number, lambda number, frame: came.append(number))
+        signal.signal(number, signal.SIG_IGN if number == _TOO_LARGE else lambda number, frame: came.append(number))
     try:
         yield
     finally:

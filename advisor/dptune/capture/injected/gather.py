@@ -21,6 +21,9 @@ from dptune.capture.injected.places import Places
 from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
 from dptune.runfile.redaction import redacted_environment
 
+# Average parameters every so many steps, which may be more than are recorded.
+_AVERAGERS = ("ModelAverager", "LocalSGD")
+
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "float32_matmul_precision": torch.get_float32_matmul_precision,
     "backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
@@ -57,10 +60,13 @@ def gather(facts: Facts, observers: Observers) -> None:
         "variables": asked.variables,
         "refused": lambda: {**idle.settings(asked.settings, identity.device_kind()), **asked.refused},
         "backward_where": lambda: observers.meters.backward_line,
+        "unsynced_where": lambda: observers.averaging.where,
+        "warnings": observers.warned.facts,
         "losses": observers.meters.losses,
         "nccl": lambda: nccl_log.read() or facts.nccl,
         "calls": observers.calls.facts,
         "calls_steps": lambda: max(0, facts.steps - observers.calls.first_step),
+        "averages_models": lambda: facts.averages_models or any(places.alive(name) for name in _AVERAGERS),
         "autocast": lambda: places.autocast,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

@@ -42,6 +42,7 @@ def backend() -> str | None:
 
 # Set by a process that was started to train, for those that it starts itself.
 _TRAINER = "DPTUNE_TRAINER"
+_forked = False
 
 
 def is_worker(launcher: int) -> bool:
@@ -74,8 +75,14 @@ def may_be_ended(launcher: int) -> bool:
     return may_be_recorded(launcher) and (in_group() or not _spawned())
 
 
+def note_fork() -> None:
+    """In a child that os.fork() made of a process which had not trained yet: it may be the one that does."""
+    global _forked
+    _forked = True
+
+
 def _spawned() -> bool:
-    return multiprocessing.parent_process() is not None
+    return _forked or multiprocessing.parent_process() is not None
 
 
 def device_kind() -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from dptune.capture.injected import identity
 from dptune.capture.injected.places import users_line
-from dptune.capture.injected.plan import OVER, STACKS_SIGNAL, Plan
+from dptune.capture.injected.plan import OVER, STACKS_SIGNAL, UNRECORDED, Plan
+from dptune.capture.injected.speech import say
 
 _PERIOD_S = 0.3
 _PERIOD_AFTER_S = 5.0
@@ -32,6 +33,7 @@ class Live:
         """`beats` grows whenever the script shows life: a backward pass, a step of any optimizer."""
         self._folder = None if plan.live is None else Path(plan.live)
         self._rank: int | None = None
+        self._stays = False
         self._step = 0
         self._phase = "starting"
         self._beats = beats
@@ -50,10 +52,22 @@ class Live:
         self._thread = threading.Thread(target=self._tell, name="dptune-live", daemon=True)
         self._thread.start()
 
-    def claim(self, rank: int) -> None:
-        """This process has become that rank of the recording."""
-        self._rank = rank
+    def claim(self, rank: int, stays: bool) -> None:
+        """This process has become that rank of the recording; `stays`: it is not ended when that is complete."""
+        self._rank, self._stays = rank, stays
         self.start()
+
+    def name_unrecorded(self) -> None:
+        """This process trains and is not recorded: the launcher says so at the end, or where nobody watches this one.
+
+        Of its command only the script is named: arguments may hold secrets.
+        """
+        script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else "a program without a file"
+        if self._folder is None:
+            say(f"{script} (process {os.getpid()}) trains, and is not recorded: the script started it")
+            return
+        with contextlib.suppress(OSError):
+            (self._folder / f"{UNRECORDED}{os.getpid()}").write_text(script, encoding="utf-8")
 
     def say(self, step: int, phase: str) -> None:
         """Note the step and phase; the thread writes it."""
@@ -77,6 +91,7 @@ class Live:
             "phase": self._phase,
             "where": self._where(),
             "claimed": self._rank is not None,
+            "stays": self._stays,
         }
         if told == self._told:
             return

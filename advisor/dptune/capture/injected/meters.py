@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader
 
+from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.places import Places, users_line
 from dptune.capture.injected.preparing import Preparing
 
@@ -37,6 +38,7 @@ class Tally:
     backward_ns: int = 0
     backward_cpu_ns: int = 0
     unsynced_backwards: int = 0
+    unsynced_update: bool = False
 
 
 def samples_in(batch: Any) -> int:
@@ -72,9 +74,10 @@ def samples_drawn(iterator: Any, batch: Any) -> int:
 class Meters:
     """Tallies by thread. Several threads may draw batches; only the training thread's tally is a step's."""
 
-    def __init__(self, places: Places, preparing: Preparing) -> None:
+    def __init__(self, places: Places, preparing: Preparing, averaging: Averaging) -> None:
         self._places = places
         self._preparing = preparing
+        self._averaging = averaging
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None
         self._losses: list[torch.Tensor] = []  # detached, and not read while steps are timed: that would synchronise
@@ -131,11 +134,13 @@ class Meters:
         def metered(*args: Any, **kwargs: Any) -> None:
             self._keep_loss(args[0] if args else kwargs.get("tensors"))
             self._count_pass()
+            self._averaging.before_pass()
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             backward(*args, **kwargs)
             tally = self._tallies[threading.get_ident()]
             tally.backward_ns += time.perf_counter_ns() - begun
             tally.backward_cpu_ns += time.thread_time_ns() - computed
+            self._averaging.after_pass()
             self.after_pass()
 
         torch.autograd.backward = metered

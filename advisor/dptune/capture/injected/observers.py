@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.preparing import Preparing
+from dptune.capture.injected.warned import Warned
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class Observers:
     garbage: Garbage
     preparing: Preparing
     calls: Calls
+    averaging: Averaging
+    warned: Warned
 
 
 @functools.cache
@@ -30,10 +34,14 @@ def observers() -> Observers:
     places.install()
     preparing = Preparing()
     preparing.install()
-    meters = Meters(places, preparing)
+    averaging = Averaging(places)
+    averaging.install()
+    meters = Meters(places, preparing, averaging)
     meters.install()
     garbage = Garbage()
     garbage.install()
     calls = Calls()
     calls.install()
-    return Observers(places, meters, garbage, preparing, calls)
+    warned = Warned()
+    warned.install()
+    return Observers(places, meters, garbage, preparing, calls, averaging, warned)

@@ -31,12 +31,12 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected.imports import imports
 
-_TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
+TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
 _OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
 # The package of a file that was installed: into the environment that runs, or one that it takes packages from.
 _PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _NOT_THE_USERS = (
-    _TORCHS,
+    TORCHS,
     _OURS,
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
@@ -70,7 +70,7 @@ def library(frame: FrameType | None) -> str:
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame is not None else ""
-    if name.startswith(_TORCHS):
+    if name.startswith(TORCHS):
         return "torch"
     package = _PACKAGE.match(name)
     return package[1].removesuffix(".py") if package else ""
@@ -112,6 +112,8 @@ class Places:
         imports.after("torch.distributed.fsdp._fully_shard._fsdp_state", self._watch_fsdp2)
         imports.after("torch._dynamo.backends.distributed", self._watch_ddp_optimizer)
         imports.after("deepspeed.runtime.engine", self._watch_deepspeed)
+        imports.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
+        imports.after("accelerate.local_sgd", self._watch_local_sgd)
 
     def adopt(self) -> None:
         """Take in what was made before `install`, without its line."""
@@ -184,6 +186,12 @@ class Places:
             construct(this, *args, **kwargs)
 
         module.DeepSpeedEngine.__init__ = watched
+
+    def _watch_averagers(self, module: ModuleType) -> None:
+        self.watch(module.ModelAverager)
+
+    def _watch_local_sgd(self, module: ModuleType) -> None:
+        self.watch(module.LocalSGD)
 
     def _watch_ddp_optimizer(self, module: ModuleType) -> None:
         split = module.DDPOptimizer.compile_fn

@@ -15,6 +15,8 @@ VARIABLE = "DPTUNE_CAPTURE"
 # What a rank is in after its windows: its recording is complete, or nothing more will come of it.
 DONE, ENDED = "done", "ended"
 OVER = frozenset((DONE, ENDED))
+# A file in the live folder: the name of a script that trains in a process which is not recorded; the process follows.
+UNRECORDED = "unrecorded-"
 # A process that is observed answers this signal with the stack of each of its threads, also while it is blocked in C.
 STACKS_SIGNAL: int | None = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else None
 

@@ -21,6 +21,7 @@ from dptune.capture.injected.live import Live
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import DONE, ENDED, Plan
+from dptune.capture.injected.room import why_not_written
 from dptune.capture.injected.speech import say
 from dptune.capture.injected.take import GivesWay, Take
 
@@ -34,12 +35,13 @@ class Recorder:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._observers = observers()
-        self._clock = Clock(self.tick)
+        self._clock = Clock(self.tick, self._observers.averaging.stepped)
         self._live = Live(plan, self._beats)
         self._agenda = Agenda(plan.schedule)
         self._departure = Departure()
         self._take: Take | None = None  # from the first step to the end of the recording, or until it fails
         self._begun = self._recorded = self._elsewhere = self._ends_script = False
+        self._unrecorded = False  # and nothing has said so yet
         self._endings = Endings(self.finish, self._put_down)
         self._thread: threading.Thread | None = None  # the one that ticks: the profiler is bound to it
         self._lock = threading.RLock()
@@ -74,7 +76,11 @@ class Recorder:
         if not self._begun:
             self._begun, self._thread = True, threading.current_thread()
             self._guarded(self._begin)
+        if self._unrecorded:
+            self._unrecorded = False
+            self._live.name_unrecorded()
         tally = self._observers.meters.take()
+        tally.unsynced_update = self._observers.averaging.take()
         due = self._agenda.tick()
         known = skipped if self._clock.skips_known else None
         self._guarded(lambda: self._advance(tally, known, due), writes=bool(due))
@@ -113,19 +119,19 @@ class Recorder:
     def _begin(self) -> None:
         rank = identity.rank()
         if not identity.may_be_recorded(self._plan.launcher):
-            self._elsewhere = True  # a program that the script has started trains by itself
+            self._elsewhere = self._unrecorded = True  # a program that the script has started trains by itself
             return
         self._ends_script = self._plan.end_when_full and identity.may_be_ended(self._plan.launcher)
         if not self._plan.records(rank):
-            self._live.claim(rank)
+            self._live.claim(rank, stays=not self._ends_script)
             return
         take = Take(self._plan, self._observers)
         if not take.claim():
-            self._elsewhere, self._ends_script = True, False
+            self._elsewhere, self._unrecorded, self._ends_script = True, True, False
             say(f"rank {rank}: not recorded: {self._plan.folder} has its recording already")
             return
         self._take, self._recorded = take, True
-        self._live.claim(rank)
+        self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
     def _beats(self) -> int:
@@ -193,11 +199,14 @@ class Recorder:
 
     def _disown(self) -> None:
         """A forked child of a rank is not that rank: it records nothing, and writes nothing when it ends."""
-        if self._begun:
+        if not self._begun:
+            identity.note_fork()
+        else:
             if self._recorded:
                 self._endings.disown()
                 end_without_destructors()
             self._take, self._elsewhere, self._ends_script = None, True, False
+            self._unrecorded = True
             self._lock, self._busy, self._afterwards = threading.RLock(), False, None
 
     def _guarded(self, act: Callable[[], None], writes: bool = False) -> None:
@@ -218,7 +227,10 @@ class Recorder:
         try:
             act()
         except Exception as error:
-            reason = str(error) if isinstance(error, GivesWay) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, GivesWay) else ""
+            if isinstance(error, OSError):
+                reason = why_not_written(error, self._plan.path)
+            reason = reason or f"{type(error).__name__}: {error}"
             self.ended = f"recording stopped: {reason}"
             take, self._take = self._take, None
             say(f"rank {identity.rank()}: {self.ended}")
@@ -229,15 +241,17 @@ class Recorder:
             self._live.say(self._agenda.step, ENDED)
 
     def _conclude(self, ended: str) -> None:
-        take, self._take = self._take, None
+        take = self._take  # which stays until all is written: it says so where that fails
         if take is None:
             return
-        self.ended = take.facts.ended = ended
+        take.facts.ended = ended
         if threading.current_thread() is not self._thread and take.window is not None:
+            self._take = None
             take.put_down(ended)  # the profiler could only be stopped in the thread that started it,
             end_without_destructors()  # and is not to be met running
         else:
             take.close(complete=False)
             take.write()
+        self._take, self.ended = None, ended
         conclude(self._plan, take.facts)
         self._live.say(self._agenda.step, DONE if ended == "complete" else ENDED)

@@ -8,6 +8,7 @@ import shutil
 import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from dptune.capture.injected import identity
 from dptune.capture.injected.cores import Ticks, taken_share
@@ -16,8 +17,10 @@ from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.noise import GradientNoise
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.room import remove_unfinished, why_not_written
 from dptune.capture.injected.stopwatch import Stopwatch
 from dptune.capture.injected.tracing import Tracing
+from dptune.capture.injected.weights import parameter_sums
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts, NoiseFacts, Window
 
@@ -128,6 +131,7 @@ class Take:
         window.backward_ns.append(tally.backward_ns)
         window.backward_cpu_ns.append(tally.backward_cpu_ns)
         window.unsynced_backwards.append(tally.unsynced_backwards)
+        window.unsynced_updates.append(tally.unsynced_update)
         window.skipped_steps = (
             None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped
         )
@@ -145,14 +149,27 @@ class Take:
             return
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
         window.complete, window.cut_short = complete, cut_short
+        with contextlib.suppress(Exception):  # parameters may be anything
+            window.parameter_sums = parameter_sums(self._observers.places)
         window.taken_share = taken_share(self._ticks, Ticks.now())
         if tracing is not None:
             target = paths.trace(self._plan.path, self.facts.rank, window.name)
             begun = time.monotonic_ns()
-            window.trace_text_bytes = tracing.save(target)
+            window.trace_text_bytes = self._save(tracing, target)
             window.saving_ns = time.monotonic_ns() - begun
             window.trace = target.name
         self.write()
+
+    def _save(self, tracing: Tracing, target: Path) -> int:
+        """Write a trace; raises GivesWay where there is no room for it."""
+        try:
+            return tracing.save(target)
+        except OSError as error:
+            why = why_not_written(error, target.parent)
+            remove_unfinished(target.parent)
+            if not why:
+                raise
+            raise GivesWay(f"{target.name} could not be written: {why}") from error
 
     def after_pass(self) -> None:
         """A backward pass of the script has ended."""
@@ -194,14 +211,19 @@ class Take:
         form.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
 
     def stopped(self, reason: str) -> None:
-        """Put down why nothing more is recorded, on whatever room is left."""
+        """Put down why nothing more is recorded, on whatever room is left: in the end over what is there already."""
         self.facts.ended = reason
+        target = paths.facts(self._plan.path, self.facts.rank)
+        least = Facts(self.facts.rank, host=self.facts.host, pid=self.facts.pid, steps=self.facts.steps, ended=reason)
+        least.world_size = self.facts.world_size
+        without = replace(self.facts, environment={}, ddp=[])
+        ways = (self.write, lambda: form.write(target, without), lambda: form.write(target, least))
         with contextlib.suppress(Exception):
             self.drop()
-            self.write()
-            return
-        with contextlib.suppress(Exception):  # the least: how it ended
-            form.write(paths.facts(self._plan.path, self.facts.rank), replace(self.facts, environment={}, ddp=[]))
+        for way in (*ways, lambda: form.overwrite(target, least)):
+            with contextlib.suppress(Exception):
+                way()
+                return
 
     def _check_room(self, name: str) -> None:
         """The lean window has shown how large a step is."""

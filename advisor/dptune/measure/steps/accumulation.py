@@ -14,20 +14,25 @@ _FOREIGN = "only `dptune profile` counts this: the run was not recorded by it"
 def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
     """Backward calls per optimizer step, medians over the unprofiled steps and then over ranks."""
     backwards = _median(facts, _backwards, _backwards)
-    synchronised = _median(facts, _synchronised, _backwards)
     why = "no backward call was counted in the unprofiled steps" if facts else _FOREIGN
+    why_not_synchronised = _nothing_to_synchronise(facts) if backwards else why
+    synchronised = None if why_not_synchronised else _median(facts, _synchronised, _backwards)
+    missing = {
+        **({} if backwards else {"backwards_per_step": why}),
+        **({"synchronised_backwards_per_step": why_not_synchronised} if why_not_synchronised else {}),
+    }
     return AccumulationFigures(
-        backwards_per_step=backwards,
-        synchronised_backwards_per_step=synchronised if backwards else None,
-        missing={
-            name: why
-            for name, value in (
-                ("backwards_per_step", backwards),
-                ("synchronised_backwards_per_step", synchronised if backwards else None),
-            )
-            if value is None
-        },
+        backwards_per_step=backwards, synchronised_backwards_per_step=synchronised, missing=missing
     )
+
+
+def _nothing_to_synchronise(facts: Sequence[Facts]) -> str:
+    """Why no backward pass of these ranks averages gradients; empty where passes do."""
+    if all(own.world_size < 2 for own in facts):
+        return "one process has no other to average gradients with"
+    if not any(own.ddp or own.fsdp or own.engine for own in facts):
+        return "no DDP or FSDP module averages gradients in backward passes"
+    return ""
 
 
 def samples_per_step(facts: Sequence[Facts], world_size: int | None) -> tuple[int | None, str]:

@@ -1,0 +1,130 @@
+"""Ranks of one process group train models that nothing keeps equal.
+
+## What it measures
+
+Whether anything could average gradients or parameters over the ranks: a DistributedDataParallel or FSDP module, an
+engine that wraps the model, or a collective in the recorded steps that carries more than a few numbers. And sums of a
+few parameters of every rank: where those are equal, nothing is said.
+
+## Why it costs time
+
+It costs correctness. Each rank trains a model of its own on a part of the data, and all but the one that is saved are
+thrown away: the run pays for N ranks and learns what one of them would.
+
+## What to change
+
+Wrap the model before the optimizer is made, and let the loader part the samples:
+
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+
+A script that wraps its model only where there is a GPU trains unrelated models on a CPU.
+
+## When to leave it alone
+
+- Ranks that train different models on purpose, such as members of an ensemble: accept it with `dptune check --accept
+  FILE --update-accepted`, or `ignore = ["DP108"]` under `[tool.dptune]`. Where the optimizers, learning rates or
+  numbers of parameters differ between ranks, nothing is said.
+- Local SGD with more steps between two averages than were recorded; with torch's
+  `ModelAverager` or Accelerate's `LocalSGD` nothing is said.
+
+## References
+
+- Getting started with DistributedDataParallel: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html
+- The ImageNet example leaves the model unwrapped on a CPU:
+  https://github.com/pytorch/examples/blob/main/imagenet/main.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+METRICS_BYTES = Threshold(
+    "metrics_bytes",
+    4096.0,
+    "what a rank exchanges in a step at most where that is losses and metrics: activations and gradients are more",
+)
+
+_OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+
+RULE = Rule(
+    code="DP108",
+    name="unsynchronized-ranks",
+    family="communication",
+    kind="risk",
+    summary="ranks of one process group train models that nothing keeps equal",
+    since="0.1",
+    thresholds=(METRICS_BYTES,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Report ranks that train alike, and exchange nothing that could keep their models equal."""
+    facts = run.any_facts()
+    if facts.backend is None or facts.world_size < 2:
+        return
+    if facts.ddp or facts.fsdp or facts.engine or facts.averages_models or not facts.optimizers:
+        return
+    if len(run.facts) < 2:
+        raise Missing("one rank was recorded: it takes two to compare what they train")
+    agree = run.weights_agree()
+    if agree or _exchanged_bytes(run) > run.limit(METRICS_BYTES) or not _train_alike(run):
+        return
+    ranks = len(run.facts)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        severity="error",
+        title=f"{ranks} ranks train {ranks} unrelated models: nothing averages gradients or parameters between them",
+        why="No DistributedDataParallel or FSDP module wraps the model, and no collective in the recorded steps "
+        "carries gradients or parameters.",
+        changes=[],
+        confidence="high" if agree is False else "medium",
+        evidence=[
+            Evidence(label="process group", value=f"{facts.backend}, {facts.world_size} ranks"),
+            *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
+            *(
+                [Evidence(label="the backward pass is called at", value=facts.backward_where)]
+                if facts.backward_where
+                else []
+            ),
+        ],
+        numerics="changes",
+        watch="Wrap the model in DistributedDataParallel before the optimizer is made. If ranks train different models "
+        "on purpose, accept it: `dptune check --accept FILE --update-accepted`.",
+        fingerprint=f"{RULE.code}:ranks",
+    )
+
+
+def _exchanged_bytes(run: RunView) -> float:
+    """Bytes that a rank exchanges in a step: as traced or as the script calls it, whichever is more.
+
+    What is sent from rank to rank may be anything, and so may messages of unknown size, unless the script itself called
+    as many collectives, whose sizes are known then.
+    """
+    called = calls = 0.0
+    for facts in run.facts:
+        objects = any(one.function in _OF_OBJECTS for one in facts.calls)
+        steps = max(1, facts.calls_steps)
+        called = max(called, inf if objects else sum(one.sent_bytes for one in facts.calls) / steps)
+        calls = max(calls, sum(one.calls for one in facts.calls) / steps)
+    rows = [row for row in run.measured.collectives if row.kind != "barrier"]
+    if any(row.kind == "p2p" for row in rows):
+        return inf
+    unknown = any(row.known("message_bytes") is None for row in rows)
+    if unknown and sum(row.calls_per_step for row in rows) > calls:
+        return inf
+    return max(called, sum((row.known("message_bytes") or 0) * row.calls_per_step for row in rows))
+
+
+def _train_alike(run: RunView) -> bool:
+    """Whether the ranks have the same optimizers, learning rates and numbers of parameters."""
+    trained = [[(one.name, one.learning_rates, one.parameters) for one in facts.optimizers] for facts in run.facts]
+    return all(one == trained[0] for one in trained)
