@@ -1,8 +1,8 @@
 """What came of running a change: the trials of both sides, and the verdict on them.
 
-A side is what was run: the script, patched or with settings changed from outside. A trial is one run of a side, in processes
-of its own; it counts by its mean step, and by its fast step, than which a tenth of its steps are faster. Units are in
-the names, as in `dptune.measured`.
+A side is what was run: the script, patched or with settings changed from outside. A trial is one run of a side, in
+processes of its own; it counts by its mean step, and by its fast step, than which a tenth of its steps are faster.
+Units are in the names, as in `dptune.measured`.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _patch(
     taken_out: list[str],
     files: dict[str, bytes],
 ) -> str:
-    """The diff of one file, which goes to `files`; what it leaves out goes to `whys`, what it takes out to `taken_out`."""
+    """The diff of one file; what it becomes goes to `files`, what is left out to `whys`, what goes to `taken_out`."""
     try:
         before = after = (root / file).read_bytes()
     except OSError as error:

@@ -133,7 +133,7 @@ def _folder(words: list[str]) -> Path:
 
 
 def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str, Saving | None, list[Change]]:
-    """What is to be set, by whose advice, what that promises of it alone, in words and as an interval, and its changes."""
+    """What is to be set, by whose advice, what that alone promises (in words, as an interval), and its changes."""
     settings = parsed(args.settings)
     for name, value in settings.items():
         try:

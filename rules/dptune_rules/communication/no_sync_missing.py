@@ -29,8 +29,8 @@ The sum is the same up to the order of additions: local gradients are added befo
   batches, or the optimizer is such a one, nothing is said. Where no DataLoader tells how many batches a step has, it is
   not known, and what is said is a warning at most, of low confidence.
 - `find_unused_parameters` with parts of the model that take turns: test that every parameter still gets its gradient.
-- `static_graph=True`: DDP learns the graph in the first backward passes that it synchronizes. Keep the first step out of
-  `no_sync`: under it torch 2.13 fails in the first backward pass, and older versions may stop averaging gradients.
+- `static_graph=True`: DDP learns the graph in the first backward passes that it synchronizes. Keep the first step out
+  of `no_sync`: under it torch 2.13 fails in the first backward pass, and older versions may stop averaging gradients.
 - Fully sharded training: there `no_sync` keeps whole gradients on every rank, which may not fit.
 
 ## References
@@ -99,9 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
         enough = "once is enough if they add up"
         watch = "No DataLoader tells whether they are of several batches, and add up: SAM needs each for itself."
     if static:
-        watch += (
-            " With static_graph=True the first step has to synchronize every micro-batch, or its backward pass fails."
-        )
+        watch += " With static_graph=True synchronize every micro-batch of the first step, or its backward pass fails."
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
