@@ -346,8 +346,8 @@ class Facts:
     settings that were not made or can do nothing here, by the names of knobs, with the reason; `losses` those of the
     first backward passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what
     its log says, where it was asked for one; `engine` the library that wraps model and optimizer (`deepspeed`);
-    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and for one
-    that was killed.
+    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
+    for one that was killed.
     """
 
     rank: int
