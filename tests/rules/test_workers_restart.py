@@ -55,7 +55,7 @@ def test_steps_of_several_batches(ask, make_measured, make_facts):
         ({"num_workers": 0}, EPOCHS),
         ({}, steps(10, 60, 60, 60, 60, *[10] * 15)),  # the longest steps follow each other
         ({}, steps(*[10] * 20)),
-        ({"dataset_samples": 10**6}, EPOCHS),  # a long epoch
+        ({"dataset_samples": 10**7}, EPOCHS),  # an epoch of 26 minutes
     ],
 )
 def test_quiet(ask, make_measured, make_facts, loader, window):

@@ -52,7 +52,8 @@ def _told(measured: Measured) -> Iterator[str]:
     for step in steps.set_aside:
         yield (
             f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}, "
-            f"{number(step.of_usual)} times as long as the others{' (warm-up)' if step.warm_up else ''}."
+            f"{number(step.of_usual)} times as long as the others{f', {step.spent}' if step.spent else ''}"
+            f"{' (warm-up)' if step.warm_up else ''}."
         )
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
         yield "The last step is not timed: it ends with its last operation, for when the next begins is not known."

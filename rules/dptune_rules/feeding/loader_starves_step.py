@@ -39,7 +39,7 @@ that is 75 and 74 %, and it gave 65 both times.
 
 - A batch that is ready in a few milliseconds: a worker needs as long to hand it over, and steps become slower. What is
   said then is one degree milder, for no setting mends it.
-- The first batches of an epoch wait, the others do not: that is the start of the workers.
+- Most of the wait of an epoch is in the step that begins it: that is the start of the workers, see `workers-restart`.
 - On a GPU, where the device still has work queued while the script waits: the wait is then hidden.
 - The storage is the limit: more workers then wait together. Watch its rate first.
 - Random augmentation: workers draw from their own seeds, so a run is not bit for bit the same as before.
@@ -61,7 +61,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
-from dptune.measured import PreparingFigures, digits
+from dptune.measured import Missing, PreparingFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 MOST_WORKERS = 16  # where the cores are not known
@@ -94,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
     wait = run.measured.input.wait_share
-    if wait < run.limit(WARNING_SHARE) or _is_hidden(run):
+    if wait < run.limit(WARNING_SHARE) or _is_hidden(run) or _is_at_epoch_starts(run):
         return
     loaders = run.facts[0].loaders if run.facts else []
     loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
@@ -148,6 +148,14 @@ def check(run: RunView) -> Iterator[Advice]:
         watch=_watch(run, then),
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
     )
+
+
+def _is_at_epoch_starts(run: RunView) -> bool:
+    """Whether most of an epoch's wait is for workers to start, which another rule is for."""
+    try:
+        return run.epoch_starts().hold_the_wait
+    except Missing:
+        return False
 
 
 def _is_hidden(run: RunView) -> bool:
