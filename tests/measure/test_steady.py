@@ -95,6 +95,7 @@ def test_a_long_step_is_no_part_of_any_figure(tmp_path):
     measured = measure(run)
     (aside,) = measured.steps.set_aside
     assert (aside.number, aside.length_ns, aside.of_usual, aside.warm_up) == (0, 900 * US, 9.0, True)
+    assert (aside.loader_wait_ns, aside.idle_ns, aside.spent) == (0, 12 * US, "")  # its kernel takes the rest
     assert (measured.steps.basis, measured.steps.by_rank) == ("profiler_step", {0: 4})
     assert measured.account.window_ns == (100 * 3 + 88) * US
     assert measured.account.compute_ns == 85 * 4 * US

@@ -132,9 +132,9 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         longest = max(steps.set_aside, key=lambda step: step.of_usual)
         did = f", {longest.spent}" if longest.spent else ""
         text = (
-            f"{len(steps.set_aside)} of {total} traced steps {'is' if len(steps.set_aside) == 1 else 'are'} excluded from "
-            f"all figures: step {longest.number} took {milliseconds(longest.length_ns)} ({longest.of_usual:.1f} times the "
-            f"median){did}"
+            f"{len(steps.set_aside)} of {total} traced steps {'is' if len(steps.set_aside) == 1 else 'are'} excluded "
+            f"from all figures: step {longest.number} took {milliseconds(longest.length_ns)} ({longest.of_usual:.1f} "
+            f"times the median){did}"
         )
         yield Finding(code="steps-set-aside", level="info", text=text)
 
