@@ -74,7 +74,8 @@ def check(run: RunView) -> Iterator[Advice]:
     window = run.facts[0].window("unprofiled")
     if window is None or not window.steps or not window.loader_batches:
         raise Missing("no steps were timed without the profiler")
-    durations_ns, steps_long = window.step_durations_ns, statistics.median(window.step_durations_ns)
+    durations_ns: Sequence[float] = window.step_durations_ns
+    steps_long = statistics.median(durations_ns)
     batches = loader.epoch_batches(run.measured.world_size)
     if batches is None and max(durations_ns) < LONGER * steps_long:
         return
