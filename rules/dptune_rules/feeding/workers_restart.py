@@ -131,7 +131,7 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _lost_ns(durations_ns: Sequence[int], period: float) -> float:
+def _lost_ns(durations_ns: Sequence[float], period: float) -> float:
     """What the longest steps, one for each epoch, take longer than the median; 0 where they are no period apart."""
     if max(durations_ns) < LONGER * statistics.median(durations_ns):
         return 0.0
