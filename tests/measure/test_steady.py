@@ -131,9 +131,10 @@ def test_the_last_window_does_not_shorten_the_step_time(tmp_path):
 
 
 def test_unprofiled_steps_are_counted_and_kept(tmp_path):
-    window = Window("unprofiled", 1, [100, 100, 101, 99, 900])
+    window = Window("unprofiled", 1, [100, 100, 101, 99, 900], loader_wait_ns=[1, 1, 1, 1, 700])
     times = step_time([Facts(0, windows=[window]), Facts(1, windows=[Window("unprofiled", 1, [100] * 5)])], [])
     assert (times.unprofiled_steps, times.unprofiled_outliers, times.unprofiled_median_ns) == (5, 1, 100)
+    assert (times.longest_outlier_ns, times.longest_outlier_wait_ns) == (900, 700)
 
 
 def test_with_further_processes_the_step_time_is_the_median_of_all():

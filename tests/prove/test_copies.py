@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dptune.advice import Change, Location
+from dptune.commands import verify
 from dptune.commands.verify import _task
 from dptune.present.proof import page
 from dptune.proof import Proof, Trial
@@ -90,6 +91,28 @@ def test_b_runs_the_patched_copy_and_nothing_is_set_from_outside(
     assert proof.a.code != proof.b.code
     told = " ".join("".join(text for text, _ in line) for line in page(proof, 200))
     assert "B runs train.py as `dptune report --patch --advice DP501` changes it" in told
+
+
+def test_where_the_patched_file_is_not_what_runs_it_is_set_from_outside(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where the script imports it from where it is installed: the patch has no effect."""
+    trials = Trials()
+    run = trials.run
+
+    def installed(*given: Any) -> Trial:
+        done = run(*given)
+        vain = dict.fromkeys(trials.found[-1]["written"], "it is 0 there")
+        return done.model_copy(update={"without_effect": vain})
+
+    monkeypatch.setattr(trial, "run", installed)
+    settings = {"loader.num_workers": 2}
+    monkeypatch.setattr(verify, "_change", lambda args, folder: (settings, "DP501", "", None, [WORKERS]))
+    asked = {"words": [str(project / "run")], "advice": "DP501", "settings": [], "quiet": False, "format": "json"}
+    assert verify.run(Namespace(**{**vars(ASKED), **asked})) == 0
+    proof = json.loads(capsys.readouterr().out)
+    assert (proof["outcome"], proof["b"]["patched"]) == ("better", [])
+    assert [one["set"] for one in trials.found if one["side"] == "B"][-1] == settings
 
 
 def test_what_has_no_patch_is_set_from_outside(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         if task.written_since:
             print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)
+    if args.here and changes and not args.quiet:
+        print("dptune: --here: the change is set from outside; its patch is not what runs", file=sys.stderr)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if task.patched and proof.ended == "without effect":  # another file runs, as one that is installed

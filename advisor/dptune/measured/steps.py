@@ -72,6 +72,8 @@ class StepTime(Figures):
     unprofiled_outliers: int = Field(
         0, description="those of them that took much longer than the others, on the rank that has most; all are kept"
     )
+    longest_outlier_ns: int = Field(0, description="the longest of them on any rank; 0: there is none")
+    longest_outlier_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`")
     lean_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
     lean_q1_ns: Figure[Positive] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
     lean_q3_ns: Figure[Positive] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
