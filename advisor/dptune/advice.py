@@ -58,10 +58,13 @@ class Change(Model):
     now: Value = Field(description="the value in force; null where unset or unknown")
     then: Value
     at: Location | None = None
+    snippet: str = Field("", description="the lines to put into the script, where they are not the knob's usual ones")
 
     @property
     def paste(self) -> str:
         """The text to put into the script, or for a variable of the environment into the shell that starts it."""
+        if self.snippet:
+            return self.snippet
         then = shlex.quote(str(self.then)) if self.knob.startswith(ENVIRONMENT) else self.then
         one = knob(self.knob)
         return one.paste_off if one.paste_off and self.then is False else one.paste.format(then=then)

@@ -1,8 +1,8 @@
 """What came of running a change: the trials of both sides, and the verdict on them.
 
-A side is what was run: the script with some settings changed from outside. A trial is one run of a side, in processes
-of its own; it counts by its mean step, and by its fast step, than which a tenth of its steps are faster. Units are in
-the names, as in `dptune.measured`.
+A side is what was run: the script, patched or with settings changed from outside. A trial is one run of a side, in
+processes of its own; it counts by its mean step, and by its fast step, than which a tenth of its steps are faster.
+Units are in the names, as in `dptune.measured`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class Side(Model):
     command: list[str] = Field(default_factory=list, description="what was started, secrets redacted")
     directory: str = Field("", description="where, before it was copied for the trials")
     code: str = Field("", description="a digest of the code there, of torch's version and of the environment")
+    patched: list[str] = Field(
+        default_factory=list, description="files that were changed as `dptune report --patch` changes them"
+    )
 
-    @field_validator("name", "directory", "command", mode="before")
+    @field_validator("name", "directory", "command", "patched", mode="before")
     @classmethod
     def _in_utf8(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -87,6 +90,9 @@ class Trial(Figures):
     )
     not_copied: dict[str, str] = Field(
         default_factory=dict, description="what of the user's folder the trial had no copy of -> why: the first ten"
+    )
+    beside: bool = Field(
+        False, description="its copy also had links to what is beside the working directory and above it"
     )
     without_effect: dict[str, str] = Field(default_factory=dict, description="settings not in force, with the reason")
 

@@ -16,6 +16,7 @@ from dptune.advice import Advice, Basis, Change, Kind, Saving, Severity, severit
 from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, digits
 from dptune.predicted import Prediction
+from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
@@ -93,6 +94,27 @@ class RunView:
             pairs = [pair for one in whole for pair in zip(own.parameter_sums, one.parameter_sums, strict=True)]
             return all(isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in pairs)
         return None
+
+    def epoch_starts(self) -> EpochStarts:
+        """Recorded steps that begin an epoch of the loader whose workers start anew for each, on the lowest rank.
+
+        Raises Missing where there is no such loader, and where no step was recorded that begins one, with how many
+        steps that takes.
+        """
+        facts, ranks = self.any_facts(), self.measured.world_size
+        if restarted(facts) is None:
+            raise Missing("no loader starts its workers anew for each epoch")
+        steps = epoch_steps(facts, ranks)
+        if steps is None:
+            raise Missing("how many batches an epoch has was not recorded")
+        found = epoch_starts(facts, ranks)
+        if found is None:
+            enough = enough_steps(steps)
+            raise Missing(
+                f"no recorded step begins an epoch, which has {digits(steps)} steps: record {enough:,} without the "
+                f"profiler (--unprofiled {enough} --window-time 0)"
+            )
+        return found
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

@@ -162,6 +162,70 @@ def test_the_passes_of_a_micro_batch_go_into_no_sync(before, after):
     assert edit(before) == after
 
 
+COUNTED_BY_RANGE = PATCHED_BY_NUMBER.replace("i, batch in enumerate(loader)", "i in range(n)").replace(
+    "k == 0 else", "k == 0 or i + 1 <= k else"
+)
+STATIC = HEAD.replace("DDP(net)", "DDP(net, static_graph=True)")
+BY_STEPS = "for {} in {}:\n    for micro in range(k):\n        model(x).backward()\n    optimizer.step()\n"
+STATIC_BY_STEPS = (
+    "for {} in {}:\n    for micro in range(k):\n"
+    "        with contextlib.nullcontext() if micro == k - 1 or {} == 0 else model.no_sync():\n"
+    "            model(x).backward()\n    optimizer.step()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BY_NUMBER, PATCHED_BY_NUMBER.replace("k == 0 else", "k == 0 or i + 1 <= k else")),
+        (BY_NUMBER.replace("i, batch in enumerate(loader)", "i in range(n)"), COUNTED_BY_RANGE),
+        (BY_STEPS.format("step", "range(9)"), STATIC_BY_STEPS.format("step", "range(9)", "step")),
+        (BY_STEPS.format("n, y", "enumerate(data)"), STATIC_BY_STEPS.format("n, y", "enumerate(data)", "n")),
+        (BY_STEPS.format("_", "range(9)"), STATIC_BY_STEPS.format("step, _", "enumerate(range(9))", "step")),
+        (
+            BY_STEPS.format("step", "range(resumed, 9)"),
+            STATIC_BY_STEPS.format("step_number, step", "enumerate(range(resumed, 9))", "step_number"),
+        ),
+        (BY_STEPS.format("y", "data"), STATIC_BY_STEPS.format("step, y", "enumerate(data)", "step")),
+    ],
+    ids=["number", "range", "steps", "enumerated", "nameless", "resumed", "not counted"],
+)
+def test_with_a_static_graph_the_first_step_is_synchronized(before, after):
+    assert edit(before, STATIC) == after
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD.replace("DDP(net)", "DDP(net, static_graph=args.static)"),
+        HEAD.replace("DDP(net)", "DDP(net, **options)"),
+        HEAD.replace("DDP(net)", "DDP(net, None, None, 0, True, None, 25, False, False, True, True)"),
+        HEAD + "model._set_static_graph()\n",
+    ],
+    ids=["computed", "options", "by position", "set afterwards"],
+)
+def test_a_graph_that_may_be_static_counts_as_one(head):
+    assert " or i + 1 <= k else model.no_sync():" in edit(BY_NUMBER, head)
+    assert edit(BY_NUMBER, HEAD.replace("DDP(net)", "DDP(net, static_graph=False)")) == PATCHED_BY_NUMBER
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        BY_NUMBER.replace("enumerate(loader)", "enumerate(loader, resumed)"),
+        BY_NUMBER.replace("for i, batch in enumerate(loader)", "i = resumed\nfor batch in loader"),
+        BY_NUMBER.replace("(i + 1) % k == 0", "i == last"),
+        "def update(x):\n    for micro in range(k):\n        model(x).backward()\n    optimizer.step()\n",
+        "while step < 9:\n    for micro in range(k):\n        model(x).backward()\n    optimizer.step()\n",
+    ],
+    ids=["resumed", "counted from somewhere", "no count", "a function", "while"],
+)
+def test_with_a_static_graph_it_is_refused_where_the_first_step_is_not_known(loop):
+    with pytest.raises(EditError, match="with static_graph=True every micro-batch of the first step has to be"):
+        edit(loop, STATIC)
+    assert "no_sync" in edit(loop)
+
+
 @pytest.mark.parametrize(
     ("head", "guard"),
     [
@@ -323,11 +387,13 @@ dist.destroy_process_group()
 
 
 @pytest.mark.records
-def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path):
-    patched = imported(in_no_sync(SCRIPT.encode(), 24)).decode()
-    assert patched != SCRIPT
+@pytest.mark.parametrize(("static", "exchanges"), [(False, "4"), (True, "7")])  # a static graph's first step has 4
+def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, static, exchanges):
+    script = SCRIPT.replace("Linear(8, 1))", f"Linear(8, 1), static_graph={static})")
+    patched = imported(in_no_sync(script.encode(), 24)).decode()
+    assert patched != script
     told = []
-    for number, text in enumerate((SCRIPT, patched)):
+    for number, text in enumerate((script, patched)):
         script = tmp_path / f"train{number}.py"
         script.write_text(text)
         env = {"MEET": str(tmp_path / f"meet{number}"), "PATH": ""}
@@ -340,7 +406,7 @@ def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path):
         told.append([one.communicate(timeout=120)[0].split() for one in ranks])
     (before, same), (after, alike) = told
     assert (before, after) == (same, alike)  # ranks stay as one
-    assert (before[0], after[0]) == ("14", "4")
+    assert (before[0], after[0]) == ("14", exchanges)
     assert [float(one) for one in after[1:]] == pytest.approx([float(one) for one in before[1:]], rel=1e-4)
 
 

@@ -58,6 +58,7 @@ KINDS = {
         Kind("ddp", 2, 2),
         Kind("accumulate", 2, 2),
         Kind("accumulate_synced", 2, 2),
+        Kind("chunks_of_a_batch", 2, 2),
         Kind("several_optimizers"),
         Kind("remade_optimizer"),
         Kind("grad_scaler"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,59 @@ def test_a_compiled_collective_stays_compiled(profile: Callable[..., Run]) -> No
     run = profile(script, *SHORT, "-q", "--nproc-per-node", "2")
     assert run.status == 0, run.err
     assert [one for one in run.facts().calls if one.function == "all_reduce"] == []
+
+
+LIBRARY = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def shared(value):
+    dist.all_reduce(value)
+
+
+class Logger:
+    @torch.no_grad()
+    def log(self, value):
+        dist.barrier()
+        shared(value)
+"""
+LOGS = """
+    import sys
+    sys.path.insert(0, "site-packages")
+    import torch
+    import torch.distributed as dist
+    from metrics import Logger
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    logger = Logger()
+    for step in range(40):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        logger.log(torch.ones(2))
+        logger.log(torch.ones(3))
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_what_a_library_calls_is_counted_for_each_line_that_calls_it(
+    profile: Callable[..., Run], tmp_path: Path
+) -> None:
+    package = tmp_path / "site-packages" / "metrics"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    run = profile(LOGS, *SHORT, "-q", "--nproc-per-node", "2")
+    assert run.status == 0, run.err
+    told = [one for one in run.facts().calls if one.library]
+    assert {(one.function, one.where) for one in told} == {
+        (function, f"train.py:{line}") for function in ("barrier", "all_reduce") for line in (16, 17)
+    }
+    assert {(one.library, one.through.rpartition(".")[2]) for one in told} == {("metrics", "log")}
+    assert {one.through.partition(".")[0] for one in told} == {"metrics"}
+    sent = {one.where: one.sent_bytes / one.calls for one in told if one.function == "all_reduce"}
+    assert sent == {"train.py:16": 8, "train.py:17": 12}

@@ -43,6 +43,7 @@ RARELY = (
     "spawn",
     "several_optimizers",
     "accumulate_synced",
+    "chunks_of_a_batch",
     "remade_optimizer",
     "package",
     "deepspeed_engine",

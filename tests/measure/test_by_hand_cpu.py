@@ -106,6 +106,8 @@ def test_figures_from_the_facts(folder):
         "unprofiled_q3_ns": 1175 * US,
         "unprofiled_steps": 3,
         "unprofiled_outliers": 0,
+        "longest_outlier_ns": 0,
+        "longest_outlier_wait_ns": 0,
         "lean_median_ns": 1000 * US,
         "lean_q1_ns": 1000 * US,
         "lean_q3_ns": 1000 * US,

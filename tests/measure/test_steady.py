@@ -95,6 +95,7 @@ def test_a_long_step_is_no_part_of_any_figure(tmp_path):
     measured = measure(run)
     (aside,) = measured.steps.set_aside
     assert (aside.number, aside.length_ns, aside.of_usual, aside.warm_up) == (0, 900 * US, 9.0, True)
+    assert (aside.loader_wait_ns, aside.idle_ns, aside.spent) == (0, 12 * US, "")  # its kernel takes the rest
     assert (measured.steps.basis, measured.steps.by_rank) == ("profiler_step", {0: 4})
     assert measured.account.window_ns == (100 * 3 + 88) * US
     assert measured.account.compute_ns == 85 * 4 * US
@@ -130,9 +131,10 @@ def test_the_last_window_does_not_shorten_the_step_time(tmp_path):
 
 
 def test_unprofiled_steps_are_counted_and_kept(tmp_path):
-    window = Window("unprofiled", 1, [100, 100, 101, 99, 900])
+    window = Window("unprofiled", 1, [100, 100, 101, 99, 900], loader_wait_ns=[1, 1, 1, 1, 700])
     times = step_time([Facts(0, windows=[window]), Facts(1, windows=[Window("unprofiled", 1, [100] * 5)])], [])
     assert (times.unprofiled_steps, times.unprofiled_outliers, times.unprofiled_median_ns) == (5, 1, 100)
+    assert (times.longest_outlier_ns, times.longest_outlier_wait_ns) == (900, 700)
 
 
 def test_with_further_processes_the_step_time_is_the_median_of_all():

@@ -50,6 +50,9 @@ def test_unprofiled_steps_that_took_much_longer_are_told_and_kept(report):
     assert "2 steps took much longer than the others; the median holds them too" in said(
         report, found, unprofiled_outliers=2
     )
+    did = {"longest_outlier_ns": 995_000_000, "longest_outlier_wait_ns": 739_000_000}
+    told = said(report, found, unprofiled_outliers=2, **did)
+    assert "longer than the others (up to 995.0 ms, 739.0 ms of it waiting for the data loader); the median" in told
 
 
 def test_the_quartiles_of_both_windows_that_have_them(report):

@@ -353,7 +353,7 @@ class TestOfTakenCores:
         """The proof of trials of which, in the order of running, such a part of the cores' time was taken."""
         given = iter(shares)
 
-        def of(task, side, number, folder, left_s, warn):
+        def of(task, side, number, folder, left_s, warn, beside):
             made = trial(side, 10.0 if side == "A" else 12.0, taken_share=next(given, 0.0))
             return made.model_copy(update={"number": number})
 

@@ -350,3 +350,35 @@ def test_where_there_is_no_room_nothing_is_left(project, tmp_path, monkeypatch):
         scratch.make(project, tmp_path / "copy")
     assert caught.value.hint == "make room for it beside the recording"
     assert not (tmp_path / "copy").exists()
+
+
+def test_what_is_beside_the_folder_is_found_from_a_copy_with_links(tmp_path: Path) -> None:
+    """`../data`, and what is beside the folders above; what the copy changes in the folder stays there."""
+    source = tmp_path / "group" / "project"
+    source.mkdir(parents=True)
+    (source / "train.py").write_text("as it is")
+    for data in (tmp_path / "group" / "data", tmp_path / "shared"):
+        data.mkdir()
+        (data / "samples").write_text("samples")
+    made = scratch.make(source, tmp_path / "copy", beside=True)
+    assert (made.path / "../data/samples").read_text() == "samples"
+    assert (made.path / "../../shared/samples").read_text() == "samples"
+    assert made.path.resolve().is_relative_to(tmp_path / "copy")
+    assert not (made.path / "../../copy").exists()  # no copy holds itself
+    scratch.rewrite(made, {"train.py": b"patched"})
+    assert (made.path / "train.py").read_text() == "patched"
+    assert (source / "train.py").read_text() == "as it is"
+    scratch.clear(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert (tmp_path / "group" / "data" / "samples").read_text() == "samples"
+
+
+def test_a_file_of_which_there_is_no_copy_is_not_rewritten(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "model.py").write_text("as it is")
+    (tmp_path / "project" / "lib").symlink_to(tmp_path / "elsewhere")
+    made = scratch.make(tmp_path / "project", tmp_path / "copy")
+    with pytest.raises(RunError, match=r"lib/model.py is not copied for trials"):
+        scratch.rewrite(made, {"lib/model.py": b"patched"})
+    assert (tmp_path / "elsewhere" / "model.py").read_text() == "as it is"

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
-from dptune.runfile.facts import DdpFacts
+from dptune.runfile.facts import CompileFacts, DdpFacts
 
 MIB = 2**20
 TINY = MIB // 20
@@ -243,6 +245,15 @@ def test_with_a_step_model_the_size_with_the_shortest_step_is_proposed(ask, tiny
     assert told == {f"saved with {size:g} MiB buckets": share for size, share in (
         (0.1, 0.1), (0.2, 0.2), (0.5, 0.3), (2, 0.35), (5, 0.25)
     )}  # fmt: skip
+
+
+def test_of_a_compiled_module_sizes_that_torch_refuses_are_not_proposed(ask, tiny, predict):
+    """Below 1 MiB, which would be the quickest here. Without its graph being split at buckets they are allowed."""
+    measured, (facts,) = tiny()
+    told = predict("ddp.bucket_cap_mb", dict(zip(SIZES, (0.5, 0.5, 0.5, *[0.7] * 6), strict=True)))
+    for graphs, then in (([3], 1), ([], 0.1)):
+        (advice,) = ask("DP101", measured, [replace(facts, compiled=CompileFacts([], graphs))], predictor=told)
+        assert advice.changes[0].then == then
 
 
 def test_quiet_where_no_size_is_predicted_to_save(ask, tiny, predict):

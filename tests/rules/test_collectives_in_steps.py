@@ -60,6 +60,36 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
     ]
 
 
+@pytest.mark.parametrize(
+    ("library", "through", "said"),
+    [
+        ("lightning", "lightning.LightningModule.log", "LightningModule.log (train.py:9); pass sync_dist=False, or"),
+        ("torchmetrics", "pytorch_lightning.LightningModule.log_dict", "log_dict (train.py:9); pass sync_dist=False"),
+        ("accelerate", "accelerate.DataLoaderDispatcher.__iter__", "(train.py:9); set dispatch_batches=False"),
+        ("accelerate", "accelerate.Accelerator.gather", "Accelerator.gather (train.py:9); call it every N steps"),
+        ("torchmetrics", "torchmetrics.Metric.forward", "Metric.forward (train.py:9); compute the metric once an"),
+        ("lightning", "lightning.Trainer.fit", ""),
+        ("open_clip", "open_clip.ClipLoss.forward", ""),
+    ],
+)
+def test_what_a_library_calls_for_a_line_is_named_with_its_setting(
+    ask, make_measured, make_facts, hand_made, library, through, said
+):
+    """What it calls by itself, or what the loss needs, is not."""
+    theirs = {"library": library, "through": through, "calls": 20}
+    calls = [
+        CallFacts("barrier", "train.py:9", [0, 1], host_ns=20_000_000, **theirs),
+        CallFacts("all_reduce", "train.py:9", [0, 1], host_ns=60_000_000, **theirs),
+    ]
+    facts = make_facts(ddp=[DDP], calls=calls, calls_steps=20)
+    found = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [facts])
+    assert len(found) == bool(said)
+    for advice in found:
+        assert said in advice.title
+        (line,) = advice.evidence[2:]
+        assert (line.value, line.unit) == (4.0, "ms a call of this rank, 1 in each step")
+
+
 def test_quiet_where_ranks_share_a_model(ask, make_measured, make_facts, hand_made):
     """Gradients are all-reduced among ranks 0 and 2, and something else in each step among 0 and 1."""
     run, ddp = make_measured(overlap=hand_made.exchanges(*ROWS)), DdpFacts("Net", ranks=[0, 2])

@@ -115,6 +115,35 @@ def test_a_gpu_with_work_queued_waits_for_no_batch(ask, make_measured, make_fact
         assert len(ask("DP501", make_measured(input=waits, account=account), facts)) == many
 
 
+def test_of_a_gpu_the_wait_counts_while_the_device_is_idle(ask, make_measured, make_facts, hand_made):
+    """By hand, of steps of 10 ms: the host waits 3.9 of them, and the device is idle for 1.9 of these."""
+    idle = int(0.19 * hand_made.STEP_NS)
+    account = hand_made.Account(window_ns=hand_made.STEP_NS, compute_ns=hand_made.STEP_NS - idle, input_idle_ns=idle)
+    facts = [make_facts(loaders=[loader()])]
+    (advice,) = ask("DP501", make_measured(input=waiting(0.39), spent=[account]), facts)
+    assert advice.title.startswith("A step waits 19 % of its time for the data loader")
+    assert advice.severity == "warning"
+    assert (advice.saves.high_ms, advice.saves.high_share) == (pytest.approx(1.9), pytest.approx(0.19))
+    assert [(one.label, one.value) for one in advice.evidence[:2]] == [
+        ("waiting for the loader", pytest.approx(0.39)),
+        ("with the device idle meanwhile", pytest.approx(0.19)),
+    ]
+    (on_cpu,) = ask("DP501", make_measured(device="cpu", input=waiting(0.39), spent=[account]), facts)
+    assert on_cpu.title.startswith("A step waits 39 % of its time for the data loader")
+
+
+def test_a_wait_at_the_starts_of_epochs_is_left_to_the_rule_on_workers_that_restart(ask, make_measured, make_facts):
+    """Epochs of 30 steps: 20 wait 1 of 10 ms each; the step that begins the next epoch waits 740 of 820 ms."""
+    ms = 1_000_000
+    epochs = loader(1, batch_size=32, dataset_samples=960, batches_drawn=35, persistent_workers=False)
+    timed = Window("unprofiled", 6, [10 * ms] * 20, loader_wait_ns=[ms] * 20, loader_batches=[1] * 20)
+    for starts, many in ((740, 0), (20, 1)):
+        waits = [ms] * 4 + [starts * ms]
+        lean = Window("lean", 27, [10 * ms] * 4 + [820 * ms], loader_wait_ns=waits, loader_batches=[1] * 5)
+        facts = [make_facts(loaders=[epochs], windows=[timed, lean])]
+        assert len(ask("DP501", make_measured(wait_share=0.1, world=1), facts)) == many
+
+
 def test_a_validation_between_epochs_is_no_wait_of_a_step(ask, make_measured, make_facts):
     """19 steps of 100 ms wait 10 each; one holds a validation, of which 2500 of 3000 ms are waited for."""
     ms = 1_000_000

@@ -32,6 +32,17 @@ def test_the_place_is_that_of_backward_where_it_is_known(ask, make_measured, mak
     assert str(advice.changes[0].at) == "train.py:57"
 
 
+def test_with_a_static_graph_the_first_step_stays_out(ask, make_measured, make_facts):
+    """Under `no_sync` from the first step on torch 2.13 fails in the first backward pass."""
+    static = DdpFacts("Net", "train.py:31", static_graph=True)
+    (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[static])])
+    assert advice.changes[0].paste.startswith("with model.no_sync() if step > 0 and micro < accumulate - 1 else")
+    assert "With static_graph=True synchronize every micro-batch of the first step" in advice.watch
+    (usual,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])])
+    assert "step > 0" not in usual.changes[0].paste
+    assert "static_graph" not in usual.watch
+
+
 def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts):
     """SAM, say: two passes for each batch, both needed. Two batches and two passes are accumulated."""
     for batches, many in ((1, 0), (2, 1)):

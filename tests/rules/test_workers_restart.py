@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import LoaderFacts, Window
+from dptune.runfile.epochs import epoch_starts
+from dptune.runfile.facts import Facts, LoaderFacts, Window
 
 LOADER = LoaderFacts(
     "train.py:20",
@@ -55,12 +56,67 @@ def test_steps_of_several_batches(ask, make_measured, make_facts):
         ({"num_workers": 0}, EPOCHS),
         ({}, steps(10, 60, 60, 60, 60, *[10] * 15)),  # the longest steps follow each other
         ({}, steps(*[10] * 20)),
-        ({"dataset_samples": 10**6}, EPOCHS),  # a long epoch
+        ({"dataset_samples": 10**7}, EPOCHS),  # an epoch of 26 minutes
     ],
 )
 def test_quiet(ask, make_measured, make_facts, loader, window):
     facts = make_facts(loaders=[LoaderFacts(**{**vars(LOADER), **loader})], windows=[window])
     assert ask("DP502", make_measured(), [facts]) == []
+
+
+LONG = LoaderFacts(**{**vars(LOADER), "dataset_samples": 30 * 32 * 2, "batches_drawn": 35})
+MS = 1_000_000
+
+
+def short_run(start_ms, wait_ms, first=27):
+    """As recorded by default: 20 steps of 10 ms, and 5 of 12 with the profiler, of which the last is another."""
+    timed = Window("unprofiled", 6, [10 * MS] * 20, loader_wait_ns=[MS] * 20, loader_batches=[1] * 20)
+    took, waits = [12 * MS] * 4 + [start_ms * MS], [MS] * 4 + [wait_ms * MS]
+    return [timed, Window("lean", first, took, loader_wait_ns=waits, loader_batches=[1] * 5)]
+
+
+def test_one_start_that_waits_for_the_loader_is_enough(ask, make_measured, make_facts):
+    """Epochs of 30 steps: step 31 takes 812 ms where others take 12. Of an epoch that is 800 of 800 + 30 x 12 ms."""
+    (advice,) = ask("DP502", make_measured(), [make_facts(loaders=[LONG], windows=short_run(812, 740))])
+    assert advice.title == "An epoch has 30 batches, and starts 2 workers anew: 69 % of the time"
+    assert advice.saves.high_share == pytest.approx(800 / (800 + 30 * 12))
+    assert advice.saves.mean_step_ms == pytest.approx((30 * 10 + 800) / 30)
+    assert advice.confidence == "low"
+    assert {one.label: one.value for one in advice.evidence} == {
+        "steps that begin an epoch": 1,
+        "such a step": 812,
+        "of it, waiting for the loader": 740,
+        "the other steps": 12,
+        "batches of an epoch": 30,
+        "workers": 2,
+    }
+
+
+def test_a_start_that_is_long_for_something_else_is_not(ask, make_measured, make_facts):
+    """A checkpoint, say."""
+    assert ask("DP502", make_measured(), [make_facts(loaders=[LONG], windows=short_run(812, 40))]) == []
+
+
+def test_where_no_start_was_recorded_it_says_how_many_steps_it_takes(ask, make_measured, make_facts):
+    facts = [make_facts(loaders=[LONG], windows=short_run(12, 1, first=12))]
+    with pytest.raises(Missing, match=r"which has 30 steps: record 31 .* \(--unprofiled 31 --window-time 0\)"):
+        ask("DP502", make_measured(), facts)
+
+
+@pytest.mark.parametrize(("batches", "per_step"), [(30, 1), (10, 2), (10, 3), (7, 2), (6, 4)])
+def test_which_steps_begin_an_epoch(batches, per_step):
+    """Against counting batches: those that draw the first of an epoch, but for the first of all."""
+    facts = Facts(
+        rank=0,
+        loaders=[LoaderFacts(**{**vars(LOADER), "dataset_samples": batches * 32 * 2})],
+        windows=[Window("unprofiled", 1, [10] * 80, loader_wait_ns=[0] * 80, loader_batches=[per_step] * 80)],
+    )
+    drawn = [range((n - 1) * per_step, n * per_step) for n in range(1, 81)]
+    plain = [n for n, own in enumerate(drawn, 1) if n > 1 and any(at % batches == 0 for at in own)]
+    facts.windows[0].loader_wait_ns = [100 * (n in plain) for n in range(1, 81)]
+    found = epoch_starts(facts, 2)
+    assert (found.seen, found.wait_ns, found.usual_wait_ns) == (len(plain), 100, 0)
+    assert found.steps == pytest.approx(batches / per_step)
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):

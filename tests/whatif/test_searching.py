@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dptune.measured import Missing
 from dptune.whatif.buckets import Caps, assign
 from dptune.whatif.changes import changed
 from dptune.whatif.model import Loading, Pass, RankStep, StepModel
@@ -65,6 +66,23 @@ def test_of_many_gradients_the_plan_is_no_worse_than_where_it_was_looked_for(par
     found = step_ns(changed(made, {"ddp.bucket_cap_mb_list": caps_text(made.gradient_bytes, counts)}))
     for caps in (made.caps, Caps((1,)), Caps((sum(made.gradient_bytes),))):
         assert found <= step_ns(replace(made, caps=caps)) * (1 + 1e-9)
+
+
+def test_of_a_compiled_module_no_size_is_proposed_that_torch_refuses():
+    """Its DDPOptimizer wants buckets as large as DDP's own first one. Small ones would be best here."""
+    made = model([100e6, 200e6, 300e6, 400e6], [MB] * 4, Link(0.0, 0.01))
+    free = [one.cap_mb for one in curve(made)]
+    assert min(size for size in free if size) < 1
+    compiled = replace(made, least_cap_bytes=MB)
+    assert [one.cap_mb for one in curve(compiled)] == [None, 1, 2, 5]
+    small = model([100e6, 200e6], [MB // 4] * 2, Link(0.0, 0.01), least_cap_bytes=MB)
+    assert [one.cap_mb for one in curve(small)] == [None]
+    assert [*best_sets(small, accumulates=False)] == []
+    for name, value in (("ddp.bucket_cap_mb", 0.5), ("ddp.bucket_cap_mb_list", "0.2,0.5")):
+        with pytest.raises(Missing, match="torch's DDPOptimizer refuses buckets of less than 1 MiB"):
+            changed(compiled, {name: value})
+        assert changed(made, {name: value}).caps != made.caps
+    assert changed(compiled, {"ddp.bucket_cap_mb_list": "0.2,1"}).caps != made.caps
 
 
 def test_of_very_many_gradients_few_plans_are_replayed(monkeypatch):

@@ -18,6 +18,7 @@ from copy import deepcopy
 from typing import NamedTuple
 
 from dptune.advise.edit_call import EditError, calls_of, is_on
+from dptune.advise.edit_first_step import first_step, may_be_static
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
@@ -34,7 +35,7 @@ class MicroBatch(NamedTuple):
     """`block[first : last + 1]` are its forward and backward pass; `is_last`, as an expression before them.
 
     `model` is the DistributedDataParallel, `wraps` the expression of that class where `model` may be another module,
-    else None. `counted` is the loop that does not count yet by the name that `is_last` has for its number, else None.
+    else None. `counted` are loops that do not count yet, with the names that `is_last` has for their numbers.
     """
 
     block: list[ast.stmt]
@@ -43,7 +44,7 @@ class MicroBatch(NamedTuple):
     is_last: ast.expr
     model: ast.expr
     wraps: ast.expr | None
-    counted: tuple[ast.For, str] | None
+    counted: list[tuple[ast.For, str]]
 
 
 def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
@@ -52,14 +53,14 @@ def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
     path = _path_to(tree, line)
     step = _optimizer_step(tree)
     block, last, found = _last_of_step(path, step)
-    model, wraps = _model(tree, path)
+    model, wraps, static = _model(tree, path)
     first = _forward(block, last, model)
     passed = block[first : last + 1]
-    counted = None
+    counted = []
     if isinstance(found, ast.For):
         is_last, between = _at_end(tree, found), list(found.body)
         number = ast.unparse(is_last).partition(" ")[0]
-        counted = (found, number) if number not in _names(found.target) else None
+        counted = [(found, number)] if number not in _names(found.target) else []
         if any(isinstance(node, _LEAVES) for node in _inside(found.body)):
             raise EditError("the loop of micro-batches may end before its last")
     else:
@@ -68,7 +69,12 @@ def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
     if _holds(passed, step):
         raise EditError("the optimizer steps among the lines that are to be put into it")
     _refuse_gradients(found.body if isinstance(found, ast.For) else block[: block.index(found)])
-    return MicroBatch(block, first, last, _before(is_last, between, passed), model, wraps, counted)
+    is_last = _before(is_last, between, passed)
+    if static:
+        is_first, loop = first_step(tree, [place[2] for place in path], found, is_last)
+        counted += [loop] if loop else []
+        is_last = ast.BoolOp(ast.Or(), [is_last, is_first])
+    return MicroBatch(block, first, last, is_last, model, wraps, counted)
 
 
 def _refuse_own(tree: ast.Module) -> None:
@@ -146,8 +152,10 @@ def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt]
     raise EditError("what tells the last micro-batch of a step is not found around its backward pass")
 
 
-def _model(tree: ast.Module, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | None]:
-    """What the DistributedDataParallel is called, and its class where it may be another module there."""
+def _model(tree: ast.Module, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | None, bool]:
+    """What the DistributedDataParallel is called, its class where it may be another module there, and whether its graph
+    may be declared static.
+    """
     made = calls_of(tree, "ddp")
     wrapped = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and any(one.value is call for call in made)]
     if len(made) != 1 or len(wrapped) != 1:
@@ -160,12 +168,13 @@ def _model(tree: ast.Module, path: Sequence[Place]) -> tuple[ast.expr, ast.expr 
     for node in ast.walk(tree):
         if any(one is not target and ast.unparse(one) == name and one.lineno > target.lineno for one in _targets(node)):
             raise EditError(f"`{name}` becomes something else on line {node.lineno}")  # type: ignore[attr-defined]
+    static = may_be_static(tree, call)
     if _is_always(assignment, name, path):
-        return _read(target), None
+        return _read(target), None, static
     root = ast.unparse(call.func).partition(".")[0]
     if not any(isinstance(one, (ast.Import, ast.ImportFrom)) and root in _imports(one) for one in tree.body):
         raise EditError(f"whether `{name}` is the DistributedDataParallel there is not known")
-    return _read(target), call.func
+    return _read(target), call.func, static
 
 
 def _is_always(assignment: ast.Assign, name: str, path: Sequence[Place]) -> bool:

@@ -27,16 +27,14 @@ def in_no_sync(source: bytes, line: int) -> bytes:
 
     def edit(text: Text) -> str:
         content = text.nested(head, begin, end)
-        if found.counted is None:
-            return content
-        loop, number = found.counted  # above what was nested, so that it stands where it stood
-        content = Text(content).replaced(loop.iter, f"enumerate({ast.unparse(loop.iter)})")
-        return Text(content).replaced(loop.target, f"{number}, {ast.unparse(loop.target)}")
+        for loop, number in found.counted:  # above what was nested, from the inside out: each is still where it was
+            content = Text(content).replaced(loop.iter, f"enumerate({ast.unparse(loop.iter)})")
+            content = Text(content).replaced(loop.target, f"{number}, {ast.unparse(loop.target)}")
+        return content
 
     def meant() -> ast.Module:
         found.block[found.first : found.last + 1] = [ast.With([item], inner)]
-        if found.counted is not None:
-            loop, number = found.counted
+        for loop, number in found.counted:
             loop.target = ast.Tuple([ast.Name(number, ast.Store()), loop.target], ast.Store())
             loop.iter = ast.Call(ast.Name("enumerate", ast.Load()), [loop.iter], [])
         return tree

@@ -36,6 +36,21 @@ class Patches(NamedTuple):
 
 def patches(changes: Sequence[Change], root: Path) -> Patches:
     """The changes as a diff with paths below `root`, where the script was started."""
+    return _made(changes, root)[0]
+
+
+def patched(changes: Sequence[Change], root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
+    """The files as the diff makes them, by their path below `root`, and the knobs whose changes it makes, all of them.
+
+    Changes of a knob of which the diff leaves one out are left out whole.
+    """
+    left = {one.change.knob for one in patches(changes, root).left_out}
+    whole = [change for change in changes if change.knob not in left]
+    files = _made(whole, root)[1]
+    return files, frozenset(change.knob for change in whole if files)
+
+
+def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, bytes]]:
     whys: dict[int, str] = {}
     taken_out: list[str] = []
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
@@ -48,9 +63,10 @@ def patches(changes: Sequence[Change], root: Path) -> Patches:
             by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
         except EditError as error:
             whys[number] = str(error)
-    diff = "".join(_patch(root, file, asked, whys, taken_out) for file, asked in by_file.items())
+    files: dict[str, bytes] = {}
+    diff = "".join(_patch(root, file, asked, whys, taken_out, files) for file, asked in by_file.items())
     left_out = [Unpatched(changes[number], why) for number, why in sorted(whys.items())]
-    return Patches(diff, left_out, taken_out)
+    return Patches(diff, left_out, taken_out), files
 
 
 def _below(root: Path, name: str) -> str:
@@ -69,9 +85,14 @@ def _below(root: Path, name: str) -> str:
 
 
 def _patch(
-    root: Path, file: str, asked: list[tuple[int, Location, Change]], whys: dict[int, str], taken_out: list[str]
+    root: Path,
+    file: str,
+    asked: list[tuple[int, Location, Change]],
+    whys: dict[int, str],
+    taken_out: list[str],
+    files: dict[str, bytes],
 ) -> str:
-    """The diff of one file; what it leaves out goes to `whys`, what it takes out to `taken_out`."""
+    """The diff of one file; what it becomes goes to `files`, what is left out to `whys`, what goes to `taken_out`."""
     try:
         before = after = (root / file).read_bytes()
     except OSError as error:
@@ -96,7 +117,10 @@ def _patch(
     try:
         if any(map(_wraps, done.values())):  # once no line has to be found any more: it moves them all
             after = imported(after)
-        return _diff(file, before, after)
+        diff = _diff(file, before, after)
+        if diff:
+            files[file] = after
+        return diff
     except EditError as error:
         whys.update({number: str(error) for number, _, _ in asked if number not in whys})
     except UnicodeEncodeError:

@@ -152,10 +152,12 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="steps-without-work", level="info", text=text)
     if steps.set_aside:
         total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
-        longest = max(step.of_usual for step in steps.set_aside)
+        longest = max(steps.set_aside, key=lambda step: step.of_usual)
+        did = f", {longest.spent}" if longest.spent else ""
         text = (
-            f"{len(steps.set_aside)} of {total} traced steps took up to {longest:.1f} times as long as the others, and "
-            "are part of no figure"
+            f"{len(steps.set_aside)} of {total} traced steps {'is' if len(steps.set_aside) == 1 else 'are'} excluded "
+            f"from all figures: step {longest.number} took {milliseconds(longest.length_ns)} ({longest.of_usual:.1f} "
+            f"times the median){did}"
         )
         yield Finding(code="steps-set-aside", level="info", text=text)
 

@@ -3,11 +3,12 @@
 RUN is a run folder of `dptune profile` (without it the latest recording). Its script is started again, as it was and
 with the change, in processes of their own, in turn and shuffled; each trial times some steps without the profiler, and
 ends. A test on one time per trial decides; where the trials do not tell, the verdict is inconclusive. Trials end with
-the verdict, or go on until the saving is known more closely (--within). The script is not edited: what is changed is
-set from outside, and what did not take effect is said.
+the verdict, or go on until the saving is known more closely (--within). Your files are not edited: advice with a patch
+is verified by running a patched copy, any other change is set from outside, and what did not take effect is said.
 
-Trials run in a copy of the working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that writes to
-an absolute path, or over a large file of its own, still writes there.
+Trials run in a copy of the recorded working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that
+writes to an absolute path, or over a large file of its own, still writes there. One that fails in the copy is tried
+again with links to what is beside the directory (../data). With --here it runs in the directory itself, unpatched.
 
 Interrupted by Ctrl-C it keeps the trials that were made; the same command goes on with them. What was found is kept in
 RUN/verified/, and later reports of RUN show it.
@@ -40,6 +41,8 @@ from dptune.present.visible import visible
 _MOST_NAMED = 3
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dptune.advice import Change, Saving
     from dptune.knobs import Value
     from dptune.prove.task import Task
@@ -68,7 +71,9 @@ def arguments(parser: Parser) -> None:
         "--stall-timeout", type=seconds, default=120.0, metavar="S", help="a trial without a step for S seconds hangs"
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--here", action="store_true", help="run in the working directory itself, without a copy")
+    where.add_argument(
+        "--here", action="store_true", help="run in the recorded working directory itself, without a copy"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
 
@@ -80,15 +85,22 @@ def run(args: argparse.Namespace) -> int:
     from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
-    settings, advice, promised, saves = _change(args, folder)
-    task = _task(args, folder, settings, advice)
+    settings, advice, promised, saves, changes = _change(args, folder)
+    task = _task(args, folder, settings, advice, changes)
     if not args.quiet:
         print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
         if task.written_since:
             print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)
+    if args.here and changes and not args.quiet:
+        print("dptune: --here: the change is set from outside; its patch is not what runs", file=sys.stderr)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
+    if task.patched and proof.ended == "without effect":  # another file runs, as one that is installed
+        if not args.quiet:
+            print(f"dptune: the patched {' and '.join(task.patched)} had no effect; set from outside:", file=sys.stderr)
+        task = _task(args, folder, settings, advice, [])
+        proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if saves is not None and (apart := against(saves, as_told(proof))):
         promised = f"{promised}. Measured is {apart}"
     told = show(proof, args.format, promised)
@@ -122,8 +134,8 @@ def _folder(words: list[str]) -> Path:
     return folder
 
 
-def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str, Saving | None]:
-    """What is to be set, by whose advice, and what that promises of it alone, in words and as an interval."""
+def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str, Saving | None, list[Change]]:
+    """What is to be set, by whose advice, what that alone promises (in words, as an interval), and its changes."""
     settings = parsed(args.settings)
     for name, value in settings.items():
         try:
@@ -133,11 +145,12 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
     if args.advice is None:
         if not settings:
             raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
-        return settings, "", "", None
+        return settings, "", "", None, []
     code, changes, promised, saves = _advised(folder, args.advice)
     if settings:
         promised, saves = "", None
-    return {**{change.knob: change.then for change in changes}, **settings}, code, promised, saves
+    kept = [change for change in changes if change.knob not in settings]
+    return {**{change.knob: change.then for change in changes}, **settings}, code, promised, saves, kept
 
 
 def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | None]:
@@ -157,7 +170,10 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     return code, changes, " ".join(saving(one, step_ns) for one in saved), saved[0] if len(saved) == 1 else None
 
 
-def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:
+def _task(
+    args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str, changes: Sequence[Change]
+) -> Task:
+    from dptune.advise import patch
     from dptune.proof import Side
     from dptune.prove import again, identity
     from dptune.prove.task import Task, numerics_of
@@ -166,7 +182,8 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
     record = _record(folder)
-    source = Path.cwd() if args.here else again.directory_of(record)
+    here = args.here and not Path(record.working_directory or "").is_dir()  # the folder has moved
+    source = Path.cwd() if here else again.directory_of(record)
     with contextlib.chdir(source):
         launch = again.launch_of(record, args.command)
     shown = redacted_command(launch.shown)
@@ -177,13 +194,21 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
             f"the run was recorded with {_named(settings)} already", "name another value, or a run without it"
         )
     files = identity.files(source, launch, folder)
-    here, code = str(source), identity.digest(source, launch, files)
+    place, code = str(source), identity.digest(source, launch, files)
+    patched, written = ({}, frozenset()) if args.here else patch.patched(changes, source)
+    after = {source / name: identity.content(data) for name, data in patched.items()}
+    of_patch = identity.digest(source, launch, {**files, **after})
+    b, names = redacted_settings(changed), list(patched)
     return Task(
-        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=here, code=code),
-        b=Side(name=_named(settings), settings=redacted_settings(changed), command=shown, directory=here, code=code),
+        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=place, code=code),
+        b=Side(name=_named(settings), settings=b, command=shown, directory=place, code=of_patch, patched=names),
         launches={"A": launch, "B": launch},
         settings={"A": before, "B": changed},
         sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
+        directory=source if args.here else None,
+        recorded=not args.command and record.ending.how in ("complete", "script-ended"),
+        patched=patched,
+        written=written,
         numerics=numerics_of(settings),
         advice=advice,
         command=" ".join(shown) if args.command and shown != list(record.command) else "",

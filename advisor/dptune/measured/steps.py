@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, digits
 
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
@@ -18,6 +18,18 @@ class SetAsideStep(Model):
     length_ns: int = Field(description="how long it took: median over ranks")
     of_usual: float = Field(description="that / the median of the steps that are kept")
     warm_up: bool = Field(description="whether it is the first, or follows only such steps")
+    loader_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`: median over ranks")
+    idle_ns: int = Field(0, description="of it, with nothing running on a rank's busiest device: median over ranks")
+
+    @property
+    def spent(self) -> str:
+        """What most of its extra time was, in words; empty where it is neither wait nor idle time."""
+        extra_ns = self.length_ns * (1 - 1 / self.of_usual)
+        if 2 * self.loader_wait_ns >= extra_ns > 0:
+            return f"{digits(self.loader_wait_ns / 1e6)} ms of it waiting for the data loader"
+        if 2 * self.idle_ns >= extra_ns > 0:
+            return f"{digits(self.idle_ns / 1e6)} ms of it with the device idle"
+        return ""
 
 
 class StepsFigures(Figures):
@@ -60,6 +72,8 @@ class StepTime(Figures):
     unprofiled_outliers: int = Field(
         0, description="those of them that took much longer than the others, on the rank that has most; all are kept"
     )
+    longest_outlier_ns: int = Field(0, description="the longest of them on any rank; 0: there is none")
+    longest_outlier_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`")
     lean_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
     lean_q1_ns: Figure[Positive] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
     lean_q3_ns: Figure[Positive] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")

@@ -52,13 +52,26 @@ def _told(measured: Measured) -> Iterator[str]:
     for step in steps.set_aside:
         yield (
             f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}, "
-            f"{number(step.of_usual)} times as long as the others{' (warm-up)' if step.warm_up else ''}."
+            f"{number(step.of_usual)} times as long as the others{f', {step.spent}' if step.spent else ''}"
+            f"{' (warm-up)' if step.warm_up else ''}."
         )
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
         yield "The last step is not timed: it ends with its last operation, for when the next begins is not known."
     if measured.step.unprofiled_outliers:
         many = several(measured.step.unprofiled_outliers, "step")
-        yield f"Of the steps without the profiler, {many} took much longer than the others; the median holds them too."
+        yield (
+            f"Of the steps without the profiler, {many} took much longer than the others{_longest(measured.step)}; the "
+            f"median holds them too."
+        )
+
+
+def _longest(step: StepTime) -> str:
+    """How long the longest of them took, and what of it was waiting for the loader; empty where it is not known."""
+    if not step.longest_outlier_ns:
+        return ""
+    waited_ns = step.longest_outlier_wait_ns
+    waited = f", {milliseconds(waited_ns / 1e6)} of it waiting for the data loader" if waited_ns else ""
+    return f" (up to {milliseconds(step.longest_outlier_ns / 1e6)}{waited})"
 
 
 def _window(step: StepTime, median: str, count: int) -> str:

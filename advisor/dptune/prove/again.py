@@ -40,10 +40,15 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
 
 
 def _from_a_copy(script: Script) -> Script:
-    """The script by its absolute path where a relative one leads out of the working directory, which is copied."""
+    """The script as it is started in a copy of the working directory.
+
+    By a relative path where it is in there, so that the copy is what runs; by its absolute path where it is elsewhere.
+    """
     here = Path.cwd()
     path = Path(os.path.normpath(here / script.target))
-    return script if script.module or path.is_relative_to(here) else replace(script, target=str(path))
+    if script.module or (path.is_relative_to(here) and not Path(script.target).is_absolute()):
+        return script
+    return replace(script, target=str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def settings_of(record: RunRecord) -> dict[str, Value]:

@@ -47,7 +47,14 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
         while (ended := _over(task, trials, time.monotonic() - began)) is None:
             number, side = len(trials) + 1, next(order.following(seed, in_place(trials)))
             told(judging.proof(task, trials, "under way"), f"trial {number}: {task.side(side).name}")
-            done = _run(task, side, number, folder, task.budget_s - (time.monotonic() - began), warn)
+            left_s, beside = (
+                task.budget_s - (time.monotonic() - began),
+                any(one.beside and one.status == "ran" for one in trials),
+            )
+            done = _run(task, side, number, folder, left_s, warn, beside)
+            if not beside and _may_lack(task, side, done, trials):
+                warn(_again_beside(task, side, done))
+                done = _run(task, side, number, folder, left_s - done.seconds, warn, True)
             if done.status == "interrupted":
                 ended = "interrupted"
                 break
@@ -60,6 +67,20 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
         folders.write(folder, proof)
         told(proof, "")
         return proof
+
+
+def _may_lack(task: Task, side: SideName, done: Trial, before: Sequence[Trial]) -> bool:
+    """Whether a copy may lack what the script reads: it failed there, and nothing ran in one before."""
+    failed = done.status in ("failed", "no steps")
+    return failed and task.recorded and task.sources[side] is not None and all(one.status != "ran" for one in before)
+
+
+def _again_beside(task: Task, side: SideName, done: Trial) -> str:
+    folder = task.sources[side]
+    return (
+        f"trial {done.number} failed in a copy of {folder}: {done.note}; again, with links to what is beside that "
+        f"folder and above it: what the script writes there is written over your own"
+    )
 
 
 def _is_to_be_run_again(done: Trial, before: Sequence[Trial]) -> bool:
@@ -112,7 +133,7 @@ def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
 def _unchanged(task: Task, side: SideName) -> None:
     """Raises RunError where the code is not any more what it was: what was just timed is of neither."""
     source = task.sources[side]
-    folder = source or Path.cwd()
+    folder = source or task.directory or Path.cwd()
     other = identity.changed(folder, task.code.get(side, {}), programs_alone=source is None)
     if other:
         named = f"{other[0]} and {len(other) - 1} more" if len(other) > 1 else other[0]
@@ -136,22 +157,34 @@ def _taken_over(proof: Proof) -> str:
     return f"trials taken over: {len(proof.trials)}, the last of {proof.trials[-1].began}" if proof.trials else ""
 
 
-def _run(task: Task, side: SideName, number: int, folder: Path, left_s: float, warn: Callable[[str], None]) -> Trial:
+def _run(
+    task: Task,
+    side: SideName,
+    number: int,
+    folder: Path,
+    left_s: float,
+    warn: Callable[[str], None],
+    beside: bool,
+) -> Trial:
     own, place = folder / f"trial-{number:03d}-{side}", folder / "scratch"
     _cleared(own)  # of a trial that was cut off
     bounds = replace(task.bounds, first_step_s=min(task.bounds.first_step_s, max(left_s, _LEAST_S)))
     source = task.sources[side]
     try:
-        copy = None if source is None else scratch.make(source, place)
-        cwd = copy.path if copy else None
+        copy = None if source is None else scratch.make(source, place, beside)
+        cwd = copy.path if copy else task.directory
+        if copy and side == "B":
+            scratch.rewrite(copy, task.patched)
         for path, why in islice((copy.exposed() if copy and number == 1 else {}).items(), scratch.MOST_NAMED):
             warn(f"{path} has no copy, for {why}: where the script saves to it, trials write over your own")
-        made = trial.run(task.launches[side], side, number, task.settings[side], bounds, own, cwd, folders.mark(folder))
+        written = {name: task.settings["B"][name] for name in task.written} if side == "B" else {}
+        settings, mark = task.from_outside(side), folders.mark(folder)
+        made = trial.run(task.launches[side], side, number, settings, bounds, own, cwd, mark, written)
         if copy is None:
             return made
         changed = {str(path): why for path, why in copy.written_over().items()}
         lacking = {str(path): why for path, why in islice(sorted(copy.left_out.items()), scratch.MOST_NAMED)}
-        return made.model_copy(update={"written_over": changed, "not_copied": lacking})
+        return made.model_copy(update={"written_over": changed, "not_copied": lacking, "beside": beside})
     finally:
         scratch.clear(place)
 

@@ -71,8 +71,13 @@ def written_since(folder: Path, code: Files, when: float) -> list[str]:
     return sorted(found)
 
 
+def content(data: bytes) -> bytes:
+    """A digest of what a file holds."""
+    return hashlib.sha256(data).digest()
+
+
 def _content(path: Path) -> bytes:
-    return hashlib.sha256(path.read_bytes()).digest()
+    return content(path.read_bytes())
 
 
 def _named(path: Path, folder: Path) -> str:

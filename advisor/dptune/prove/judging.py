@@ -160,7 +160,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         side: SideName = "A" if not ran(trials, "A") else "B"
         first = next(one for one in trials if one.side == side and one.status != "ran")
         what = task.side(side).name
-        return f"side {side} ({what}) cannot run: {first.status}: {first.note}"
+        return f"side {side} ({what}) cannot run: {first.status}: {first.note}{_elsewhere(task, side)}"
     if ended == "without effect":
         why_not = "; ".join(f"{name}: {why}" for name, why in trials[-1].without_effect.items())
         some = (
@@ -191,6 +191,13 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         "narrow": f"the trials lie among each other, and tell to within {100 * (task.within or 0.0):g} %: {chance}",
     }[ended]
     return f"{why}{failed}"
+
+
+def _elsewhere(task: Task, side: SideName) -> str:
+    """How it may run, where what was recorded does not run in a copy."""
+    if not task.recorded or task.sources[side] is None or side != "A":
+        return ""
+    return "; the recording ran, so the copy may lack something that the script reads: --here runs in the folder itself"
 
 
 def consistent(proof: Proof) -> bool:

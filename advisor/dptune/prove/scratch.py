@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -103,12 +103,19 @@ class Scratch:
         return found
 
 
-def make(source: Path, target: Path) -> Scratch:
-    """Copy a folder to a new one; what lies there from before goes. Raises RunError where no copy can be made."""
-    made, source = Scratch(target), source.resolve()
+def make(source: Path, target: Path, beside: bool = False) -> Scratch:
+    """Copy a folder to a new one; what lies there from before goes. Raises RunError where no copy can be made.
+
+    With `beside` the copy lies deeper in `target`, and what is beside the folder, and beside each folder above it, is
+    linked there: `../data` is found. What is written there is written over the user's own.
+    """
+    source = source.resolve()
+    made = Scratch(target / source.relative_to(source.anchor) if beside else target)
     try:
         clear(target)
-        _Copying(made, source, target.resolve()).run()
+        if beside:
+            _link_beside(source, target)
+        _Copying(made, source, made.path.resolve(), target.resolve()).run()
     except OSError as error:
         clear(target)
         where = f": {error.filename}" if error.filename else ""
@@ -118,6 +125,18 @@ def make(source: Path, target: Path) -> Scratch:
         clear(target)
         raise
     return made
+
+
+def rewrite(copy: Scratch, files: Mapping[str, bytes]) -> None:
+    """Give files of the copy another content. Raises RunError for one that is a link to the user's."""
+    for name, content in files.items():
+        path = copy.path / name
+        if not path.resolve().is_relative_to(copy.path.resolve()):
+            raise RunError(f"{name} is not copied for trials, and cannot be changed there", "verify it by --set")
+        mode = path.stat().st_mode
+        path.unlink()  # it may be read-only
+        path.write_bytes(content)
+        path.chmod(mode)
 
 
 def clear(folder: Path) -> None:
@@ -137,11 +156,24 @@ def clear(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _link_beside(source: Path, target: Path) -> None:
+    """Mirror the folders above the source in `target`, with links to all else that they hold and can be read."""
+    place = target.resolve()
+    for above in source.parents:
+        copy = target / above.relative_to(above.anchor)
+        copy.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            for entry in _listed(above, MOST_COPIED_ENTRIES):
+                path = Path(entry.path)
+                if not (source.is_relative_to(path) or place.is_relative_to(path)):
+                    (copy / entry.name).symlink_to(path)
+
+
 class _Copying:
     """The work of copying: folder by folder from the top, so that where a limit is met the nearest files are copied."""
 
-    def __init__(self, made: Scratch, source: Path, target: Path) -> None:
-        self.made, self.source, self.target = made, source, target
+    def __init__(self, made: Scratch, source: Path, target: Path, top: Path) -> None:
+        self.made, self.source, self.target, self.top = made, source, target, top
         self.run_folder = _run_folder(source, target)
         self.entries = self.copied_bytes = self.watched_entries = 0
         self.waiting = deque([(source, target)])
@@ -284,7 +316,7 @@ class _Copying:
 
     def _is_apart(self, path: Path) -> bool:
         """Whether it changes by what dptune does, or by what a script does not mean to write."""
-        by_dptune = path.name in _MADE_BY_DPTUNE or path in (self.run_folder, self.target.parent, self.target)
+        by_dptune = path.name in _MADE_BY_DPTUNE or path in (self.run_folder, self.top.parent, self.top)
         return by_dptune or bool(_why_whole(path))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,8 +30,11 @@ def numerics_of(changed: Iterable[str]) -> Numerics:
 
 @dataclass(frozen=True)
 class Task:
-    """How each side is started and set, and from which folder it is copied (None: it runs where it is).
+    """How each side is started and set, and from which folder it is copied (None: it runs in `directory`, or here).
 
+    `patched` are files that B has otherwise, by their path below its folder, and `written` the settings that these
+    make: they are not set from outside. `recorded`: whether what A is has run there before, so that a copy in which
+    it fails lacks something.
     `a` and `b` say what they are, without secrets; `command` is what is run, where that is not what was recorded.
     `code` is that of each side when it was asked for, `written_since` what of it is newer than the recording. `limit`:
     by what share B may take longer; where it is set, that is what trials are to tell. `within`: how far either way the
@@ -43,6 +46,10 @@ class Task:
     launches: dict[SideName, Launch]
     settings: dict[SideName, dict[str, Value]]
     sources: dict[SideName, Path | None]
+    directory: Path | None = None
+    recorded: bool = False
+    patched: Mapping[str, bytes] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
     numerics: Numerics = "same"
     advice: str = ""
     command: str = ""
@@ -57,6 +64,12 @@ class Task:
     def side(self, name: SideName) -> Side:
         """One side."""
         return self.a if name == "A" else self.b
+
+    def from_outside(self, name: SideName) -> dict[str, Value]:
+        """What is set from outside of one side."""
+        if name == "A":
+            return self.settings["A"]
+        return {knob: value for knob, value in self.settings["B"].items() if knob not in self.written}
 
     @property
     def changed(self) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dptune.capture import recording
+from dptune.capture import effect, recording
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.repeats import ENDS_WITHIN_S, ENVIRONMENT, LAST_BYTES, shorten
@@ -60,9 +60,10 @@ def run(
     folder: Path,
     cwd: Path | None,
     environment: Mapping[str, str],
+    written: Mapping[str, Value] | None = None,
 ) -> Trial:
     """Run it with a few more variables, and put what it recorded into `folder`, which is new. Whatever it comes to is a
-    result.
+    result. `settings` are set from outside; `written` are those that the code there makes itself.
     """
     folder.mkdir(parents=True)
     options = Options(
@@ -118,7 +119,7 @@ def run(
         median_step_ns=_over_ranks(map(np.median, timed)) if status == "ran" else 0,
         samples_per_step=samples,
         losses=facts[0].losses if facts else [],
-        without_effect=made.without_effect,
+        without_effect={**made.without_effect, **effect.without_effect(written or {}, facts)},
         missing=missing,
     )
 

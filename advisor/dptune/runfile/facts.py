@@ -12,6 +12,9 @@ from statistics import median, median_low
 
 SCHEMA_VERSION = "0.2"
 
+# torch's DDPOptimizer refuses a size for all buckets below that of DDP's own first one.
+COMPILED_LEAST_BUCKET_BYTES = 2**20
+
 CLOSURES = ("LBFGS",)  # optimizers that run backward passes themselves, each of which they need
 
 # Of the cores' time, what the host of a virtual machine may take while steps are timed. On one with two cores under
@@ -31,14 +34,15 @@ class Window:
     that thread collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the
     epoch), `loader_samples` the batch size of the loaders times the batches drawn, `backwards` the calls of backward,
     `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
-    it is the one that does), and `unsynced_backwards` those of them under `no_sync`. `unsynced_updates`: whether an
-    optimizer stepped on gradients of a DDP module that the last backward pass into it had not averaged over the ranks.
-    `parameter_sums` are of some parameters after the window's last step: equal on ranks that hold the same weights,
-    none where parameters are sharded. `skipped_steps` counts those that a GradScaler skipped (None where the optimizer
-    is fused, and skips by itself). `trace_text_bytes` is the size of the trace before compression, `saving_ns` how long
-    writing it took, after the window. `taken_share` is what the host of a virtual machine ran others for, of the time
-    for which that machine's cores had work meanwhile (None where its kernel does not count it). `complete`: the window
-    was not broken off; `cut_short`: its time bound ended it before its number of steps.
+    it is the one that does), and `unsynced_backwards` those of them in which DDP reduced no gradient: under `no_sync`,
+    or of something else. `unsynced_updates`: whether an optimizer stepped on gradients of a DDP module that the last
+    backward pass into it had not averaged over the ranks. `parameter_sums` are of some parameters after the window's
+    last step: equal on ranks that hold the same weights, none where parameters are sharded. `skipped_steps` counts
+    those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
+    size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
+    the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile (None
+    where its kernel does not count it). `complete`: the window was not broken off; `cut_short`: its time bound ended it
+    before its number of steps.
     """
 
     name: str
@@ -288,7 +292,8 @@ class CallFacts:
     """A collective that the script calls itself, at one line, among some ranks (by their global numbers).
 
     `host_ns`: time the callers spent in it; `sent_bytes`: max(input, output) of each call, summed; 0 of objects.
-    `library`: the installed package that calls it at that line, none where the script itself does.
+    `library`: the installed package that calls it at that line, none where the script itself does; `through`: the
+    function of an installed package that the script calls there, as `lightning.LightningModule.log`.
     """
 
     function: str
@@ -298,6 +303,7 @@ class CallFacts:
     host_ns: int = 0
     sent_bytes: int = 0
     library: str = ""
+    through: str = ""
 
 
 @dataclass
@@ -350,12 +356,13 @@ class Facts:
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the NCCL,
     GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that calls
-    backward; `unsynced_where` that of the last one before a step on gradients that were not averaged over the ranks;
-    `variables` those that were set from outside; `refused` the settings that were not made or can do nothing here, by
-    the names of knobs, with the reason; `losses` those of the first backward passes; `calls` the collectives that the
-    script calls itself, in `calls_steps` steps; `nccl` what its log says, where it was asked for one;
-    `averages_models`: whether the script has an object that averages parameters every so many steps (local SGD);
-    `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer (`deepspeed`);
+    backward, of a pass in which DDP reduced gradients; `unsynced_where` that of the last one before a step on gradients
+    that were not averaged over the ranks; `variables` those that were set from outside; `refused` the settings that
+    were not made or can do nothing here, by the names of knobs, with the reason; `losses` those of the first backward
+    passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log says,
+    where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
+    many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
+    optimizer (`deepspeed`);
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -407,6 +414,11 @@ class Facts:
             "PYTORCH_NO_CUDA_MEMORY_CACHING": "PYTORCH_NO_CUDA_MEMORY_CACHING" in self.environment,  # whatever it says
         }
         return {name: self.environment[name] for name, is_on in on.items() if is_on}
+
+    @property
+    def least_bucket_bytes(self) -> int:
+        """The size below which torch refuses one for all buckets: where it splits a compiled graph at them; else 0."""
+        return COMPILED_LEAST_BUCKET_BYTES if self.compiled is not None and self.compiled.ddp_graphs else 0
 
     def accumulates(self) -> bool | None:
         """Whether gradients of several batches add up in a step, if it has several backward passes.

@@ -113,6 +113,7 @@ class Recorded:
             copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
             slowdown=median(one.slowdown for one in own),
             latency=self.latency,
+            least_cap_bytes=max((one.least_bucket_bytes for one in self.facts.values()), default=0),
         )
         if not self.crowded:
             return replace(model, beside=_BESIDE)

@@ -29,12 +29,24 @@ MATRIX_NS, COMPRESSED_NS = 50e3, 0.4
 
 def bucket_cap(model: StepModel, value: Value) -> StepModel:
     """Buckets of so many MiB, but for the first; None as torch has them."""
-    return replace(model, caps=Caps.of(None if value is None else float(value)))
+    return _with(model, Caps.of(None if value is None else float(value)))
 
 
 def bucket_caps(model: StepModel, value: Value) -> StepModel:
     """Buckets of these MiB, the last size for all that follow."""
-    return replace(model, caps=Caps.of(each_mb=[float(one) for one in str(value).split(",")]))
+    return _with(model, Caps.of(each_mb=[float(one) for one in str(value).split(",")]))
+
+
+def accepted(model: StepModel, caps: Caps) -> bool:
+    """Whether torch takes buckets of these sizes."""
+    return max(caps.bytes) >= model.least_cap_bytes
+
+
+def _with(model: StepModel, caps: Caps) -> StepModel:
+    if not accepted(model, caps):
+        least = f"{model.least_cap_bytes / MIB:g} MiB"
+        raise Missing(f"the module is compiled, and torch's DDPOptimizer refuses buckets of less than {least}")
+    return replace(model, caps=caps)
 
 
 def first_bucket(model: StepModel, value: Value) -> StepModel:

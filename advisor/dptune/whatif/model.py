@@ -125,7 +125,7 @@ class StepModel:
     outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns` of each rank: who
     sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
     sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not
-    known.
+    known. `least_cap_bytes`: torch refuses buckets of which none may be as large, because the module is compiled.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -155,6 +155,7 @@ class StepModel:
     others: int = 0
     others_ns: Mapping[int, float] = field(default_factory=dict)
     buffers_ns: Mapping[int, float] = field(default_factory=dict)
+    least_cap_bytes: int = 0
 
     def each_pass(self, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
         """The steps with something done to each of their passes, by rank."""

@@ -17,6 +17,7 @@ from dptune.measured import Missing
 from dptune.predicted import BucketSize
 from dptune.whatif.buckets import MIB, Caps, assign
 from dptune.whatif.changes import changed
+from dptune.whatif.exchanges import accepted
 from dptune.whatif.model import StepModel
 from dptune.whatif.replay import step_ns
 
@@ -35,6 +36,8 @@ def curve(model: StepModel) -> list[BucketSize]:
     tried = [BucketSize(cap_mb=None, buckets=len(_buckets(model, Caps.of())), step_ns=_with(model, Caps.of()))]
     seen = set()
     for cap in _sizes(model.gradient_bytes):
+        if not accepted(model, Caps.of(cap)):
+            continue
         buckets = _buckets(model, Caps.of(cap))
         if tuple(buckets) not in seen:
             seen.add(tuple(buckets))
@@ -108,9 +111,12 @@ def best_sets(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]
         yield settings
     other = changed(model, settings)
     counts = plan(other, other.caps)
+    text = caps_text(model.gradient_bytes, counts)
+    if not accepted(model, Caps.of(each_mb=[float(size) for size in text.split(",")])):
+        return
     if _planned(other, counts) <= (1 - LEAST_GAIN) * took:
         rest = {name: value for name, value in settings.items() if name != _CAP}
-        yield {**rest, "ddp.bucket_cap_mb_list": caps_text(model.gradient_bytes, counts)}
+        yield {**rest, "ddp.bucket_cap_mb_list": text}
 
 
 def _others(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:

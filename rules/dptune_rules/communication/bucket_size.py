@@ -44,6 +44,7 @@ same: the first bucket is then 25 MiB too, and a model with less than that has o
 - The communication is hidden: then a start-up costs nothing that a step waits for.
 - Buckets are small because the model is.
 - One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little.
+- The module is compiled: torch splits its graph at buckets, and refuses sizes below 1 MiB. Those are not proposed.
 - A communication hook depends on the buckets: PowerSGD keeps its state per bucket.
 
 ## References
@@ -266,7 +267,10 @@ def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> 
     """
     tried = []
     now = changes[0].now
+    least_mib = max((facts.least_bucket_bytes for facts in run.facts), default=0) / MIB
     for cap in TRIED_MIB:
+        if cap < least_mib:
+            continue  # of a compiled module torch refuses it
         if isinstance(now, (int, float)) and (cap <= now if larger else cap >= now):
             continue
         then = [change.model_copy(update={"then": cap}) for change in changes]

@@ -5,8 +5,9 @@
 Collectives that are launched outside of backward passes and that nothing hides, as a share of the step:
 `all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches. What wrappers exchange there
 is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers. Where dptune recorded the
-run, the functions that the script calls are named with their lines; it is quiet where only a library that trains for it
-calls any, for its user cannot change those.
+run, the functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and
+TorchMetrics that call collectives for a line of the script, with the setting that spares them. It is quiet where a
+library that trains for the script calls them all by itself.
 
 ## Why it costs time
 
@@ -15,6 +16,10 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 
 ## What to change
 
+- Lightning: `self.log(..., sync_dist=True)` reduces the value in each step. Pass `sync_dist=False`, or `on_step=False,
+  on_epoch=True` to reduce it once an epoch.
+- Accelerate: an iterable data set is read by rank 0, which sends each batch to the others. With
+  `DataLoaderConfiguration(dispatch_batches=False)` each rank reads its own: let it draw other samples than the others.
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
 - `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
 - `all_gather_object`: gather tensors, and not in each step.
@@ -37,10 +42,26 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, digits
 from dptune.rule import Rule, RunView, Threshold
+
+# What spares the collectives of a library's function, by its package and its name.
+_LIGHTNING = dict.fromkeys(
+    ("log", "log_dict"), "pass sync_dist=False, or on_step=False, on_epoch=True to reduce once an epoch"
+)
+_GATHERED = "call it every N steps instead of in each"
+SETTINGS = {
+    "lightning": _LIGHTNING,
+    "pytorch_lightning": _LIGHTNING,
+    "accelerate": {
+        "__iter__": "set dispatch_batches=False in DataLoaderConfiguration, and let each rank read its own batches",
+        **dict.fromkeys(("gather", "gather_for_metrics", "reduce"), _GATHERED),
+    },
+    "torchmetrics": dict.fromkeys(("forward", "compute", "wrapped_func"), "compute the metric once an epoch"),
+}
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
 
@@ -57,6 +78,16 @@ RULE = Rule(
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
+
+
+class _Called(NamedTuple):
+    """A function that calls collectives at a line of the script, and what spares them, where a library's does."""
+
+    name: str
+    where: str
+    calls: int
+    host_ns: int
+    setting: str
 
 
 def check(run: RunView) -> Iterator[Advice]:
@@ -76,21 +107,22 @@ def check(run: RunView) -> Iterator[Advice]:
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.
     most = min(1.0, run.most_exposed(rows) + run.unstretched(run.measured.account.other_idle_ns / window_ns))
-    called = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
-    if called and all(one.library for one in called):
+    counted = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    called = _by_line(run) if counted else []
+    if counted and not called:
         return
-    if any(one.ranks != ddp.ranks for one in called for ddp in facts.ddp if ddp.ranks):
+    if any(one.ranks != ddp.ranks for one in counted for ddp in facts.ddp if ddp.ranks):
         return  # ranks that share a model, or a sequence, exchange activations: the step needs them
-    called = [one for one in called if not one.library]
-    called.sort(key=lambda one: -one.host_ns)
     kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
-    names = [f"{one.function} ({one.where})" if one.where else one.function for one in called[:3]] or kinds
+    names = [f"{one.name} ({one.where})" if one.where else one.name for one in called[:3]] or kinds
+    settings = list(dict.fromkeys(one.setting for one in called if one.setting))
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
-        title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}",
+        title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}"
+        + "".join(f"; {setting}" for setting in settings),
         why="The script waits for each of them, and in each of them every rank waits for the slowest.",
         changes=[],
         saves=run.bound(0.0, most, "no more than some rank spends in them with nothing beside, and idle but for input"),
@@ -105,7 +137,7 @@ def check(run: RunView) -> Iterator[Advice]:
         ]
         + [
             Evidence(
-                label=f"{one.function} at {one.where or 'a line that is not known'}",
+                label=f"{one.name} at {one.where or 'a line that is not known'}",
                 value=one.host_ns / one.calls / 1e6,
                 unit=f"ms a call of this rank, {digits(one.calls / facts.calls_steps)} in each step",
                 rank=facts.rank,
@@ -115,6 +147,22 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _by_line(run: RunView) -> list[_Called]:
+    """What the script's lines call in each step, those that take longest first; of a library's function all as one."""
+    facts, found = run.any_facts(), dict[tuple[str, str], _Called]()
+    for one in facts.calls:
+        package, _, function = one.through.partition(".")
+        setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if one.library else ""
+        if one.calls < EACH_STEP * facts.calls_steps or (one.library and not setting):
+            continue
+        called = _Called(function if one.library else one.function, one.where or "", one.calls, one.host_ns, setting)
+        before = found.get((called.name, called.where)) if one.library else None
+        if before is not None:
+            called = called._replace(calls=max(before.calls, one.calls), host_ns=before.host_ns + one.host_ns)
+        found[called.name, called.where] = called
+    return sorted(found.values(), key=lambda one: -one.host_ns)
 
 
 def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:

@@ -29,6 +29,8 @@ The sum is the same up to the order of additions: local gradients are added befo
   batches, or the optimizer is such a one, nothing is said. Where no DataLoader tells how many batches a step has, it is
   not known, and what is said is a warning at most, of low confidence.
 - `find_unused_parameters` with parts of the model that take turns: test that every parameter still gets its gradient.
+- `static_graph=True`: DDP learns the graph in the first backward passes that it synchronizes. Keep the first step out
+  of `no_sync`: under it torch 2.13 fails in the first backward pass, and older versions may stop averaging gradients.
 - Fully sharded training: there `no_sync` keeps whole gradients on every rank, which may not fit.
 
 ## References
@@ -48,6 +50,12 @@ from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+STATIC_GRAPH = (
+    "with model.no_sync() if step > 0 and micro < accumulate - 1 else contextlib.nullcontext():\n"
+    "    loss = model(x)  # forward and backward both inside\n"
+    "    loss.backward()  # step: from 0 on; micro: from 0 on in each step"
+)
 
 RULE = Rule(
     code="DP102",
@@ -75,7 +83,9 @@ def check(run: RunView) -> Iterator[Advice]:
     share = exposed * (synchronised - 1) / synchronised
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - _one_reduction(run)))
     place = run.any_facts().backward_where or wrapped[0].where
-    changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place))]
+    static = bool(wrapped[0].static_graph)
+    snippet = STATIC_GRAPH if static else ""
+    changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place), snippet=snippet)]
     most = "all communication of a step, hidden or not, less one all-reduce at the shortest seen"
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
@@ -88,6 +98,8 @@ def check(run: RunView) -> Iterator[Advice]:
         severity = min(severity, "warning", key=SEVERITIES.index)
         enough = "once is enough if they add up"
         watch = "No DataLoader tells whether they are of several batches, and add up: SAM needs each for itself."
+    if static:
+        watch += " With static_graph=True synchronize every micro-batch of the first step, or its backward pass fails."
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

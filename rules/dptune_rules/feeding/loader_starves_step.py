@@ -3,8 +3,9 @@
 ## What it measures
 
 The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from steps without
-the profiler where dptune recorded the run. The median over ranks grades the advice. The number of workers and the
-saving go by the rank that waits most in each step, because the others wait for it in the next all-reduce.
+the profiler where dptune recorded the run. Of a GPU only the part counts in which it is idle: it computes on while work
+is queued. The median over ranks grades the advice. The number of workers and the saving go by the rank that waits most
+in each step, because the others wait for it in the next all-reduce.
 
 ## Why it costs time
 
@@ -39,7 +40,7 @@ that is 75 and 74 %, and it gave 65 both times.
 
 - A batch that is ready in a few milliseconds: a worker needs as long to hand it over, and steps become slower. What is
   said then is one degree milder, for no setting mends it.
-- The first batches of an epoch wait, the others do not: that is the start of the workers.
+- Most of the wait of an epoch is in the step that begins it: that is the start of the workers, see `workers-restart`.
 - On a GPU, where the device still has work queued while the script waits: the wait is then hidden.
 - The storage is the limit: more workers then wait together. Watch its rate first.
 - Random augmentation: workers draw from their own seeds, so a run is not bit for bit the same as before.
@@ -61,7 +62,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Change, Evidence, Location, Severity
-from dptune.measured import PreparingFigures, digits
+from dptune.measured import Missing, PreparingFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 MOST_WORKERS = 16  # where the cores are not known
@@ -93,8 +94,10 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose workers, or a cheaper batch where no core is left for them."""
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
-    wait = run.measured.input.wait_share
-    if wait < run.limit(WARNING_SHARE) or _is_hidden(run):
+    host = run.measured.input.wait_share
+    longest = max([host, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
+    wait, longest_idle = _idle(run, host, longest)
+    if wait < run.limit(WARNING_SHARE) or _is_at_epoch_starts(run):
         return
     loaders = run.facts[0].loaders if run.facts else []
     loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
@@ -104,19 +107,18 @@ def check(run: RunView) -> Iterator[Advice]:
     slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
-    longest = max([wait, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
     cheap = batch_ms < run.limit(LEAST_MS)
     then = None if now is None or cheap else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
-    most = max(longest, min(_unbusy(run), longest + _freed(run, preparing)))
+    most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
     saves = of_cheaper = run.bound(
         0.0, most, "no more than the wait, and what computing gains by cores that preparing takes"
     )
     if then is not None:
-        most = min(longest, 1 - (now or longest) / then)
+        most = min(longest_idle, 1 - (now or longest) / then)
         how = "no more than the wait, and no more than this many workers can take off it"
         saves = run.saving(changes, run.bound(0.0, most, how))
     if saves.basis == "replayed" and not saves.predicted_share:
@@ -143,19 +145,34 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=changes,
         saves=saves,
         confidence=_confidence(run, now),
-        evidence=list(_evidence(run, wait, now, cores, str(where or ""))),
+        evidence=list(_evidence(run, host, wait, now, cores, str(where or ""))),
         numerics="same",
         watch=_watch(run, then),
         fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
     )
 
 
-def _is_hidden(run: RunView) -> bool:
-    """Whether a GPU has work queued while the script waits, so that it hardly ever waits for a batch itself."""
-    account = run.measured.known("account")
-    if account is None or run.measured.known("device_kind") == "cpu":
+def _is_at_epoch_starts(run: RunView) -> bool:
+    """Whether most of an epoch's wait is for workers to start, which another rule is for."""
+    try:
+        return run.epoch_starts().hold_the_wait
+    except Missing:
         return False
-    return bool(account.input_idle_ns < run.limit(WARNING_SHARE) / 2 * account.window_ns)
+
+
+def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
+    """Of these waits of the host, in the median and on the rank that waits longest, the part that holds up the device.
+
+    A GPU that has work queued computes on while the script waits. On a CPU the script is what computes.
+    """
+    account = run.measured.known("account")
+    if not host or account is None or run.measured.known("device_kind") == "cpu":
+        return host, longest
+    idle = min(host, account.input_idle_ns / account.window_ns)
+    of_longest = longest * idle / host
+    if any(rank.devices for rank in run.measured.ranks):
+        of_longest = max(of_longest, run.unstretched(run.most_share("input_idle_ns")))
+    return idle, min(longest, of_longest)
 
 
 def _watch(run: RunView, then: int | None) -> str:
@@ -289,10 +306,14 @@ def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high
     return "high" if sure else "medium"
 
 
-def _evidence(run: RunView, wait: float, now: int | None, cores: int | None, where: str) -> Iterator[Evidence]:
-    yield Evidence(label="waiting for the loader", value=wait, unit=f"of a step ({run.measured.input.basis})").at(
+def _evidence(
+    run: RunView, host: float, wait: float, now: int | None, cores: int | None, where: str
+) -> Iterator[Evidence]:
+    yield Evidence(label="waiting for the loader", value=host, unit=f"of a step ({run.measured.input.basis})").at(
         run.measured.where("input_idle_ns")
     )
+    if wait < host:
+        yield Evidence(label="with the device idle meanwhile", value=wait, unit="of a traced step")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:

@@ -5,6 +5,10 @@
 Steps without the profiler that begin an epoch, by the number of batches that an epoch has, and how much longer they
 take than the median step. Only where the longest steps are those, is anything said.
 
+Where fewer than three epochs were timed, a step of any window that begins an epoch is enough, if most of what it takes
+longer than the others is waiting for the loader. Where no such step was recorded, the rule is skipped and says how many
+steps to record; of epochs that last so long that no start is worth changing, it is quiet.
+
 ## Why it costs time
 
 Without `persistent_workers` the workers end with their epoch. The next one starts all of them, each a process that may
@@ -43,6 +47,8 @@ from dptune.rule import Rule, RunView, Threshold
 LONGER = 1.5  # times the median that the longest step takes, at least, for anything to be looked for
 LEAST_PERIOD = 4  # steps of an epoch: with fewer any steps would be at its distance
 
+LONGEST_START_S = 10.0  # what starting workers takes at most: of an epoch of which it is no note none has to be seen
+
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 LEAST_EPOCHS = Threshold(
     "least_epochs", 3.0, "of fewer beginnings it cannot be told whether they are what makes steps long"
@@ -68,17 +74,32 @@ def check(run: RunView) -> Iterator[Advice]:
     window = run.facts[0].window("unprofiled")
     if window is None or not window.steps or not window.loader_batches:
         raise Missing("no steps were timed without the profiler")
-    durations_ns = window.step_durations_ns
-    if max(durations_ns) < LONGER * statistics.median(durations_ns):
-        return
+    durations_ns: Sequence[float] = window.step_durations_ns
+    steps_long = statistics.median(durations_ns)
     batches = loader.epoch_batches(run.measured.world_size)
+    if batches is None and max(durations_ns) < LONGER * steps_long:
+        return
     if batches is None:
         raise Missing("how many batches an epoch has was not recorded")
     period = batches / max(1, statistics.median_low(window.loader_batches))
-    if period < LEAST_PERIOD or len(durations_ns) < run.limit(LEAST_EPOCHS) * period:
+    if period < LEAST_PERIOD:
         return
-    lost_ns = _lost_ns(durations_ns, period)
-    share = lost_ns / sum(durations_ns)
+    timed = len(durations_ns) >= run.limit(LEAST_EPOCHS) * period
+    if timed:
+        share = _lost_ns(durations_ns, period) / sum(durations_ns)
+        seen = [Evidence(label="what steps that begin an epoch take longer", value=share, unit="of the time")]
+    else:
+        if run.limit(WORTH_SHARE) * period * steps_long > LONGEST_START_S * 1e9:
+            return
+        starts = run.epoch_starts()
+        share = starts.lost_share if 2 * starts.wait_ns >= starts.extra_ns else 0.0
+        durations_ns = [steps_long] * max(1, round(period) - 1) + [steps_long + starts.extra_ns]
+        seen = [
+            Evidence(label="steps that begin an epoch", value=starts.seen, unit="recorded"),
+            Evidence(label="such a step", value=starts.length_ns / 1e6, unit="ms, the median"),
+            Evidence(label="of it, waiting for the loader", value=starts.wait_ns / 1e6, unit="ms"),
+            Evidence(label="the other steps", value=starts.usual_length_ns / 1e6, unit="ms, the median"),
+        ]
     severity = run.severity(share, WORTH_SHARE)
     if severity is None:
         return
@@ -98,9 +119,10 @@ def check(run: RunView) -> Iterator[Advice]:
                 share, "no more than what the steps that begin epochs take longer than the median one", durations_ns
             ),
         ),
-        confidence="medium",  # whatever else is done once an epoch takes its time in the same steps
+        # whatever else is done once an epoch takes its time in the same steps
+        confidence="medium" if timed else "low",
         evidence=[
-            Evidence(label="what steps that begin an epoch take longer", value=share, unit="of the time"),
+            *seen,
             Evidence(label="batches of an epoch", value=batches),
             Evidence(label="workers", value=loader.num_workers, unit="processes"),
         ],
@@ -109,8 +131,10 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _lost_ns(durations_ns: Sequence[int], period: float) -> float:
+def _lost_ns(durations_ns: Sequence[float], period: float) -> float:
     """What the longest steps, one for each epoch, take longer than the median; 0 where they are no period apart."""
+    if max(durations_ns) < LONGER * statistics.median(durations_ns):
+        return 0.0
     begins = round(len(durations_ns) / period)
     longest = sorted(sorted(range(len(durations_ns)), key=lambda at: -durations_ns[at])[:begins])
     if any(abs(after - before - period) > 1 for before, after in pairwise(longest)):

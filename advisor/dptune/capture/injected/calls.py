@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from dptune.capture.injected.places import library, users_line
+from dptune.capture.injected.places import entry, library, users_line
 from dptune.runfile.facts import CallFacts
 
 FUNCTIONS = (
@@ -37,8 +37,8 @@ class Calls:
     def __init__(self) -> None:
         self._counting = False
         self._inside = threading.local()
-        self._lines: dict[tuple[CodeType, int], tuple[str | None, str]] = {}
-        self._found: dict[tuple[str, str | None, str, tuple[int, ...]], CallFacts] = {}
+        self._lines: dict[tuple[CodeType, int], tuple[str | None, str, str]] = {}
+        self._found: dict[tuple[str, tuple[str | None, str, str], tuple[int, ...]], CallFacts] = {}
         self.first_step = 0
 
     def install(self) -> None:
@@ -82,20 +82,29 @@ class Calls:
 
     def _note(self, name: str, given: tuple[Any, ...], group: Any, spent_ns: int) -> None:
         with contextlib.suppress(Exception):  # of a group that is gone, or none of this rank's: nothing to tell
-            caller = sys._getframe(2)
-            at = (caller.f_code, caller.f_lineno)
-            if at not in self._lines:
-                if len(self._lines) >= _MOST:
-                    return
-                self._lines[at] = users_line(caller), library(caller)
+            line = self._line(sys._getframe(2))
             ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-            key = (name, *self._lines[at], ranks)
+            key = (name, line, ranks)
             if key not in self._found:
-                self._found[key] = CallFacts(name, key[1], list(ranks), library=key[2])
+                if len(self._found) >= _MOST:
+                    return
+                where, package, through = line
+                self._found[key] = CallFacts(name, where, list(ranks), library=package, through=through)
             one = self._found[key]
             one.calls += 1
             one.host_ns += spent_ns
             one.sent_bytes += max((_bytes_of(value) for value in given), default=0)
+
+    def _line(self, caller: FrameType) -> tuple[str | None, str, str]:
+        """The script's line, the package that calls for it, and its function there; for one call of a library many."""
+        at = (caller.f_code, caller.f_lineno)
+        found = self._lines.get(at)
+        if found is None:
+            package = library(caller)
+            found = users_line(caller), package, entry(caller) if package else ""
+            if not package and len(self._lines) < _MOST:
+                self._lines[at] = found
+        return found
 
 
 def _bytes_of(value: Any) -> int:

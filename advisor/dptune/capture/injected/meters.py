@@ -79,7 +79,9 @@ class Meters:
         self._preparing = preparing
         self._averaging = averaging
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
-        self.backward_line: str | None = None
+        self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
+        self._is_of_reduced = False
+        self._ready: dict[int, list[int]] = {}  # by DDP module, when each gradient became ready in its last pass
         self._losses: list[torch.Tensor] = []  # detached, and not read while steps are timed: that would synchronise
         self.synchronised_passes = 0
         self.before_pass: Callable[[], None] = lambda: None
@@ -140,6 +142,7 @@ class Meters:
             tally = self._tallies[threading.get_ident()]
             tally.backward_ns += time.perf_counter_ns() - begun
             tally.backward_cpu_ns += time.thread_time_ns() - computed
+            self._end_pass(tally)
             self._averaging.after_pass()
             self.after_pass()
 
@@ -160,10 +163,28 @@ class Meters:
             self.passes += 1
             tally = self._tallies[threading.get_ident()]
             tally.backwards += 1
-            if self.backward_line is None:
-                self.backward_line = users_line(sys._getframe(2))
             synchronised = all(module.require_backward_grad_sync for module in self._places.ddp())
-            tally.unsynced_backwards += not synchronised
         if synchronised:
             self.before_pass()
             self.synchronised_passes += 1
+
+    def _end_pass(self, tally: Tally) -> None:
+        """Count it by whether DDP reduced gradients in it: a pass may not reach its module, or be under `no_sync`."""
+        with contextlib.suppress(Exception):
+            reduced = self._has_reduced()
+            tally.unsynced_backwards += not reduced
+            if self.backward_line is None or (reduced and not self._is_of_reduced):
+                self.backward_line, self._is_of_reduced = users_line(sys._getframe(2)), reduced
+
+    def _has_reduced(self) -> bool:
+        """Whether a gradient of some DDP module has become ready in its reducer since this was last asked.
+
+        True without such a module. Of a static graph the reducer notes nothing in its first pass.
+        """
+        modules = self._places.ddp()
+        ready = {id(module): module.reducer.get_backward_stats() for module in modules}
+        before, self._ready = self._ready, ready
+        return not modules or any(
+            stats != before.get(at, [0] * len(stats)) or (module.static_graph and not any(stats))
+            for module, (at, stats) in zip(modules, ready.items(), strict=True)
+        )

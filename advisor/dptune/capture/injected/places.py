@@ -44,6 +44,7 @@ _NOT_THE_USERS = (
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_the_users(file: str) -> bool:
     return not file.startswith(_NOT_THE_USERS) and _PACKAGE.match(file) is None
 
@@ -74,6 +75,19 @@ def library(frame: FrameType | None) -> str:
         return "torch"
     package = _PACKAGE.match(name)
     return package[1].removesuffix(".py") if package else ""
+
+
+def entry(frame: FrameType | None) -> str:
+    """The function of an installed package, but torch's, that the script calls for a frame, after the package's name.
+
+    "" where no such function does.
+    """
+    found = ""
+    while frame is not None and not _is_the_users(frame.f_code.co_filename):
+        if (package := library(frame)) not in ("", "torch"):
+            found = f"{package}.{getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"  # from Python 3.11 on
+        frame = frame.f_back
+    return found if frame is not None else ""
 
 
 def users_code(code: CodeType | None) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import takewhile
+from operator import or_
 
 import numpy as np
 
@@ -40,11 +42,39 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
     usual = float(np.median([took[at] for at in range(len(took)) if at not in long]))
     first = {at for at, _ in takewhile(lambda pair: pair[0] == pair[1], enumerate(long))}
     aside = [
-        SetAsideStep(number=numbers[at], length_ns=took[at], of_usual=took[at] / usual, warm_up=at in first)
+        SetAsideStep(
+            number=numbers[at],
+            length_ns=took[at],
+            of_usual=took[at] / usual,
+            warm_up=at in first,
+            loader_wait_ns=_median(_loading_ns(own, numbers[at]) for own in views),
+            idle_ns=_median(_idle_ns(own, numbers[at]) for own in views),
+        )
         for at in long
     ]
     gone = frozenset(step.number for step in aside)
     return [without(own, gone) for own in views], aside
+
+
+def _median(times_ns: Iterable[int | None]) -> int:
+    known = [ns for ns in times_ns if ns is not None]
+    return round(float(np.median(known))) if known else 0
+
+
+def _loading_ns(view: RankView, number: int) -> int | None:
+    """What the host waits for a data loader in a step; None where the rank has no such step."""
+    step = next((one for one in view.steps if one.number == number), None)
+    return None if step is None else view.host.loading.within(step.start_ns, step.end_ns).total_ns
+
+
+def _idle_ns(view: RankView, number: int) -> int | None:
+    """How long nothing runs on the busiest device in a step; None where the rank has no such step."""
+    device = max(view.devices, key=lambda one: len(one.windows), default=None)
+    window = next((one for one in device.windows if one.number == number), None) if device else None
+    if device is None or window is None:
+        return None
+    ran = reduce(or_, device.operations.time.values())
+    return window.length_ns - ran.within(window.start_ns, window.end_ns).total_ns
 
 
 def figures(views: Sequence[RankView], aside: list[SetAsideStep]) -> StepsFigures | None:

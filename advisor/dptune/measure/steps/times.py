@@ -52,16 +52,30 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView], repeats: Sequen
         "rich_median_ns": "no window with shapes and stacks was recorded",
         "median_ns": no_lean,
     }
+    longest_ns, longest_wait_ns = _longest_outlier(facts)
     return StepTime(
         basis="unprofiled" if unprofiled else "traced",
         **figures,
         repeats_ns=others,
         unprofiled_steps=max(map(len, unprofiled), default=0),
         unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
+        longest_outlier_ns=longest_ns,
+        longest_outlier_wait_ns=longest_wait_ns,
         lean_steps=max(map(len, lean), default=0),
         rich_steps=max(map(len, rich), default=0),
         missing={name: reasons[name] for name, value in figures.items() if value is None},
     )
+
+
+def _longest_outlier(facts: Iterable[Facts]) -> tuple[int, int]:
+    """The longest unprofiled step that is an outlier on some rank, and what it waited for a loader; zeros of none."""
+    windows = [window for own in facts if (window := own.window("unprofiled"))]
+    found = [
+        (window.step_durations_ns[at], window.loader_wait_ns[at] if at < len(window.loader_wait_ns) else 0)
+        for window in windows
+        for at in outliers(window.step_durations_ns)
+    ]
+    return max(found, default=(0, 0))
 
 
 def durations(window: Window | None) -> list[int]:
