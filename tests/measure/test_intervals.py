@@ -54,6 +54,13 @@ def test_within(pairs, start, end, shift):
     assert (unpacked(union(pairs, shift).within(start + shift, end + shift), shift) == (bitmap(pairs) & window)).all()
 
 
+@given(PAIRS, SHIFT)
+def test_which_times_lie_in_a_set(pairs, shift):
+    """Of an empty set none."""
+    times = np.arange(SIZE, dtype=np.int64)
+    assert union(pairs, shift).hold(times + shift).tolist() == bitmap(pairs).tolist()
+
+
 @given(PAIRS, PAIRS, SHIFT)
 def test_lengths_in_windows(pairs, windows, shift):
     windows = [(min(pair), max(pair)) for pair in windows]

@@ -69,6 +69,13 @@ class Intervals:
             return NOTHING
         return Intervals(np.maximum(self.start_ns[first:last], start_ns), np.minimum(self.end_ns[first:last], end_ns))
 
+    def hold(self, times_ns: Ints) -> Mask:
+        """Which times lie in the set."""
+        if not len(self):
+            return np.zeros(len(times_ns), dtype=np.bool_)
+        at = np.searchsorted(self.start_ns, times_ns, side="right") - 1
+        return np.asarray((at >= 0) & (times_ns < self.end_ns[at]), dtype=np.bool_)
+
     def before(self, times_ns: Ints) -> Ints:
         """How much of the set lies before each time, int64 nanoseconds."""
         if not len(self):
@@ -100,10 +107,7 @@ class Intervals:
 
     def _covers(self, cuts: Ints) -> Mask:
         """For each piece between neighbouring cuts, whether it lies in the set."""
-        if not len(self) or len(cuts) < 2:
-            return np.zeros(max(len(cuts) - 1, 0), dtype=np.bool_)
-        at = np.searchsorted(self.start_ns, cuts[:-1], side="right") - 1
-        return np.asarray((at >= 0) & (cuts[:-1] < self.end_ns[at]), dtype=np.bool_)
+        return self.hold(cuts[:-1])
 
 
 NOTHING = Intervals(_NOTHING, _NOTHING)

@@ -14,7 +14,7 @@ import numpy as np
 from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
 from dptune.measure.device.operator_time import computing, own_time
 from dptune.measure.device.phases import bounds
-from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
+from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Account, KernelFigures, KernelTime
@@ -77,7 +77,7 @@ def _kernels(view: RankView, device: DeviceView) -> _Ran:
         union = Intervals.union(start[since:to], end[since:to])
         if inside := int(windows.lengths(union.start_ns, union.end_ns).sum()):
             total[columns.names[number]] = inside
-    begin = _holds(windows, start)
+    begin = windows.hold(start)
     return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total)
 
 
@@ -145,9 +145,3 @@ def _rows(device: DeviceView) -> Ints:
 
 def _windows(device: DeviceView) -> Intervals:
     return Intervals.union(*bounds(device.windows))
-
-
-def _holds(windows: Intervals, times_ns: Ints) -> Mask:
-    """Which times lie in the windows."""
-    at = np.searchsorted(windows.start_ns, times_ns, side="right") - 1
-    return np.asarray((at >= 0) & (times_ns < windows.end_ns[at]), dtype=np.bool_)
