@@ -50,6 +50,7 @@ INPUTS, SEED = 20_000, 1
 LIMIT_SECONDS = 20  # of computing
 PATIENCE_SECONDS = 600  # of waiting, on a machine that has other work
 SAVED_EVERY = 250
+ENGINE = ("trace", "measure", "measured", "whatif", "advise", "present")  # what a report goes through
 FAILED = {"rule-failed", "model-failed", "rule-pack"}  # findings that a failure of dptune's own leaves behind
 _TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, LIMIT_SECONDS), (signal.ITIMER_REAL, signal.SIGALRM, PATIENCE_SECONDS))
 
@@ -218,7 +219,8 @@ def resumed(seed: int, engine: str) -> Tally:
 def engine_digest() -> str:
     """Which dptune, and which mutations, these are."""
     digest = hashlib.sha256()
-    sources = [*(ROOT / "advisor" / "dptune").rglob("*.py"), *(ROOT / "rules").rglob("*.py")]
+    folders = [*(ROOT / "advisor" / "dptune" / name for name in ENGINE), ROOT / "rules"]
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
     for path in sorted([*sources, *Path(__file__).parent.glob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

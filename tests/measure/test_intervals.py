@@ -105,6 +105,16 @@ def test_the_account_gives_each_nanosecond_to_the_highest_class(sets, start, len
     assert found.idle_ns == counted["input_idle_ns"] + counted["host_idle_ns"]
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 3)), max_size=15), SHIFT)
+def test_the_first_begun_of_each_group_is_that_of_its_intervals_alone(found, shift):
+    starts, lengths, groups = (np.array([one[at] for one in found], dtype=np.int64) for at in range(3))
+    since, until = first_begun(starts + shift, starts + shift + lengths, groups)
+    for group in range(4):
+        own = groups == group
+        alone = first_begun(starts[own] + shift, (starts + lengths)[own] + shift)
+        assert [each.tolist() for each in alone] == [since[own].tolist(), until[own].tolist()]
+
+
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=15))
 def test_of_those_in_flight_the_first_begun_has_the_moment(found):
     starts = np.array([start for start, _ in found], dtype=np.int64)

@@ -118,14 +118,21 @@ def interval(start_ns: int, end_ns: int) -> Intervals:
     return Intervals.union(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
 
 
-def first_begun(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+def first_begun(start_ns: Ints, end_ns: Ints, group: Ints | None = None) -> tuple[Ints, Ints]:
     """Start and end of any intervals, each without the time in which one that began before it lasts; in their order.
 
     What is left is disjoint and has the same union. Of those that begin at once the first given is the first begun.
+    With `group`, a number from 0 for each, this holds among those of one group.
     """
-    order = np.argsort(start_ns, kind="stable")
-    since = start_ns.copy()
-    since[order[1:]] = np.maximum(start_ns[order[1:]], np.maximum.accumulate(end_ns[order])[:-1])
+    group = np.zeros(len(start_ns), dtype=np.int64) if group is None else group
+    order = np.lexsort((start_ns, group))
+    start, group = start_ns[order], group[order]
+    # Group by group the latest end so far: ends as numbers in order, those of later groups above those of earlier ones.
+    ends, rank = np.unique(end_ns[order], return_inverse=True)
+    latest = ends[np.maximum.accumulate(group * len(ends) + rank) - group * len(ends)]
+    start[1:] = np.where(group[1:] == group[:-1], np.maximum(start[1:], latest[:-1]), start[1:])
+    since = np.empty_like(start)
+    since[order] = start
     return since, np.maximum(end_ns, since)
 
 
