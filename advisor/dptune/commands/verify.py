@@ -9,6 +9,9 @@ set from outside, and what did not take effect is said.
 Trials run in a copy of the working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that writes to
 an absolute path, or over a large file of its own, still writes there.
 
+A run folder names what is executed here. Where another user recorded it, or another machine, its command, interpreter,
+settings and environment are shown first, and verify asks before it runs anything; --yes skips the question.
+
 Interrupted by Ctrl-C it keeps the trials that were made; the same command goes on with them. What was found is kept in
 RUN/verified/, and later reports of RUN show it.
 
@@ -31,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import percent, seconds
+from dptune.commands.consent import ask_before_running
 from dptune.commands.parsing import Parser
 from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
@@ -69,6 +73,8 @@ def arguments(parser: Parser) -> None:
     )
     where = parser.add_argument_group("where")
     where.add_argument("--here", action="store_true", help="run in the working directory itself, without a copy")
+    words = "run what a folder recorded by another user or on another machine names, without asking"
+    where.add_argument("-y", "--yes", action="store_true", help=words)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
 
@@ -81,7 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
     folder = _folder(args.words)
     settings, advice, promised, saves = _change(args, folder)
-    task = _task(args, folder, settings, advice)
+    record = _record(folder)
+    where = str(Path.cwd()) if args.here else record.working_directory
+    ask_before_running(folder, record, args.command, where, settings, args.yes)
+    task = _task(args, folder, record, settings, advice)
     if not args.quiet:
         print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
         if task.written_since:
@@ -157,7 +166,7 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     return code, changes, " ".join(saving(one, step_ns) for one in saved), saved[0] if len(saved) == 1 else None
 
 
-def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str) -> Task:
+def _task(args: argparse.Namespace, folder: Path, record: RunRecord, settings: dict[str, Value], advice: str) -> Task:
     from dptune.proof import Side
     from dptune.prove import again, identity
     from dptune.prove.task import Task, numerics_of
@@ -165,7 +174,6 @@ def _task(args: argparse.Namespace, folder: Path, settings: dict[str, Value], ad
     from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
-    record = _record(folder)
     source = Path.cwd() if args.here else again.directory_of(record)
     with contextlib.chdir(source):
         launch = again.launch_of(record, args.command)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dptune.runfile.origin import Origin
+
 SCHEMA_VERSION = "0.2"
 
 
@@ -62,7 +64,8 @@ class RunRecord:
     launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code.
     `nproc_per_node` and `nnodes` are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it
     was a sample. `settings` is what was changed in the script
-    from outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed.
+    from outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `origin` says who recorded the
+    run, on which machine, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -72,6 +75,7 @@ class RunRecord:
     python: str = ""
     torch: str = ""
     working_directory: str = ""
+    origin: Origin = field(default_factory=Origin)
     launched_by: str = "dptune"
     world_size: int | None = None
     nproc_per_node: int | str = 1
