@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dptune.capture import launch, recording
+from dptune.capture.interpreter import Interpreter
+from dptune.capture.launch import Script
+from dptune.capture.options import Options
 from dptune.cli import main
 from dptune.runfile import form, origin
 from dptune.runfile.origin import Origin
@@ -202,3 +206,9 @@ def test_without_an_identity_the_machines_name_counts(monkeypatch, tmp_path):
     first = origin.here()
     monkeypatch.setattr("socket.gethostname", lambda: "b")
     assert origin.here().machine != first.machine
+
+
+def test_a_recording_says_who_made_it(monkeypatch):
+    monkeypatch.delenv("DPTUNE_CAPTURE", raising=False)
+    started = launch.alone(Script("train.py"), Interpreter(sys.executable, (3, 11, 0), "2.13.0"))
+    assert recording.begin(started, Options()).origin == origin.here()
