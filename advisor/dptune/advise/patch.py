@@ -73,7 +73,7 @@ def _patch(
 ) -> str:
     """The diff of one file; what it leaves out goes to `whys`, what it takes out to `taken_out`."""
     if (root / file).exists() and not (root / file).is_file():  # reading a pipe or a device may never end
-        whys.update({number: f"{root / file} is not a regular file" for number, _, _ in asked})
+        whys.update({number: f"cannot read {root / file}: it is not a regular file" for number, _, _ in asked})
         return ""
     try:
         before = after = (root / file).read_bytes()
