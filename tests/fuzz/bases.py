@@ -73,8 +73,8 @@ def is_collective(event: Event) -> bool:
 
 def _cut(file: Path) -> RankFile:
     """The first steps of a trace: their collectives, what launched those, and a sample of everything else."""
-    told = json.loads(gzip.decompress(file.read_bytes()))
-    events = told.pop("traceEvents")
+    header = json.loads(gzip.decompress(file.read_bytes()))
+    events = header.pop("traceEvents")
     ends = sorted(
         float(event["ts"]) + float(event["dur"])
         for event in events
@@ -91,7 +91,7 @@ def _cut(file: Path) -> RankFile:
     ids = set(map(id, kept))
     rest = [event for event in inside if id(event) not in ids]
     ids.update(map(id, rest[:: max(1, len(rest) // MOST_EVENTS)]))
-    return RankFile([event for event in inside if id(event) in ids], told)
+    return RankFile([event for event in inside if id(event) in ids], header)
 
 
 def _correlation(event: Event) -> Any:
@@ -135,13 +135,13 @@ def _gpu(rank: int, collectives: list[tuple[str, int]], *, described: bool) -> l
         for each, (kind, elements) in enumerate(collectives):
             number += 1
             start, end = begin + 200 + 220 * each, 1000 * step + 420 + 220 * each
-            told = {"In msg nelems": elements, "Out msg nelems": elements, "Group size": 2, "dtype": "Float"}
-            told |= {"Collective name": kind, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
-            told |= {"Seq": len(collectives) * step + each}
+            arguments = {"In msg nelems": elements, "Out msg nelems": elements, "Group size": 2, "dtype": "Float"}
+            arguments |= {"Collective name": kind, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+            arguments |= {"Seq": len(collectives) * step + each}
             events.append(by_hand.launch(number, begin + 260 + each, begin + 261 + each))
-            told = told if described else {}
+            arguments = arguments if described else {}
             name = by_hand.NCCL if kind == "allreduce" else "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-            events.append(by_hand.on_device("kernel", name, start, end, number, stream=20, **told))
+            events.append(by_hand.on_device("kernel", name, start, end, number, stream=20, **arguments))
     return events
 
 

@@ -275,13 +275,13 @@ def same_rank(random: Random, draft: Draft) -> None:
 def header(random: Random, draft: Draft) -> None:
     """What a trace says of its run is missing, or something else."""
     for name in _files(random, draft):
-        told = draft.headers[name] = copy.deepcopy(draft.headers[name])
-        inner = told.get("distributedInfo")
+        about = draft.headers[name] = copy.deepcopy(draft.headers[name])
+        inner = about.get("distributedInfo")
         if isinstance(inner, dict) and inner and random.random() < 0.7:
             _set(inner, random.choice(sorted(inner)), random.choice((*NUMBERS, 3, 8, "gloo", "nccl")))
         else:
-            key = random.choice((*sorted(told), "baseTimeNanoseconds"))
-            _set(told, key, random.choice((*NUMBERS, 1_700_000_000_000_000_000)))
+            key = random.choice((*sorted(about), "baseTimeNanoseconds"))
+            _set(about, key, random.choice((*NUMBERS, 1_700_000_000_000_000_000)))
 
 
 def facts(random: Random, draft: Draft) -> None:

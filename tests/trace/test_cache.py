@@ -132,10 +132,10 @@ def test_a_damaged_entry_is_as_good_as_none(trace_file, damage):
     elif damage == "text":
         held = bytearray(b"hello" * 1000)
     elif damage == "words":
-        told, arrays = cache._contents(first)
-        told.words["columns.names"] = told.words["columns.names"][:3]
+        head, arrays = cache._contents(first)
+        head.words["columns.names"] = head.words["columns.names"][:3]
         with entry.open("wb") as out:
-            cache._fill(out, told, arrays)
+            cache._fill(out, head, arrays)
         held = bytearray(entry.read_bytes())
     entry.unlink()
     if damage == "folder":
@@ -160,14 +160,14 @@ def test_no_bit_of_an_entry_may_differ(trace_file, recwarn):
     assert list(recwarn) == []
 
 
-def _of_other_types(told, arrays):
+def _of_other_types(head, arrays):
     """What an entry may tell and hold, with a right checksum, that is no trace's."""
-    at = {name: number for number, name in enumerate(told.arrays)}
-    whole = msgspec.to_builtins(told)
+    at = {name: number for number, name in enumerate(head.arrays)}
+    whole = msgspec.to_builtins(head)
 
     def entry(name, dtype, values, count=None):
-        arrays_told = {**whole["arrays"], name: [dtype, len(values) if count is None else count]}
-        return {**whole, "arrays": arrays_told}, [*arrays[: at[name]], values, *arrays[at[name] + 1 :]]
+        listed = {**whole["arrays"], name: [dtype, len(values) if count is None else count]}
+        return {**whole, "arrays": listed}, [*arrays[: at[name]], values, *arrays[at[name] + 1 :]]
 
     times, count = arrays[at["columns.ts_ns"]], len(arrays[at["columns.ts_ns"]])
     yield {}, arrays
@@ -215,9 +215,9 @@ def test_a_sound_entry_that_tells_something_else_is_none(trace_file):
     first = read(str(trace_file))
     (entry,) = entries(trace_file)
     assert same(cache.Entry(str(trace_file)).load(), first)
-    for number, (told, arrays) in enumerate(_of_other_types(*cache._contents(first))):
+    for number, (head, arrays) in enumerate(_of_other_types(*cache._contents(first))):
         with entry.open("wb") as out:
-            cache._fill(out, told, arrays)
+            cache._fill(out, head, arrays)
         assert cache.Entry(str(trace_file)).load() is None, number
     assert same(read(str(trace_file)), first)
 

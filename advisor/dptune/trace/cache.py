@@ -47,7 +47,7 @@ _ALIGNED = 16
 _unfinished: set[tuple[PrivateFolder, str]] = set()
 
 
-class _Told(msgspec.Struct):
+class _Head(msgspec.Struct):
     """The first lines of an entry: type and length of each array, the words of each table, the rest of the trace."""
 
     arrays: dict[str, tuple[str, int]]
@@ -198,7 +198,7 @@ def _tidy(place: PrivateFolder, file: str) -> None:
                 place.remove(old)
 
 
-def _contents(trace: Trace) -> tuple[_Told, list[NDArray[Any]]]:
+def _contents(trace: Trace) -> tuple[_Head, list[NDArray[Any]]]:
     """What the first lines of an entry tell, and the arrays that follow."""
     arrays: dict[str, NDArray[Any]] = {}
     words: dict[str, Any] = {}
@@ -207,7 +207,7 @@ def _contents(trace: Trace) -> tuple[_Told, list[NDArray[Any]]]:
         for column in fields(columns):
             value = getattr(columns, column.name)
             (words if isinstance(value, tuple) else arrays)[f"{table}.{column.name}"] = value
-    told = _Told(
+    head = _Head(
         arrays={name: (array.dtype.str, len(array)) for name, array in arrays.items()},
         words=words,
         events=trace.events,
@@ -219,12 +219,12 @@ def _contents(trace: Trace) -> tuple[_Told, list[NDArray[Any]]]:
         thread_names=[(*key, value) for key, value in trace.thread_names.items()],
         findings=trace.findings,
     )
-    return told, list(arrays.values())
+    return head, list(arrays.values())
 
 
-def _fill(out: BinaryIO, told: _Told, arrays: list[NDArray[Any]]) -> None:
-    """Write a checksum, the length of what is told, that, and each array, all at multiples of 16 bytes."""
-    said = msgspec.json.encode(told)
+def _fill(out: BinaryIO, head: _Head, arrays: list[NDArray[Any]]) -> None:
+    """Write a checksum, the length of the head, the head, and each array, all at multiples of 16 bytes."""
+    said = msgspec.json.encode(head)
     checksum = 0
     out.write(bytes(_ALIGNED))
     parts: list[bytes | memoryview] = [len(said).to_bytes(_ALIGNED, "little"), said]
@@ -236,7 +236,7 @@ def _fill(out: BinaryIO, told: _Told, arrays: list[NDArray[Any]]) -> None:
     out.write(checksum.to_bytes(_ALIGNED, "little"))
 
 
-def _taken(whole: bytearray) -> tuple[_Told, dict[str, NDArray[Any]]]:
+def _taken(whole: bytearray) -> tuple[_Head, dict[str, NDArray[Any]]]:
     """What an entry tells, and its arrays, which lie in `whole`. Nothing is looked at before the checksum is right.
 
     Raises ValueError, of which msgspec's are, where there is anything but the columns of a trace in their types.
@@ -246,29 +246,29 @@ def _taken(whole: bytearray) -> tuple[_Told, dict[str, NDArray[Any]]]:
         raise ValueError("the checksum does not fit")
     at = 2 * _ALIGNED
     size = int.from_bytes(rest[:_ALIGNED], "little")
-    told = msgspec.json.decode(whole[at : at + size], type=_Told)
+    head = msgspec.json.decode(whole[at : at + size], type=_Head)
     wanted = {name: dtype for name, dtype in _dtypes().items() if dtype}
     if {
-        name: dtype for name, (dtype, _) in told.arrays.items()
-    } != wanted or told.words.keys() != _dtypes().keys() - wanted:
+        name: dtype for name, (dtype, _) in head.arrays.items()
+    } != wanted or head.words.keys() != _dtypes().keys() - wanted:
         raise ValueError("the columns are others")
     arrays = {}
-    for name, (dtype, count) in told.arrays.items():
+    for name, (dtype, count) in head.arrays.items():
         at += size + -size % _ALIGNED
         size = count * np.dtype(dtype).itemsize
         if count < 0 or at + size > len(whole):
             raise ValueError("a column is longer than the entry, or its length is negative")
         arrays[name] = np.frombuffer(whole, dtype, count, at) if count else np.empty(0, dtype)
-    return told, arrays
+    return head, arrays
 
 
 def _read(whole: bytearray, name: str) -> Trace:
-    told, arrays = _taken(whole)
+    head, arrays = _taken(whole)
     tables: dict[str, Any] = {}
     for table, kind in _TABLES.items():
         tables[table] = kind(
             **{
-                column.name: tuple(told.words[key]) if key in told.words else arrays[key]
+                column.name: tuple(head.words[key]) if key in head.words else arrays[key]
                 for column in fields(kind)
                 for key in [f"{table}.{column.name}"]
             }
@@ -276,14 +276,14 @@ def _read(whole: bytearray, name: str) -> Trace:
     _check(**tables)
     return Trace(
         path=name,
-        events=told.events,
-        partial=told.partial,
-        devices=told.devices,
-        distributed=told.distributed,
-        base_ns=told.base_ns,
-        host=told.host,
-        thread_names={(pid, tid): label for pid, tid, label in told.thread_names},
-        findings=told.findings,
+        events=head.events,
+        partial=head.partial,
+        devices=head.devices,
+        distributed=head.distributed,
+        base_ns=head.base_ns,
+        host=head.host,
+        thread_names={(pid, tid): label for pid, tid, label in head.thread_names},
+        findings=head.findings,
         **tables,
     )
 
@@ -294,16 +294,20 @@ def _check(columns: Columns, collectives: Collectives, **others: Any) -> None:
         arrays = [getattr(table, each.name) for each in fields(table)]
         if len({len(array) for array in arrays if isinstance(array, np.ndarray)}) > 1:
             raise ValueError("columns of one table have different lengths")
-    rows, told = len(columns), collectives
+    rows = len(columns)
     if rows and int(columns.dur_ns.min()) < 0:
         raise ValueError("a duration is negative")
-    if len(told) and not 0 <= int(told.row.min()) <= int(told.row.max()) < rows:
+    of_events = collectives.row
+    if len(of_events) and not 0 <= int(of_events.min()) <= int(of_events.max()) < rows:
         raise ValueError("a collective is of no event")
     for ids, words in (
         ((columns.name_id,), columns.names),
         ((columns.category_id,), columns.categories),
         ((columns.pid_id, columns.tid_id), columns.labels),
-        ((told.kind, told.dtype, told.group, told.group_ranks, told.dims, told.types), told.words),
+        (
+            [getattr(collectives, name) for name in ("kind", "dtype", "group", "group_ranks", "dims", "types")],
+            collectives.words,
+        ),
     ):
         if any(len(column) and not -1 <= column.min() <= column.max() < len(words) for column in ids):
             raise ValueError("the numbers of words lead nowhere")
@@ -314,7 +318,7 @@ def _prune(place: PrivateFolder) -> None:
     with contextlib.suppress(OSError):
         found = [(place.status(file), file) for file in place.names() if file.endswith(_SUFFIX)]
         total = sum(status.st_size for status, _ in found)
-        for status, file in sorted(found, key=lambda one: one[0].st_mtime)[:-1]:
+        for status, file in sorted(found, key=lambda entry: entry[0].st_mtime)[:-1]:
             if total <= USER_FOLDER_BYTES:
                 return
             place.remove(file)
