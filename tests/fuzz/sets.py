@@ -188,15 +188,20 @@ def run(found: dict[str, RankSet], numbers: range, seed: int, folder: Path, tall
         yield tally
 
 
-def summary(tally: Tally, seed: int, engine: str) -> dict[str, Any]:
-    """The tally as it is written."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+def commit_here() -> str:
+    """The commit that is checked out."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def summary(tally: Tally, seed: int, engine: str, commit: str) -> dict[str, Any]:
+    """The tally as it is written, with the code and the commit it was begun with."""
     counts = {
         name: dict(value.most_common()) if isinstance(value, Counter) else value for name, value in vars(tally).items()
     }
     return {
         "command": f"python -m tests.fuzz.sets --inputs {INPUTS} --seed {seed}",
-        "commit": commit.stdout.strip(),
+        "commit": commit,
         "engine": engine,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "seed": seed,
@@ -242,12 +247,12 @@ def main() -> int:
         outcome = judged(folder)
         print(base, kinds, outcome)
         return bool(outcome.error)
-    engine = engine_digest()
+    engine, commit = engine_digest(), commit_here()
     tally = resumed(given.seed, engine)
     with tempfile.TemporaryDirectory() as folder:
         for each in run(found, range(tally.inputs, given.inputs), given.seed, Path(folder), tally):
             if each.inputs % SAVED_EVERY == 0 or each.inputs == given.inputs:
-                RESULTS.write_text(json.dumps(summary(each, given.seed, engine), indent=1) + "\n")
+                RESULTS.write_text(json.dumps(summary(each, given.seed, engine, commit), indent=1) + "\n")
                 bad = f"{each.internal_errors} internal errors, {each.hangs} hangs"
                 print(f"{each.inputs:,} sets, {bad}", file=sys.stderr, flush=True)
     return bool(tally.internal_errors or tally.hangs)
