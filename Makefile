@@ -16,7 +16,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ tests: ## pytest on two cores, a file on one of them, then what measures the mac
 
 fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes; tests/fuzz/results.json)
 	$(BIN)/python -m tests.fuzz.mutate
+
+fuzz-sets: $(VENV)/.test ## reports of 20,000 damaged sets of 2 to 4 ranks (long; resumes; tests/fuzz/set_results.json)
+	$(BIN)/python -m tests.fuzz.sets
 
 test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (long)
 	$(BIN)/python -m pytest -rs -n 2 --dist loadfile -m "thorough and not alone"

@@ -115,9 +115,9 @@ def load(start: Path | None = None) -> Settings:
     start = (start or Path.cwd()).absolute()
     for folder in (start, *start.parents):
         own, project = folder / "dptune.toml", folder / "pyproject.toml"
-        if own.is_file():
+        if own.exists():
             return _settings(_read(own), own)
-        if project.is_file():
+        if project.exists():
             tool = _read(project).get("tool", {})
             if not isinstance(tool, dict):
                 continue
@@ -136,6 +136,8 @@ def _warn_of(table: str, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # reading a pipe or a device may never end
+        raise UsageError(f"{path} is not a regular file", "settings are read from there: move it away")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
 """Changes as a diff that git and patch apply, and the script that comes of it."""
 
+import os
 import shutil
 import subprocess
 
@@ -173,6 +174,13 @@ def test_what_has_no_patch_is_told_with_its_reason(tmp_path, text, asked, why):
     assert diff == ""
     assert [one.change for one in left] == [asked]
     assert why in left[0].why
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_a_pipe_in_place_of_the_script_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train.py")
+    diff, (left,), _ = patches([change(CAP, 1.0)], tmp_path)
+    assert (diff, left.why) == ("", f"cannot read {tmp_path / 'train.py'}: it is not a regular file")
 
 
 @pytest.mark.parametrize("text", ["x = 'é'\xff", "# coding: ascii\n# é", "# coding: latin-1\nl = DataLoader('é')\n"])

@@ -98,6 +98,8 @@ def test_two_commits(tmp_path: Path) -> None:
     commit = git("rev-parse", "HEAD~1", cwd=folder).strip()[:10]
     assert f"A HEAD~1 ({commit}): 3" in said
     assert worktrees(folder) == 1
+    assert (folder / "dptune-runs" / "compared").is_dir()
+    assert git("status", "--porcelain", "--untracked-files=all", cwd=folder).splitlines() == [" M train.py"]
     assert "warning" not in done.stderr
 
 

@@ -2,9 +2,12 @@
 
 import pytest
 
+from . import sets
+from .bases import made
 from .mutate import SEED, Source, Tally, run
 
 INPUTS = 600
+SETS = 60
 
 
 def test_no_damage_leads_to_a_wrong_figure(tmp_path, real_traces):
@@ -38,3 +41,29 @@ def test_an_input_depends_on_its_number_alone(real_traces, number):
     source = Source([b'{"traceEvents": [{"ph": "X", "ts": 5, "dur": 7}]}'], [b"[1, 2]"])
     assert source.made(SEED, number) == source.made(SEED, number)
     assert source.made(SEED, number) != source.made(SEED, number + 1)
+
+
+def test_no_set_of_ranks_ends_in_an_internal_error(tmp_path):
+    """A short run of `make fuzz-sets`, on made sets."""
+    tally = sets.Tally()
+    for _ in sets.run(made(), range(SETS), SEED, tmp_path, tally):
+        pass
+    assert tally.errors == []
+    assert tally.several_ranks > 0.9 * SETS
+    assert len(tally.levels) >= 3
+    assert len(tally.mutations) >= 15
+
+
+def test_the_fuzzer_of_sets_sees_an_internal_error(tmp_path, monkeypatch):
+    from dptune.measure.exchange import clocks
+
+    def fails(*_args):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(clocks, "_middle", fails)
+    name = "made/ddp_2"
+    tally = sets.Tally()
+    for _ in sets.run({name: made()[name]}, range(5), SEED, tmp_path, tally):
+        pass
+    assert tally.internal_errors > 0
+    assert "planted at test_fuzz.py" in tally.errors[0]["error"]

@@ -54,6 +54,13 @@ def test_within(pairs, start, end, shift):
     assert (unpacked(union(pairs, shift).within(start + shift, end + shift), shift) == (bitmap(pairs) & window)).all()
 
 
+@given(PAIRS, SHIFT)
+def test_which_times_lie_in_a_set(pairs, shift):
+    """Of an empty set none."""
+    times = np.arange(SIZE, dtype=np.int64)
+    assert union(pairs, shift).hold(times + shift).tolist() == bitmap(pairs).tolist()
+
+
 @given(PAIRS, PAIRS, SHIFT)
 def test_lengths_in_windows(pairs, windows, shift):
     windows = [(min(pair), max(pair)) for pair in windows]
@@ -96,6 +103,16 @@ def test_the_account_gives_each_nanosecond_to_the_highest_class(sets, start, len
     assert {name: getattr(found, name) for name in Account.model_fields} == counted
     assert found.exposed_communication_ns == sum(counted[f"exposed_{p}_ns"] for p in ("transfer", "waiting", "unsplit"))
     assert found.idle_ns == counted["input_idle_ns"] + counted["host_idle_ns"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 3)), max_size=15), SHIFT)
+def test_the_first_begun_of_each_group_is_that_of_its_intervals_alone(found, shift):
+    starts, lengths, groups = (np.array([one[at] for one in found], dtype=np.int64) for at in range(3))
+    since, until = first_begun(starts + shift, starts + shift + lengths, groups)
+    for group in range(4):
+        own = groups == group
+        alone = first_begun(starts[own] + shift, (starts + lengths)[own] + shift)
+        assert [each.tolist() for each in alone] == [since[own].tolist(), until[own].tolist()]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=15))

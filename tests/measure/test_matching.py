@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure import measure
+from dptune.measure.exchange.alignment import by_time
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.clocks import clocks, matched
 from dptune.measure.exchange.collectives import collectives
 from dptune.measure.exchange.matching import RankCalls, match
 from dptune.measure.exchange.waiting import splits
 from dptune.trace import load
+
+from . import handmade as by_hand
 
 KINDS = ("all_reduce", "all_gather", "broadcast")
 
@@ -108,6 +111,73 @@ def test_calls_that_were_never_one_are_not_matched():
     assert starts(found) == [[0, 0], [1000, 1000]]
     numbered = [rank(own.rank, [replace(c, sequence=at) for at, c in enumerate(own.calls)]) for own in ranks]
     assert len(matched(numbered, 2, {0: "a", 1: "a"})[0]) == 3  # what bears a number is sure
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("longest", [0, 1])
+def test_a_call_of_no_duration_loses_no_other(longest, at):
+    """Rank `longest` has one call more, so that the ranks are matched by time; one call of either was not timed."""
+    kinds = ["all_reduce"] * 5
+    whole, lacking = calls(kinds), calls(kinds)
+    del lacking[2]
+    for ranks in ([[*whole[:at], replace(whole[at], dur_ns=0), *whole[at + 1 :]], lacking], [whole, lacking[:]]):
+        if ranks[0] is whole:
+            ranks[1][at] = replace(lacking[at], dur_ns=0)
+        ordered = ranks if longest == 0 else ranks[::-1]
+        found, _ = matched([rank(number, found) for number, found in enumerate(ordered)], 2, {0: "a", 1: "a"})
+        assert starts(found) == [[1000 * n, 1000 * n] for n in (0, 1, 3, 4)]
+        untimed = [one for one in found if (one.end_ns == one.start_ns).any()]
+        assert [one.splits for one in found].count(False) == len(untimed) <= 1
+        assert sum(one.waiting_ns for one in found if one.splits) == 0
+
+
+@given(st.data())
+def test_rows_by_time_hold_every_call_of_the_rank_with_most(data):
+    """Whatever the starts and durations: also none, also several at one time."""
+    call = st.builds(
+        lambda kind, start, dur: Call(0, kind, start, dur),
+        st.sampled_from(("all_reduce", "broadcast")),
+        st.integers(0, 30),
+        st.sampled_from((0, 0, 1, 5, 40)),
+    )
+    ranks = data.draw(st.lists(st.lists(call, min_size=1, max_size=6), min_size=2, max_size=4))
+    rows = by_time(ranks, [data.draw(st.integers(-10, 10)) for _ in ranks])
+    longest = max(range(len(ranks)), key=lambda at: (len(ranks[at]), -at))
+    assert sorted((row[longest].start_ns, row[longest].kind) for row in rows) == sorted(
+        (one.start_ns, one.kind) for one in ranks[longest]
+    )
+    for at, found in enumerate(ranks):
+        placed = [id(row[at]) for row in rows if row[at] is not None]
+        assert len(placed) == len(set(placed)) <= len(found)
+    for row in rows:
+        assert len({one.kind for one in row if one is not None}) == 1
+
+
+@pytest.mark.parametrize("untimed", [0, 1])
+@pytest.mark.parametrize("duration", [0, "0", -5, 0.0004, None])
+def test_one_collective_kernel_without_a_duration_ends_no_report(tmp_path, duration, untimed):
+    """In one rank of two, of which one lacks its last call: the untimed one is not split, the two others are."""
+    ranks = []
+    for number in range(2):
+        events = []
+        for at in range(4):
+            events += [
+                by_hand.step(at, 1000 * at, 1000 * at + 1000),
+                *by_hand.launched("gemm", 1000 * at + 1, 1000 * at + 10, 1000 * at + 200, 2 * at),
+                by_hand.launch(2 * at + 1, 1000 * at + 20, 1000 * at + 21),
+                by_hand.kernel(by_hand.NCCL, 1000 * at + 300 + 100 * number, 1000 * at + 600, 2 * at + 1, stream=9),
+            ]
+        ranks.append(events)
+    del ranks[0][-1]
+    victim = ranks[untimed][4]
+    if duration is None:
+        del victim["dur"]
+    else:
+        victim["dur"] = duration
+    measured = by_hand.measure_events(tmp_path, *ranks)
+    (found,) = measured.collectives
+    assert (found.calls, found.shortest_ns) == (7, 0) if duration is not None else found.calls >= 6
+    assert (found.transfer_ns, found.waiting_ns) == (200_000, 2 * 100_000)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ def test_an_optimizer_with_a_closure_has_what_comes_after_the_backward_pass(tmp_
     }
 
 
+def test_backward_ranges_of_no_duration_leave_the_other_phases_as_they_are(tmp_path):
+    """As a trace of whole microseconds, or a damaged one, may have all of them."""
+    events = [step(1, 0, 100), annotation("Optimizer.step#SGD.step", 60, 90), operator(BACKWARD, 30, 30, thread=2)]
+    events += [*launched("gemm", 10, 20, 50, 1), *launched("adam", 70, 75, 95, 2)]
+    hosts = {one.phase: one.known("host_ns") for one in measure_events(tmp_path, events).phases}
+    assert hosts == {"forward": 70 * US, "backward": 0, "optimizer": 30 * US}
+
+
 def test_an_optimizer_that_a_backward_pass_outlasts_is_no_closure(tmp_path):
     events = [
         step(3, 0, 100),

@@ -11,14 +11,16 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from dptune.finding import Finding
-from dptune.trace import cache, load
+from dptune.trace import cache, load, private_folder
 from dptune.trace.decode import decode
 from dptune.trace.reading import read
 
+of_users = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the platform knows no users")
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
 
 
@@ -130,10 +132,10 @@ def test_a_damaged_entry_is_as_good_as_none(trace_file, damage):
     elif damage == "text":
         held = bytearray(b"hello" * 1000)
     elif damage == "words":
-        told, arrays = cache._contents(first)
-        told["words"]["columns.names"] = told["words"]["columns.names"][:3]
+        head, arrays = cache._contents(first)
+        head.words["columns.names"] = head.words["columns.names"][:3]
         with entry.open("wb") as out:
-            cache._fill(out, told, arrays)
+            cache._fill(out, head, arrays)
         held = bytearray(entry.read_bytes())
     entry.unlink()
     if damage == "folder":
@@ -158,31 +160,216 @@ def test_no_bit_of_an_entry_may_differ(trace_file, recwarn):
     assert list(recwarn) == []
 
 
-@pytest.mark.parametrize("told", [{}, {"arrays": {"columns.ts_ns": ["O", 1]}}, {"arrays": {"columns.ts_ns": 1}}])
-def test_a_sound_entry_that_tells_something_else_is_none(trace_file, told):
+def _of_other_types(head, arrays):
+    """What an entry may tell and hold, with a right checksum, that is no trace's."""
+    at = {name: number for number, name in enumerate(head.arrays)}
+    whole = msgspec.to_builtins(head)
+
+    def entry(name, dtype, values, count=None):
+        listed = {**whole["arrays"], name: [dtype, len(values) if count is None else count]}
+        return {**whole, "arrays": listed}, [*arrays[: at[name]], values, *arrays[at[name] + 1 :]]
+
+    times, count = arrays[at["columns.ts_ns"]], len(arrays[at["columns.ts_ns"]])
+    yield {}, arrays
+    yield [], arrays
+    yield {**whole, "arrays": {}}, []
+    yield {**whole, "arrays": {"columns.ts_ns": 1}}, [times]
+    yield entry("columns.ts_ns", "|O", times)
+    yield entry("columns.ts_ns", "<f8", times.astype(np.float64))
+    yield entry("columns.ts_ns", "<i4", times.astype(np.int32))
+    yield entry("columns.ts_ns", ">i8", times.astype(">i8"))
+    yield entry("columns.ts_ns", "<M8[ns]", times)
+    yield entry("columns.ts_ns", "|V8", times)
+    yield entry("columns.ts_ns", "(2,)<i4", times)
+    yield entry("columns.ts_ns", "<i8", times, -1)
+    yield entry("columns.ts_ns", "<i8", times, 10**15)
+    yield entry("columns.ts_ns", "<i8", times, True)
+    yield entry("columns.ts_ns", "<i8", times[:-1])
+    yield entry("columns.dur_ns", "<i8", np.full(count, -1, dtype=np.int64))
+    yield entry("columns.name_id", "<i4", np.full(count, 10**9, dtype=np.int32))
+    of_no_event = {name for name in at if name.startswith("collectives.")}
+    lengths = {name: [dtype, 1 if name in of_no_event else n] for name, (dtype, n) in whole["arrays"].items()}
+    one = [
+        np.array([count if name == "collectives.row" else -1]) if name in of_no_event else arrays[at[name]]
+        for name in at
+    ]
+    yield {**whole, "arrays": lengths}, one
+    for key, value in (
+        ("events", -1),
+        ("events", "x"),
+        ("base_ns", 0.5),
+        ("host", None),
+        ("partial", 3),
+        ("thread_names", [[1, 2, 3]]),
+        ("devices", [{"index": "0", "name": 1}]),
+        ("distributed", {"groups": {"a": "b"}}),
+        ("findings", [{"code": "x", "level": "great", "text": ""}]),
+        ("words", {**whole["words"], "columns.names": "name"}),
+        ("words", {**whole["words"], "columns.names": [1] * count}),
+        ("words", {**whole["words"], "columns.ts_ns": ["a"] * count}),
+    ):
+        yield {**whole, key: value}, arrays
+
+
+def test_a_sound_entry_that_tells_something_else_is_none(trace_file):
     first = read(str(trace_file))
     (entry,) = entries(trace_file)
-    with entry.open("wb") as out:
-        cache._fill(out, told, [first.columns.ts_ns])
-    assert cache.Entry(str(trace_file)).load() is None
+    assert same(cache.Entry(str(trace_file)).load(), first)
+    for number, (head, arrays) in enumerate(_of_other_types(*cache._contents(first))):
+        with entry.open("wb") as out:
+            cache._fill(out, head, arrays)
+        assert cache.Entry(str(trace_file)).load() is None, number
+    assert same(read(str(trace_file)), first)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
 def test_a_folder_that_cannot_be_entered_leaves_it_to_the_users(trace_file, tmp_path, monkeypatch):
     """As root enters any folder, the refusal is made here."""
-    real = Path.open
+    real = private_folder.opened
 
-    def refuse(path, *args, **kwargs):
-        if path.parent.name == cache.FOLDER:
+    def refusing(path, **how):
+        if path.name == cache.FOLDER:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real(path, *args, **kwargs)
+        return real(path, **how)
 
-    monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "exists", lambda path, real=Path.exists: bool(path.name != ".gitignore" and real(path)))
+    monkeypatch.setattr(private_folder, "opened", refusing)
     first = read(str(trace_file))
     assert len(list((tmp_path / "home" / "dptune" / "columns").glob("*.columns"))) == 1
     monkeypatch.setattr("dptune.trace.reading.decode", refuse)
     assert same(read(str(trace_file)), first)
+
+
+def in_home(tmp_path):
+    return sorted((tmp_path / "home" / "dptune" / "columns").glob("*.columns"))
+
+
+def everything(folder):
+    """Each path under a folder, with what it is, leads to, and holds."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.is_symlink() or not path.is_file() or path.read_bytes(),
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@of_users
+def test_traces_of_another_user_are_kept_in_the_users_own_folder(trace_file, tmp_path, monkeypatch):
+    """That of the folder counts: one may link or copy the traces of others into one's own."""
+    ours = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
+    home = tmp_path / "home"
+    monkeypatch.setattr(
+        private_folder, "is_ours", lambda status: status.st_ino in {p.stat().st_ino for p in [home, *home.rglob("*")]}
+    )
+    home.mkdir()
+    first = read(str(trace_file))
+    assert not (trace_file.parent / cache.FOLDER).exists()
+    assert len(in_home(tmp_path)) == 1
+    monkeypatch.setattr("dptune.trace.reading.decode", refuse)
+    assert same(read(str(trace_file)), first)
+
+
+@of_users
+@pytest.mark.parametrize("whose", ["folder", "file"])
+def test_an_entry_of_another_user_is_not_used(trace_file, tmp_path, monkeypatch, whose):
+    """A sound one: its content says nothing of who wrote it."""
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    other = (entry.parent if whose == "folder" else entry).stat().st_ino
+    monkeypatch.setattr(private_folder, "is_ours", lambda status: status.st_ino != other)
+    assert cache.Entry(str(trace_file)).load() is None
+    assert same(read(str(trace_file)), first)
+    assert (whose == "folder") == bool(in_home(tmp_path))
+
+
+@of_users
+@pytest.mark.parametrize("which", ["folder", "file"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_an_entry_that_others_may_write_is_not_used(trace_file, which, mode):
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    place = entry.parent if which == "folder" else entry
+    place.chmod(place.stat().st_mode | mode)
+    assert cache.Entry(str(trace_file)).load() is None
+    assert same(read(str(trace_file)), first)
+    assert place.stat().st_mode & 0o022 == 0
+    assert same(cache.Entry(str(trace_file)).load(), first)
+
+
+@of_users
+def test_a_folder_of_traces_that_everybody_may_write_holds_no_entries(trace_file, tmp_path):
+    trace_file.parent.chmod(0o777)
+    read(str(trace_file))
+    assert not (trace_file.parent / cache.FOLDER).exists()
+    assert len(in_home(tmp_path)) == 1
+
+
+@of_users
+def test_what_is_kept_is_for_this_user_alone(trace_file):
+    read(str(trace_file))
+    (entry,) = entries(trace_file)
+    assert (entry.stat().st_mode & 0o777, entry.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@of_users
+@pytest.mark.parametrize("planted", ["folder", "folder of nothing", "entry", "entry of nothing", "hard link", "ignore"])
+def test_links_that_were_planted_lead_nowhere(trace_file, tmp_path, planted):
+    """Whatever of a cache is a link: nothing is read from where it leads, and nothing there is written or changed."""
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    sound, name = entry.read_bytes(), entry.name
+    shutil.rmtree(entry.parent)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    victim = elsewhere / name
+    if planted not in ("folder of nothing", "entry of nothing"):
+        victim.write_bytes(sound)
+        victim.chmod(0o600)
+        age(victim)
+    if planted == "folder":
+        entry.parent.symlink_to(elsewhere)
+    elif planted == "folder of nothing":
+        entry.parent.symlink_to(elsewhere / "new")
+    else:
+        entry.parent.mkdir(mode=0o700)
+        if planted == "ignore":
+            (entry.parent / ".gitignore").symlink_to(elsewhere / "ignored")
+        elif planted == "hard link":
+            entry.hardlink_to(victim)
+        else:
+            entry.symlink_to(victim)
+    before, when = everything(elsewhere), victim.stat().st_mtime_ns if victim.exists() else 0
+    assert cache.Entry(str(trace_file)).load() is None
+    assert same(read(str(trace_file)), first)
+    assert everything(elsewhere) == before
+    assert (victim.stat().st_mtime_ns if victim.exists() else 0) == when
+    assert same(cache.Entry(str(trace_file)).load(), first)  # from the user's folder, or in place of the link
+
+
+@of_users
+def test_a_pipe_among_the_entries_is_not_waited_for(trace_file):
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    entry.unlink()
+    os.mkfifo(entry)
+    assert cache.Entry(str(trace_file)).load() is None
+    assert same(read(str(trace_file)), first)
+
+
+def test_without_descriptors_of_folders_links_are_refused_too(trace_file, tmp_path, monkeypatch):
+    """As on Windows, where paths are all there is."""
+    monkeypatch.setattr(private_folder, "_BY_DESCRIPTOR", False)
+    monkeypatch.setattr(private_folder, "_DIRECTLY", 0)
+    first = read(str(trace_file))
+    (entry,) = entries(trace_file)
+    assert same(cache.Entry(str(trace_file)).load(), first)
+    entry.rename(tmp_path / "moved")
+    try:
+        entry.symlink_to(tmp_path / "moved")
+    except OSError:
+        pytest.skip("links need a privilege here")
+    assert cache.Entry(str(trace_file)).load() is None
 
 
 def test_a_name_that_is_no_text_fails_nothing(trace_file):

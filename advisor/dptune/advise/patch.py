@@ -93,6 +93,9 @@ def _patch(
     files: dict[str, bytes],
 ) -> str:
     """The diff of one file; what it becomes goes to `files`, what is left out to `whys`, what goes to `taken_out`."""
+    if (root / file).exists() and not (root / file).is_file():  # reading a pipe or a device may never end
+        whys.update({number: f"cannot read {root / file}: it is not a regular file" for number, _, _ in asked})
+        return ""
     try:
         before = after = (root / file).read_bytes()
     except OSError as error:

@@ -15,6 +15,7 @@ from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError, UsageError
+from dptune.runfile import origin
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import redacted_command, redacted_settings
 
@@ -31,6 +32,7 @@ def begin(started: Launch, options: Options) -> RunRecord:
         python=started.interpreter.path if started.interpreter else "",
         torch=(started.interpreter.torch if started.interpreter else None) or "",
         working_directory=str(Path.cwd()),
+        origin=origin.here(),
         launched_by=started.by,
         world_size=started.world_size,
         nproc_per_node=(torchrun.nproc_per_node or 1) if torchrun else 1,

@@ -242,18 +242,23 @@ def _accepted(args: argparse.Namespace) -> dict[str, str]:
 
 def _read_accepted(path: Path) -> dict[str, Any]:
     """What a file of accepted advice holds; people write in it, so that what is wrong is said by its place."""
+    from dptune.runfile import form
+
     hint = "mend it, or write one anew with `dptune check RUN --accept FILE --update-accepted`"
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError("it is too large")
-        told = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = form.regular(path, _MOST_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no file of accepted advice: {error}", hint) from None
+    try:
+        told = json.loads(content)
     except json.JSONDecodeError as error:
         words = f"{path} is no file of accepted advice: it is not JSON: {error.msg} (line {error.lineno})"
         raise UsageError(words, hint) from None
     except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is too large, or not UTF-8"
+        deep = isinstance(error, RecursionError)
+        why = "it is nested too deeply" if deep else "it holds a number of thousands of digits"
         raise UsageError(f"{path} is no file of accepted advice: {why}", hint) from None
     entries = told.get("accepted") if isinstance(told, dict) else None
     if not isinstance(entries, list):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dptune.commands.ending import ending
 from dptune.commands.sweeps import check_fit, sweep_of
 from dptune.errors import RunError, UsageError
+from dptune.runfile import form
 from dptune.runfile.paths import LATEST, RUN_JSON, RUNS, is_run_folder
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ def _with_proofs(report: Report, chosen: Sequence[str | Path]) -> Report:
 def is_report(path: Path) -> bool:
     """Whether a file begins as a report of dptune does, or holds one in another order; a trace may be .json, too."""
     try:
+        if not path.is_file():  # a pipe or a device: reading it may never end
+            return False
         with path.open("rb") as file:
             begin = file.read(4096).removeprefix(codecs.BOM_UTF8)
             if _REPORT.match(begin):
@@ -159,7 +162,6 @@ def _report(path: Path) -> Report:
     from pydantic import ValidationError
 
     from dptune.advice import SCHEMA_VERSION, Report
-    from dptune.runfile import form
 
     content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
@@ -199,7 +201,6 @@ def _odd_number(content: bytes) -> str:
 
 def root_of(paths: Sequence[str]) -> Path:
     """The folder that the lines of a run's facts are relative to: where the script was started, or here."""
-    from dptune.runfile import form
     from dptune.runfile.record import RunRecord
 
     try:
@@ -231,8 +232,7 @@ def recorded(name: str | Path) -> str | Path:
         if "://" in str(name) or is_run_folder(path):
             return name
         runs = path.parent if path.name == LATEST and path.is_file() else path
-        with (runs / LATEST).open(encoding="utf-8", errors="replace") as file:
-            found = runs / file.read(_LONGEST_NAME).strip()
+        found = runs / form.regular(runs / LATEST, _LONGEST_NAME).strip()
         return found if found != runs and is_run_folder(found) else name
     except (OSError, ValueError):  # what cannot be looked into is told where it is read
         return name
@@ -242,9 +242,11 @@ def latest(runs: Path) -> Path:
     """The folder that `latest` names; raises RunError where nothing was recorded here."""
     record = "record one with `dptune profile train.py`, or name a run folder or trace files"
     try:
-        name = (runs / LATEST).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+        name = form.regular(runs / LATEST, _LONGEST_NAME).strip()
+    except OSError:
         raise RunError(f"there is no recording in ./{runs}/", record) from None
+    except ValueError as error:
+        raise RunError(f"./{runs}/{LATEST} names no run: {error}", record) from None
     folder = runs / name
     if not name or not folder.is_dir():
         raise RunError(f"./{runs}/{LATEST} names the run '{name}', which is not there any more", record)

@@ -10,6 +10,9 @@ Trials run in a copy of the recorded working directory with DPTUNE_TRIAL=1 and W
 writes to an absolute path, or over a large file of its own, still writes there. One that fails in the copy is tried
 again with links to what is beside the directory (../data). With --here it runs in the directory itself, unpatched.
 
+A run folder names what is executed here. Where another user recorded it, or another machine, its command, interpreter,
+settings and environment are shown first, and verify asks before it runs anything; --yes skips the question.
+
 Interrupted by Ctrl-C it keeps the trials that were made; the same command goes on with them. What was found is kept in
 RUN/verified/, and later reports of RUN show it.
 
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.amounts import percent, seconds
+from dptune.commands.consent import ask_before_running
 from dptune.commands.parsing import Parser
 from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
 from dptune.commands.setting import parsed
@@ -74,6 +78,8 @@ def arguments(parser: Parser) -> None:
     where.add_argument(
         "--here", action="store_true", help="run in the recorded working directory itself, without a copy"
     )
+    words = "run what a folder recorded by another user or on another machine names, without asking"
+    where.add_argument("-y", "--yes", action="store_true", help=words)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
 
@@ -86,7 +92,10 @@ def run(args: argparse.Namespace) -> int:
 
     folder = _folder(args.words)
     settings, advice, promised, saves, changes = _change(args, folder)
-    task = _task(args, folder, settings, advice, changes)
+    record = _record(folder)
+    where = str(Path.cwd()) if _runs_here(args, record) else record.working_directory
+    ask_before_running(folder, record, args.command, where, settings, args.yes)
+    task = _task(args, folder, record, settings, advice, changes)
     if not args.quiet:
         print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
         if task.written_since:
@@ -99,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if task.patched and proof.ended == "without effect":  # another file runs, as one that is installed
         if not args.quiet:
             print(f"dptune: the patched {' and '.join(task.patched)} had no effect; set from outside:", file=sys.stderr)
-        task = _task(args, folder, settings, advice, [])
+        task = _task(args, folder, record, settings, advice, [])
         proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if saves is not None and (apart := against(saves, as_told(proof))):
         promised = f"{promised}. Measured is {apart}"
@@ -170,8 +179,18 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     return code, changes, " ".join(saving(one, step_ns) for one in saved), saved[0] if len(saved) == 1 else None
 
 
+def _runs_here(args: argparse.Namespace, record: RunRecord) -> bool:
+    """Whether trials run in the current directory: with --here, where the recorded one is gone."""
+    return bool(args.here) and not Path(record.working_directory or "").is_dir()
+
+
 def _task(
-    args: argparse.Namespace, folder: Path, settings: dict[str, Value], advice: str, changes: Sequence[Change]
+    args: argparse.Namespace,
+    folder: Path,
+    record: RunRecord,
+    settings: dict[str, Value],
+    advice: str,
+    changes: Sequence[Change],
 ) -> Task:
     from dptune.advise import patch
     from dptune.proof import Side
@@ -181,9 +200,7 @@ def _task(
     from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
-    record = _record(folder)
-    here = args.here and not Path(record.working_directory or "").is_dir()  # the folder has moved
-    source = Path.cwd() if here else again.directory_of(record)
+    source = Path.cwd() if _runs_here(args, record) else again.directory_of(record)
     with contextlib.chdir(source):
         launch = again.launch_of(record, args.command)
     shown = redacted_command(launch.shown)

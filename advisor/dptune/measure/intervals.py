@@ -69,6 +69,13 @@ class Intervals:
             return NOTHING
         return Intervals(np.maximum(self.start_ns[first:last], start_ns), np.minimum(self.end_ns[first:last], end_ns))
 
+    def hold(self, times_ns: Ints) -> Mask:
+        """Which times lie in the set."""
+        if not len(self):
+            return np.zeros(len(times_ns), dtype=np.bool_)
+        at = np.searchsorted(self.start_ns, times_ns, side="right") - 1
+        return np.asarray((at >= 0) & (times_ns < self.end_ns[at]), dtype=np.bool_)
+
     def before(self, times_ns: Ints) -> Ints:
         """How much of the set lies before each time, int64 nanoseconds."""
         if not len(self):
@@ -100,10 +107,7 @@ class Intervals:
 
     def _covers(self, cuts: Ints) -> Mask:
         """For each piece between neighbouring cuts, whether it lies in the set."""
-        if not len(self) or len(cuts) < 2:
-            return np.zeros(max(len(cuts) - 1, 0), dtype=np.bool_)
-        at = np.searchsorted(self.start_ns, cuts[:-1], side="right") - 1
-        return np.asarray((at >= 0) & (cuts[:-1] < self.end_ns[at]), dtype=np.bool_)
+        return self.hold(cuts[:-1])
 
 
 NOTHING = Intervals(_NOTHING, _NOTHING)
@@ -114,14 +118,21 @@ def interval(start_ns: int, end_ns: int) -> Intervals:
     return Intervals.union(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
 
 
-def first_begun(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+def first_begun(start_ns: Ints, end_ns: Ints, group: Ints | None = None) -> tuple[Ints, Ints]:
     """Start and end of any intervals, each without the time in which one that began before it lasts; in their order.
 
     What is left is disjoint and has the same union. Of those that begin at once the first given is the first begun.
+    With `group`, a number from 0 for each, this holds among those of one group.
     """
-    order = np.argsort(start_ns, kind="stable")
-    since = start_ns.copy()
-    since[order[1:]] = np.maximum(start_ns[order[1:]], np.maximum.accumulate(end_ns[order])[:-1])
+    group = np.zeros(len(start_ns), dtype=np.int64) if group is None else group
+    order = np.lexsort((start_ns, group))
+    start, group = start_ns[order], group[order]
+    # Group by group the latest end so far: ends as numbers in order, those of later groups above those of earlier ones.
+    ends, rank = np.unique(end_ns[order], return_inverse=True)
+    latest = ends[np.maximum.accumulate(group * len(ends) + rank) - group * len(ends)]
+    start[1:] = np.where(group[1:] == group[:-1], np.maximum(start[1:], latest[:-1]), start[1:])
+    since = np.empty_like(start)
+    since[order] = start
     return since, np.maximum(end_ns, since)
 
 

@@ -87,8 +87,13 @@ def name_newest(runs: Path, folder: str) -> None:
     """Write `latest`, which names the newest of a folder of recordings; git leaves that out from its first one on."""
     latest = runs / LATEST
     if not latest.exists():
-        put(runs / ".gitignore", "*\n")
+        leave_out_of_git(runs)
     put(latest, f"{folder}\n")
+
+
+def leave_out_of_git(folder: Path) -> None:
+    """Make `git status` pass over a folder and all in it, by a file in the folder."""
+    put(folder / ".gitignore", "*\n")
 
 
 def read(path: Path, record: type[T]) -> T:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dptune.runfile.origin import Origin
+
 SCHEMA_VERSION = "0.2"
 
 
@@ -106,7 +108,8 @@ class RunRecord:
     are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
     scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
     outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
-    were used, or all of the host where that is not known; `cards_unread` why there are none.
+    were used, or all of the host where that is not known; `cards_unread` why there are none. `origin` says who recorded
+    the run, on which machine, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -116,6 +119,7 @@ class RunRecord:
     python: str = ""
     torch: str = ""
     working_directory: str = ""
+    origin: Origin = field(default_factory=Origin)
     launched_by: str = "dptune"
     world_size: int | None = None
     nproc_per_node: int | str = 1

@@ -1,9 +1,10 @@
 """Columns of traces that were read before, so that a large trace opens at once the next time.
 
-One file of columns for each trace, in `.dptune-cache/` beside it, or in the user's cache folder where that cannot
-be written or the trace is remote. Its name holds what it was made from: where the trace is, what tells its content from
-another (device, inode, size and times of change, or what a remote store says of it), and a digest of the loader's own
-source, so that a changed loader never meets old columns. A checksum of all its bytes is right before any of them is
+One file of columns for each trace, in `.dptune-cache/` beside it where the folder of the trace is this user's; else, or
+where that cannot be written or the trace is remote, in the user's cache folder. Both are used only where they belong to
+this user alone, and so does the file. Its name holds what it was made from: where the trace is, what tells its content
+from another (device, inode, size and times of change, or what a remote store says of it), and a digest of the loader's
+own source, so that a changed loader never meets old columns. A checksum of all its bytes is right before any of them is
 looked at. An entry is written beside its place and moved there whole, so writers and readers may run at once. Nothing
 here can fail a report: an entry that cannot be read or written is as good as none.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import time
 import uuid
 import zlib
@@ -20,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -28,9 +30,10 @@ import platformdirs
 from numpy.typing import NDArray
 
 from dptune.finding import Finding
-from dptune.trace import source
+from dptune.trace import private_folder, source
 from dptune.trace.columns import Collectives, Columns, Counters, Memory
 from dptune.trace.events import Blocks, Device, Distributed, Trace
+from dptune.trace.private_folder import PrivateFolder
 
 FOLDER = ".dptune-cache"
 LEAST_TEXT_BYTES = 2**20  # a smaller trace is read as fast as its entry
@@ -41,7 +44,22 @@ USER_FOLDER_BYTES = 8 * 2**30  # in the user's cache folder: what was not used f
 _TABLES = {"columns": Columns, "collectives": Collectives, "memory": Memory, "counters": Counters, "blocks": Blocks}
 _SUFFIX = ".columns"
 _ALIGNED = 16
-_unfinished: set[Path] = set()
+_unfinished: set[tuple[PrivateFolder, str]] = set()
+
+
+class _Head(msgspec.Struct):
+    """The first lines of an entry: type and length of each array, the words of each table, the rest of the trace."""
+
+    arrays: dict[str, tuple[str, int]]
+    words: dict[str, tuple[str, ...]]
+    events: Annotated[int, msgspec.Meta(ge=0)]
+    partial: str
+    devices: tuple[Device, ...]
+    distributed: Distributed
+    base_ns: int
+    host: str
+    thread_names: list[tuple[str, str, str]]
+    findings: tuple[Finding, ...]
 
 
 class Entry:
@@ -54,13 +72,14 @@ class Entry:
 
     def load(self) -> Trace | None:
         """The trace as it was read before; None where it was not, or is another by now."""
-        for entry in self._places():
+        for folder, file in self._places():
             try:
-                trace = _read(entry, self.name)
+                with private_folder.opened(folder) as place:
+                    trace = _read(place.read(file), self.name)
+                    with contextlib.suppress(OSError):
+                        place.touch(file)
             except Exception:  # what somebody else may have put there can raise anything
                 continue
-            with contextlib.suppress(OSError):
-                os.utime(entry)
             return trace
         return None
 
@@ -72,17 +91,21 @@ class Entry:
         large = len(trace.blocks.end) and int(trace.blocks.end[-1]) >= LEAST_TEXT_BYTES
         if not large or trace.partial or self._is_new or source.identity(self.name) != self._identity:
             return
-        for entry in self._places():
+        for folder, file in self._places():
             try:
-                _write(entry, trace)
-                if entry.parent.name != FOLDER:
-                    _prune(entry.parent)
+                with private_folder.opened(folder, make=True) as place:
+                    if folder.name == FOLDER:
+                        _hide(place)
+                    _write(place, file, trace)
+                    _tidy(place, file)
+                    if folder.name != FOLDER:
+                        _prune(place)
             except Exception:  # names that are no text, a file system that does what others do not
                 continue
             return
 
-    def _places(self) -> Iterator[Path]:
-        """The file of this entry: beside the trace first."""
+    def _places(self) -> Iterator[tuple[Path, str]]:
+        """The folders this entry may be in, beside the trace first, and the name of its file."""
         if self._identity is None:
             return
         remote = source.is_url(self.name)
@@ -90,17 +113,26 @@ class Entry:
         place = hashlib.sha256(where.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         content = hashlib.sha256(f"{self._identity}\0{_loader()}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
         file = f"{place}-{content}{_SUFFIX}"
-        if not remote:
-            yield Path(where).parent / FOLDER / file
+        if not remote and _may_hold_entries(Path(where).parent):
+            yield Path(where).parent / FOLDER, file
         with contextlib.suppress(OSError, RuntimeError):  # there may be no home
-            yield platformdirs.user_cache_path("dptune") / "columns" / file
+            yield (platformdirs.user_cache_path("dptune") / "columns").resolve(), file
 
 
 def abandon() -> None:
     """Remove what this process is writing, which is about to end."""
-    for temporary in list(_unfinished):
+    for place, temporary in list(_unfinished):
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            place.remove(temporary)
+
+
+def _may_hold_entries(folder: Path) -> bool:
+    """Whether a folder of traces is this user's, and not one in which everybody may put things."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    return private_folder.is_ours(status) and not (hasattr(os, "geteuid") and status.st_mode & stat.S_IWOTH)
 
 
 def _is_new(name: str) -> bool:
@@ -113,6 +145,19 @@ def _is_new(name: str) -> bool:
 
 
 @cache
+def _dtypes() -> dict[str, str]:
+    """The type of each column's numbers, as numpy writes it; "" of words."""
+    found = {}
+    for table, kind in _TABLES.items():
+        hints = get_type_hints(kind)
+        for column in fields(kind):
+            is_array = get_origin(hints[column.name]) is np.ndarray
+            scalar = get_args(get_args(hints[column.name])[1])[0] if is_array else None
+            found[f"{table}.{column.name}"] = np.dtype(scalar).str if is_array else ""
+    return found
+
+
+@cache
 def _loader() -> str:
     """A digest of the source of the loader, whose columns these are."""
     digest = hashlib.sha256(np.__version__.encode())
@@ -122,36 +167,38 @@ def _loader() -> str:
     return digest.hexdigest()
 
 
-def _write(entry: Path, trace: Trace) -> None:
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    ignore = entry.parent / ".gitignore"
-    if entry.parent.name == FOLDER and not ignore.exists():
-        ignore.write_text("*\n")
-    temporary = entry.with_name(f"writing-{uuid.uuid4().hex}.tmp")
-    _unfinished.add(temporary)
+def _write(place: PrivateFolder, file: str, trace: Trace) -> None:
+    temporary = f"writing-{uuid.uuid4().hex}.tmp"
+    _unfinished.add((place, temporary))
     try:
-        with temporary.open("xb") as out:
+        with place.new(temporary) as out:
             _fill(out, *_contents(trace))
-        temporary.replace(entry)
+        place.replace(temporary, file)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        place.remove(temporary)
         raise
     finally:
-        _unfinished.discard(temporary)
-    _tidy(entry)
+        _unfinished.discard((place, temporary))
 
 
-def _tidy(entry: Path) -> None:
+def _hide(place: PrivateFolder) -> None:
+    """Keep a folder beside traces out of git."""
+    with contextlib.suppress(OSError), place.new(".gitignore") as out:  # it is there already
+        out.write(b"*\n")
+
+
+def _tidy(place: PrivateFolder, file: str) -> None:
     """Remove entries of the same file before it changed, or by an older loader; and what killed writers left."""
     before = time.time() - ABANDONED_SECONDS
-    for old in entry.parent.iterdir():
+    for old in place.names():
         with contextlib.suppress(OSError):
-            same = old.name.startswith(f"{entry.name.partition('-')[0]}-") and old != entry
-            if same or (old.match("writing-*.tmp") and old.stat().st_mtime < before):
-                old.unlink()
+            same = old.startswith(f"{file.partition('-')[0]}-") and old != file
+            writing = old.startswith("writing-") and old.endswith(".tmp")
+            if same or (writing and place.status(old).st_mtime < before):
+                place.remove(old)
 
 
-def _contents(trace: Trace) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+def _contents(trace: Trace) -> tuple[_Head, list[NDArray[Any]]]:
     """What the first lines of an entry tell, and the arrays that follow."""
     arrays: dict[str, NDArray[Any]] = {}
     words: dict[str, Any] = {}
@@ -160,24 +207,24 @@ def _contents(trace: Trace) -> tuple[dict[str, Any], list[NDArray[Any]]]:
         for column in fields(columns):
             value = getattr(columns, column.name)
             (words if isinstance(value, tuple) else arrays)[f"{table}.{column.name}"] = value
-    told = {
-        "arrays": {name: (array.dtype.str, len(array)) for name, array in arrays.items()},
-        "words": words,
-        "events": trace.events,
-        "partial": trace.partial,
-        "devices": trace.devices,
-        "distributed": trace.distributed,
-        "base_ns": trace.base_ns,
-        "host": trace.host,
-        "thread_names": [(*key, value) for key, value in trace.thread_names.items()],
-        "findings": trace.findings,
-    }
-    return told, list(arrays.values())
+    head = _Head(
+        arrays={name: (array.dtype.str, len(array)) for name, array in arrays.items()},
+        words=words,
+        events=trace.events,
+        partial=trace.partial,
+        devices=trace.devices,
+        distributed=trace.distributed,
+        base_ns=trace.base_ns,
+        host=trace.host,
+        thread_names=[(*key, value) for key, value in trace.thread_names.items()],
+        findings=trace.findings,
+    )
+    return head, list(arrays.values())
 
 
-def _fill(out: BinaryIO, told: dict[str, Any], arrays: list[NDArray[Any]]) -> None:
-    """Write a checksum, the length of what is told, that, and each array, all at multiples of 16 bytes."""
-    said = msgspec.json.encode(told)
+def _fill(out: BinaryIO, head: _Head, arrays: list[NDArray[Any]]) -> None:
+    """Write a checksum, the length of the head, the head, and each array, all at multiples of 16 bytes."""
+    said = msgspec.json.encode(head)
     checksum = 0
     out.write(bytes(_ALIGNED))
     parts: list[bytes | memoryview] = [len(said).to_bytes(_ALIGNED, "little"), said]
@@ -189,32 +236,39 @@ def _fill(out: BinaryIO, told: dict[str, Any], arrays: list[NDArray[Any]]) -> No
     out.write(checksum.to_bytes(_ALIGNED, "little"))
 
 
-def _taken(whole: bytearray) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """What an entry tells, and its arrays, which lie in `whole`. Nothing is looked at before the checksum is right."""
+def _taken(whole: bytearray) -> tuple[_Head, dict[str, NDArray[Any]]]:
+    """What an entry tells, and its arrays, which lie in `whole`. Nothing is looked at before the checksum is right.
+
+    Raises ValueError, of which msgspec's are, where there is anything but the columns of a trace in their types.
+    """
     rest = memoryview(whole)[_ALIGNED:]
     if len(rest) < _ALIGNED or zlib.crc32(rest) != int.from_bytes(whole[:_ALIGNED], "little"):
         raise ValueError("the checksum does not fit")
     at = 2 * _ALIGNED
     size = int.from_bytes(rest[:_ALIGNED], "little")
-    told = msgspec.json.decode(whole[at : at + size])
+    head = msgspec.json.decode(whole[at : at + size], type=_Head)
+    wanted = {name: dtype for name, dtype in _dtypes().items() if dtype}
+    if {
+        name: dtype for name, (dtype, _) in head.arrays.items()
+    } != wanted or head.words.keys() != _dtypes().keys() - wanted:
+        raise ValueError("the columns are others")
     arrays = {}
-    for name, (dtype, count) in told["arrays"].items():
+    for name, (dtype, count) in head.arrays.items():
         at += size + -size % _ALIGNED
+        size = count * np.dtype(dtype).itemsize
+        if count < 0 or at + size > len(whole):
+            raise ValueError("a column is longer than the entry, or its length is negative")
         arrays[name] = np.frombuffer(whole, dtype, count, at) if count else np.empty(0, dtype)
-        size = arrays[name].nbytes
-    return told, arrays
+    return head, arrays
 
 
-def _read(entry: Path, name: str) -> Trace:
-    with entry.open("rb") as file:
-        whole = bytearray(os.fstat(file.fileno()).st_size)
-        file.readinto(whole)
-    told, arrays = _taken(whole)
+def _read(whole: bytearray, name: str) -> Trace:
+    head, arrays = _taken(whole)
     tables: dict[str, Any] = {}
     for table, kind in _TABLES.items():
         tables[table] = kind(
             **{
-                column.name: tuple(told["words"][key]) if key in told["words"] else arrays[key]
+                column.name: tuple(head.words[key]) if key in head.words else arrays[key]
                 for column in fields(kind)
                 for key in [f"{table}.{column.name}"]
             }
@@ -222,14 +276,14 @@ def _read(entry: Path, name: str) -> Trace:
     _check(**tables)
     return Trace(
         path=name,
-        events=told["events"],
-        partial=told["partial"],
-        devices=tuple(msgspec.convert(device, Device) for device in told["devices"]),
-        distributed=msgspec.convert(told["distributed"], Distributed),
-        base_ns=told["base_ns"],
-        host=told["host"],
-        thread_names={(pid, tid): label for pid, tid, label in told["thread_names"]},
-        findings=msgspec.convert(told["findings"], tuple[Finding, ...]),
+        events=head.events,
+        partial=head.partial,
+        devices=head.devices,
+        distributed=head.distributed,
+        base_ns=head.base_ns,
+        host=head.host,
+        thread_names={(pid, tid): label for pid, tid, label in head.thread_names},
+        findings=head.findings,
         **tables,
     )
 
@@ -240,24 +294,32 @@ def _check(columns: Columns, collectives: Collectives, **others: Any) -> None:
         arrays = [getattr(table, each.name) for each in fields(table)]
         if len({len(array) for array in arrays if isinstance(array, np.ndarray)}) > 1:
             raise ValueError("columns of one table have different lengths")
-    told = collectives
+    rows = len(columns)
+    if rows and int(columns.dur_ns.min()) < 0:
+        raise ValueError("a duration is negative")
+    of_events = collectives.row
+    if len(of_events) and not 0 <= int(of_events.min()) <= int(of_events.max()) < rows:
+        raise ValueError("a collective is of no event")
     for ids, words in (
         ((columns.name_id,), columns.names),
         ((columns.category_id,), columns.categories),
         ((columns.pid_id, columns.tid_id), columns.labels),
-        ((told.kind, told.dtype, told.group, told.group_ranks, told.dims, told.types), told.words),
+        (
+            [getattr(collectives, name) for name in ("kind", "dtype", "group", "group_ranks", "dims", "types")],
+            collectives.words,
+        ),
     ):
         if any(len(column) and not -1 <= column.min() <= column.max() < len(words) for column in ids):
             raise ValueError("the numbers of words lead nowhere")
 
 
-def _prune(folder: Path) -> None:
+def _prune(place: PrivateFolder) -> None:
     """Remove what was not used for longest until the user's folder is small enough."""
     with contextlib.suppress(OSError):
-        found = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob(f"*{_SUFFIX}"))
-        total = sum(size for _, size, _ in found)
-        for _, size, file in found[:-1]:
+        found = [(place.status(file), file) for file in place.names() if file.endswith(_SUFFIX)]
+        total = sum(status.st_size for status, _ in found)
+        for status, file in sorted(found, key=lambda entry: entry[0].st_mtime)[:-1]:
             if total <= USER_FOLDER_BYTES:
                 return
-            file.unlink(missing_ok=True)
-            total -= size
+            place.remove(file)
+            total -= status.st_size

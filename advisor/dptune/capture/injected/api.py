@@ -21,7 +21,7 @@ from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.recorder import Recorder
 from dptune.capture.injected.speech import say
-from dptune.runfile import form, paths
+from dptune.runfile import form, origin, paths
 from dptune.runfile.record import RunRecord, Schedule
 from dptune.runfile.redaction import redacted_command
 
@@ -162,6 +162,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             python=sys.executable,
             torch=str(torch.__version__),
             working_directory=str(Path.cwd()),
+            origin=origin.here(),
             launched_by="code",
             world_size=identity.world_size(),
             ranks=None if plan.ranks is None else list(plan.ranks),

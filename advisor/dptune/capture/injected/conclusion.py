@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from dptune.capture.injected.plan import Plan
-from dptune.runfile import form, paths
+from dptune.runfile import form, origin, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Ending, RunRecord
 from dptune.runfile.redaction import redacted_command
@@ -19,7 +19,7 @@ def conclude(plan: Plan, facts: Facts) -> None:
     try:
         record = form.read(target, RunRecord)
     except (OSError, ValueError):
-        record = RunRecord(launched_by="environment", schedule=plan.schedule)
+        record = RunRecord(launched_by="environment", origin=origin.here(), schedule=plan.schedule)
     record.command = record.command or redacted_command(["python", *sys.argv])
     record.world_size, record.torch = facts.world_size, facts.torch
     record.hosts = sorted({*record.hosts, facts.host})

@@ -14,7 +14,7 @@ import numpy as np
 from dptune.measure.device.kernel_kinds import COMMUNICATION, KERNEL_KINDS, kernel_kind
 from dptune.measure.device.operator_time import computing, own_time
 from dptune.measure.device.phases import bounds
-from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
+from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask, first_begun
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Account, KernelFigures, KernelTime
@@ -73,19 +73,13 @@ def _kernels(view: RankView, device: DeviceView) -> _Ran:
     columns, rows, windows = view.columns, _rows(device), _windows(device)
     communicates = _communicating(device)
     exchanging, others = (np.unique(columns.name_id[rows[mask]]) for mask in (communicates, ~communicates))
-    rows = rows[np.argsort(columns.name_id[rows], kind="stable")]
-    name_id = columns.name_id[rows].astype(np.int64)
-    numbers, first = np.unique(name_id, return_index=True)
-    total: dict[str, int] = {}
-    start, end = columns.ts_ns[rows], columns.ends(rows)
-    until = [*first[1:].tolist(), len(rows)]
-    for number, since, to in zip(numbers.tolist(), first.tolist(), until[: len(first)], strict=True):
-        union = Intervals.union(start[since:to], end[since:to])
-        if inside := int(windows.lengths(union.start_ns, union.end_ns).sum()):
-            total[columns.names[number]] = inside
-    begin = _holds(windows, start)
-    only = np.setdiff1d(exchanging, others).tolist()
-    names = frozenset(columns.names[number] for number in only)
+    name_id, start, end = columns.name_id[rows].astype(np.int64), columns.ts_ns[rows], columns.ends(rows)
+    numbers, at = np.unique(name_id, return_inverse=True)
+    inside = np.zeros(len(numbers), dtype=np.int64)
+    np.add.at(inside, at, windows.lengths(*first_begun(start, end, at)))
+    total = {columns.names[n]: ns for n, ns in zip(numbers.tolist(), inside.tolist(), strict=True) if ns}
+    begin = windows.hold(start)
+    names = frozenset(columns.names[number] for number in np.setdiff1d(exchanging, others).tolist())
     return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total, names)
 
 
@@ -164,9 +158,3 @@ def _communicating(device: DeviceView) -> Mask:
 
 def _windows(device: DeviceView) -> Intervals:
     return Intervals.union(*bounds(device.windows))
-
-
-def _holds(windows: Intervals, times_ns: Ints) -> Mask:
-    """Which times lie in the windows."""
-    at = np.searchsorted(windows.start_ns, times_ns, side="right") - 1
-    return np.asarray((at >= 0) & (times_ns < windows.end_ns[at]), dtype=np.bool_)

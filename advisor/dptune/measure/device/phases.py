@@ -90,6 +90,8 @@ def autograd_threads(columns: Columns) -> Ints:
 
 def _after_closures(start: Ints, end: Ints, going_back: Intervals) -> tuple[Ints, Ints]:
     """The optimizer's ranges; those that hold whole backward passes only from the end of the last."""
+    if not len(going_back):  # backward ranges of no duration
+        return start, end
     last = np.searchsorted(going_back.start_ns, end) - 1
     at = np.maximum(last, 0)
     closure = (last >= 0) & (going_back.start_ns[at] >= start) & (going_back.end_ns[at] <= end)

@@ -55,17 +55,26 @@ def by_order(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> tuple[l
 
 
 def by_time(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> list[Row]:
-    """Calls of one kind and size that ran at the same time as one of the rank with most calls."""
+    """Calls of one kind and size that ran at the same time as one of the rank with most calls.
+
+    A call of no duration runs for the nanosecond after its start. Every row has a call of the rank with most calls.
+    """
     longest = _longest(ranks)
     model = sorted(ranks[longest], key=lambda call: call.start_ns)
     rows: list[Row] = [[None] * len(ranks) for _ in model]
     for at, calls in enumerate(ranks):
+        if at == longest:
+            for row, call in zip(rows, model, strict=True):
+                row[at] = call
+            continue
         ahead, place = base_ns[at] - base_ns[longest], 0
         for call in sorted(calls, key=lambda call: call.start_ns):
             start = call.start_ns + ahead
-            while place < len(model) and model[place].start_ns + model[place].dur_ns <= start:
+            while place < len(model) and model[place].start_ns + _lasts_ns(model[place]) <= start:
                 place += 1
-            if place < len(model) and model[place].start_ns < start + call.dur_ns and key(model[place]) == key(call):
+            if place == len(model):
+                break
+            if model[place].start_ns < start + _lasts_ns(call) and key(model[place]) == key(call):
                 rows[place][at] = call
                 place += 1
     return rows
@@ -73,8 +82,13 @@ def by_time(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> list[Row
 
 def together_ns(row: Row, base_ns: Sequence[int]) -> int:
     """How long all were in the call at once; negative where one had left before another came."""
-    spans = [(base + one.start_ns, one.dur_ns) for base, one in zip(base_ns, row, strict=True) if one is not None]
+    spans = [(base + one.start_ns, _lasts_ns(one)) for base, one in zip(base_ns, row, strict=True) if one is not None]
     return min(start + lasts for start, lasts in spans) - max(start for start, _ in spans)
+
+
+def _lasts_ns(call: Call) -> int:
+    """How long a call surely ran: traces contain calls of no duration, and negative ones are read as such."""
+    return max(call.dur_ns, 1)
 
 
 def _longest(ranks: Sequence[Sequence[Call]]) -> int:

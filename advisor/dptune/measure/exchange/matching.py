@@ -82,8 +82,11 @@ class Exchange:
 
     @property
     def splits(self) -> bool:
-        """Whether its shortest duration is the transfer, and what the others take longer is waiting."""
-        return self.symmetric and self.complete
+        """Whether its shortest duration is the transfer, and what the others take longer is waiting.
+
+        A call of no duration was not timed: no transfer takes no time.
+        """
+        return self.symmetric and self.complete and bool((self.end_ns > self.start_ns).all())
 
     @property
     def transfer_ns(self) -> int:
