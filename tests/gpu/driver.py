@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import packing, wheels
-from tests.gpu.place import last_lines
+from tests.gpu.place import kill_marked, last_lines
 from tests.gpu.stage import Stage
 
 SCHEMA = 1
+_MARK = "GPU_CHECK_STAGE"
 _NO_DPTUNE = (
     "dptune is not installed here and {} is no folder of wheels: run `make gpu-wheels` where there is a network"
 )
@@ -124,17 +125,19 @@ class Check:
         begun = time.monotonic()
         words = ("--device", self._device, "--out", str(self._work), "--seconds", str(limit))
         log = self._work / f"stage-{stage.name}.log"
+        mark = f"{os.getpid()}-{stage.name}"
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.gpu.stage", stage.name, *words],
                 cwd=wheels.ROOT,
-                env=self._env,
+                env={**self._env, _MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             status = _ended(process, limit + _PACKING_S / 2)
+        kill_marked(f"{_MARK}={mark}")  # nothing of it may hold the card, or its cores, beside the next stage
         found: dict[str, Any] = {"figures": {}, "failures": {}}
         with contextlib.suppress(OSError, ValueError):
             found = json.loads(kept.read_text())
