@@ -26,9 +26,7 @@ from tests.gpu.stage import Stage
 
 SCHEMA = 1
 _MARK = "GPU_CHECK_STAGE"
-_NO_DPTUNE = (
-    "dptune is not installed here and {} is no folder of wheels: run `make gpu-wheels` where there is a network"
-)
+_NO_DPTUNE = "dptune is not installed and there are no wheels in {}: run `make gpu-wheels` on a machine with a network"
 _PACKING_S = 5.0
 _SLOWER_ON_A_CPU = 4  # a rehearsal may run on two cores, beside other tests
 _LEAST_S = 10.0  # a stage with less time finds nothing
@@ -106,7 +104,7 @@ class Check:
             raise SystemExit(f"torch cannot be imported here: {last_lines(done.stderr)}")
         found = json.loads(done.stdout.splitlines()[-1])
         if self._device == "cuda" and "card" not in found:
-            raise SystemExit("torch sees no CUDA device here: `make gpu-check DEVICE=cpu` rehearses without one")
+            raise SystemExit("torch sees no CUDA device here: run `make gpu-check DEVICE=cpu` to rehearse without one")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         about = {"when": now, "commit": commit(), "source": source(), "installing_s": round(installing_s, 1)}
         host = {"cores": os.cpu_count(), "kernel": platform.release(), "driver": _driver()}

@@ -27,7 +27,7 @@ def run(place: Place) -> None:
 def _verified(place: Place, folder: Path, knob: str) -> dict[str, Any]:
     if not folder.is_dir():
         raise CommandError(f"stage planted has left no recording {folder.name}")
-    limit_s = 6.0 if place.small else place.left_s - _ENDING_S
+    limit_s = 3.0 if place.small else place.left_s - _ENDING_S
     if limit_s < 1:
         raise CommandError("no time left for trials")
     words = ("verify", "-q", str(folder), "--set", knob, "--time-limit", f"{limit_s:.0f}", "--format", "json")
