@@ -141,12 +141,12 @@ def usage(verb: str) -> str:
 
 STAGES = {
     "capture": "recording: windows, step times by device events, card readings, overhead",
-    "known": "kernels and copies of known length, a full launch queue",
-    "planted": "planted faults: first advice, promised and measured saving",
-    "predict": "predictions of one process, then measured",
+    "known": "kernels and copies of known duration, a full launch queue",
+    "planted": "planted faults: first advice, predicted and measured saving",
+    "predict": "changes to one process: predicted, then measured",
     "ranks": "two ranks on one card: NCCL, gloo, DDP, FSDP2",
     "link": "DDP buckets over a link of known latency and bandwidth",
-    "verify": "`dptune verify` of one planted fault",
+    "verify": "`torch.compile`, timed; `dptune verify` of one planted fault",
 }
 
 

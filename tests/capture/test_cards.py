@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -12,6 +15,7 @@ from dptune.advise.cards import limits
 from dptune.capture import cards
 from dptune.capture.conclusion import _cards
 from dptune.runfile import form
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import CardReadings, CardRecord, RunRecord
 
 # Two cards of an H100's figures. The second one answers no question on power, and its names are bytes, as older
@@ -44,38 +48,56 @@ FAKE = """
 
 
 @pytest.fixture
-def nvml() -> ModuleType:
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = ModuleType("pynvml")
     exec(textwrap.dedent(FAKE), module.__dict__)
+    monkeypatch.setitem(cards.importlib.sys.modules, "pynvml", module)  # type: ignore[attr-defined]
+    monkeypatch.setattr(cards.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(cards, "_EVERY_S", 0.001)
     return module
 
 
-def test_each_window_has_its_own_readings(nvml: ModuleType) -> None:
-    read = cards.Cards(nvml, "node-1")
-    for phase in ("warm-up", "unprofiled", "unprofiled", "unprofiled", "set-up of lean", "lean", "done"):
+def read_through(*phases: str, used: set[str] | None = None) -> tuple[list[CardRecord], str]:
+    """What is known of the cards after so many looks at these phases."""
+    read = cards.Cards("node-1")
+    for phase in phases:
         read.look(phase)
-    first, second = read.records(set())
-    assert [(one.window, one.samples) for one in first.readings] == [("unprofiled", 3), ("lean", 1)]
+        wanted = len(read_samples(read, phase)) + 3
+        deadline = time.monotonic() + 20
+        while phase in cards.WINDOWS and len(read_samples(read, phase)) < wanted and time.monotonic() < deadline:
+            time.sleep(0.001)
+    return read.finish(used or set())
+
+
+def read_samples(read: cards.Cards, phase: str) -> list[dict[str, int]]:
+    return read._cards[-1]._samples.get(phase, []) if len(read._cards) > 1 else []
+
+
+def test_each_window_has_its_own_readings(nvml: ModuleType) -> None:
+    (first, second), unread = read_through("warm-up", "unprofiled", "set-up of lean", "lean", "done")
+    assert unread == ""
+    assert [one.window for one in first.readings] == ["unprofiled", "lean"]
+    assert all(one.samples >= 3 for one in first.readings)
     window = first.readings[0]
-    assert (window.sm_clock_mhz, window.least_sm_clock_mhz, window.memory_clock_mhz) == (1920, 1860, 2619)
+    assert window.sm_clock_mhz in (1860, 1920, 1980)
+    assert (window.least_sm_clock_mhz, window.memory_clock_mhz) == (1860, 2619)
     assert (window.most_power_w, first.power_limit_w, window.most_temperature_c) == (412.5, 700.0, 61)
     assert (window.pcie_generation, window.pcie_width, first.most_pcie_width) == (5, 16, 16)
     assert window.throttled == {}  # an idle bit is no throttling
-    assert second.readings[0].throttled == {"hardware thermal slowdown": 3}
+    assert second.readings[0].throttled == {"hardware thermal slowdown": second.readings[0].samples}
     assert (second.uuid, second.name, second.driver) == ("GPU-bb", "NVIDIA H100 80GB HBM3", "580.159.04")
 
 
 def test_a_query_without_an_answer_is_named_and_the_others_stay(nvml: ModuleType) -> None:
-    read = cards.Cards(nvml, "node-1")
-    read.look("unprofiled")
-    card = read.records({"bb"})[0]
+    (card,), _ = read_through("unprofiled", used={"bb"})
+    assert card.index == 1
     assert card.unread == {"power_mw": "Not Supported"}
     assert card.readings[0].most_power_w is None
     assert card.readings[0].most_temperature_c == 61
 
 
-def test_only_cards_that_ranks_computed_on_are_kept(nvml: ModuleType) -> None:
-    assert [card.index for card in cards.Cards(nvml, "node-1").records({"bb"})] == [1]
+def test_a_partition_of_a_card_has_no_readings_and_the_reason(nvml: ModuleType) -> None:
+    assert read_through("unprofiled", used={"MIG-cc"}) == ([], cards.NO_MATCH)
 
 
 def test_the_older_name_of_the_reasons_is_asked_where_the_new_one_fails(nvml: ModuleType) -> None:
@@ -84,9 +106,8 @@ def test_the_older_name_of_the_reasons_is_asked_where_the_new_one_fails(nvml: Mo
 
     nvml.__dict__["nvmlDeviceGetCurrentClocksEventReasons"] = fails
     nvml.__dict__["nvmlDeviceGetCurrentClocksThrottleReasons"] = lambda card: 0x4
-    read = cards.Cards(nvml, "node-1")
-    read.look("lean")
-    assert read.records({"aa"})[0].readings[0].throttled == {"software power cap": 1}
+    (card,), _ = read_through("lean", used={"aa"})
+    assert card.readings[0].throttled == {"software power cap": card.readings[0].samples}
 
 
 def test_without_the_library_a_machine_with_cards_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,37 +116,51 @@ def test_without_the_library_a_machine_with_cards_says_how_to_get_it(monkeypatch
 
     monkeypatch.setattr(cards, "importlib", SimpleNamespace(import_module=absent))
     monkeypatch.setattr(cards.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    assert cards.start("node-1") == (None, cards.NO_LIBRARY)
+    assert cards.Cards("node-1").finish(set()) == ([], cards.NO_LIBRARY)
     assert "pip install 'dptune[gpu]'" in next(limits(RunRecord(cards_unread=cards.NO_LIBRARY))).text
     monkeypatch.setattr(cards.shutil, "which", lambda name: None)
-    assert cards.start("node-1") == (None, "")
+    assert cards.Cards("node-1").finish(set()) == ([], "")
 
 
-def test_a_driver_that_does_not_start_is_a_sentence(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_start_is_a_sentence(nvml: ModuleType) -> None:
     def fails() -> None:
         raise RuntimeError("Driver/library version mismatch")
 
     nvml.__dict__["nvmlInit"] = fails
-    monkeypatch.setitem(cards.importlib.sys.modules, "pynvml", nvml)  # type: ignore[attr-defined]
-    monkeypatch.setattr(cards.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    assert cards.start("node-1") == (None, "NVML did not start: Driver/library version mismatch")
+    expected = "GPU clocks and throttling were not recorded: NVML failed (Driver/library version mismatch)"
+    assert cards.Cards("node-1").finish(set()) == ([], expected)
 
 
-def test_a_recording_keeps_what_the_cards_showed(profile, tmp_path: Path) -> None:
+def library(folder: Path, *further: str) -> dict[str, str]:
+    folder.mkdir()
+    (folder / "pynvml.py").write_text("\n".join((textwrap.dedent(FAKE), *further)))
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile, tmp_path: Path) -> None:
     from .conftest import PLAIN
 
-    library = tmp_path / "library"
-    library.mkdir()
-    (library / "pynvml.py").write_text(textwrap.dedent(FAKE))
+    blocks = """
+import time
+asked = 0
+def nvmlDeviceGetTemperature(card, sensor):
+    global asked
+    asked += 1
+    time.sleep(0 if asked <= 4 else 3600)
+    return 61
+"""
+    began = time.monotonic()
     slow = PLAIN.replace("optimizer.step()", "optimizer.step(); import time; time.sleep(0.08)")
-    run = profile(slow, "--unprofiled", "12", "--lean", "3", "--rich", "0", env={"PYTHONPATH": str(library)})
+    windows = ("--unprofiled", "20", "--lean", "3", "--rich", "0")
+    run = profile(slow, *windows, env=library(tmp_path / "library", blocks))
     assert run.status == 0, run.err
-    record = form.read(run.folder / "run.json", RunRecord)
-    assert [card.uuid for card in record.cards] == ["GPU-aa", "GPU-bb"]  # a CPU run names none of them: all are kept
-    windows = {readings.window: readings for readings in record.cards[0].readings}
-    assert windows["unprofiled"].samples >= 2
-    assert windows["unprofiled"].most_power_w == 412.5
-    assert run.record.cards_unread == ""
+    assert run.record.ending.how == "complete"
+    assert [card.uuid for card in run.record.cards] == ["GPU-aa", "GPU-bb"]  # a CPU run names none: all are kept
+    readings = {each.window: each for each in run.record.cards[0].readings}
+    assert readings["unprofiled"].samples == 2
+    assert readings["unprofiled"].most_power_w == 412.5
+    assert run.record.cards_unread == cards.BLOCKED
+    assert time.monotonic() - began < 240  # far from the hour that the query takes
 
 
 def test_cards_of_one_host_are_there_once_when_each_rank_has_a_launcher() -> None:
@@ -139,7 +174,7 @@ def throttled(count: int, reason: str, samples: int = 20) -> RunRecord:
     return RunRecord(cards=[CardRecord(3, most_sm_clock_mhz=1980, most_pcie_width=16, readings=[readings])])
 
 
-def test_throttling_is_said_with_its_clock() -> None:
+def test_throttling_is_reported_with_its_clock() -> None:
     found = list(limits(throttled(5, "software power cap")))
     assert [finding.code for finding in found] == ["throttled"]
     assert found[0].text == (
@@ -160,7 +195,7 @@ def test_fewer_lanes_than_the_slot_has_are_said() -> None:
     readings = [CardReadings("unprofiled", 3, pcie_generation=1, pcie_width=8)]
     record = RunRecord(cards=[CardRecord(0, most_pcie_generation=5, most_pcie_width=16, readings=readings)])
     assert [finding.text for finding in limits(record)] == [
-        "GPU 0 is connected by 8 PCIe lanes of 16: host-device copies are slower"
+        "GPU 0 is on a PCIe x8 link (x16 supported): host-device copies are slower"
     ]
 
 
@@ -168,3 +203,42 @@ def test_healthy_cards_say_nothing() -> None:
     readings = [CardReadings("unprofiled", 9, sm_clock_mhz=1980, pcie_generation=5, pcie_width=16)]
     assert not list(limits(RunRecord(cards=[CardRecord(0, most_pcie_width=16, readings=readings)])))
     assert not list(limits(None))
+
+
+def test_ranks_on_cpus_have_no_findings_of_cards() -> None:
+    record = throttled(20, "hardware slowdown")
+    record.cards_unread = cards.NO_LIBRARY
+    assert not list(limits(record, [Facts(rank=0, device=DeviceFacts("cpu"))]))
+    assert len(list(limits(record, [Facts(rank=0, device=DeviceFacts("cuda"))]))) == 2
+
+
+def test_of_many_throttled_cards_a_few_are_named_and_the_rest_counted() -> None:
+    records = [throttled(20, "hardware slowdown").cards[0] for _ in range(64)]
+    found = list(limits(RunRecord(cards=records)))
+    assert len(found) == 5
+    assert found[-1].text == "60 more GPUs were throttled, too: see run.json"
+
+
+@pytest.mark.parametrize(
+    "value", ["null", "7", "[null]", '[{"index": "x"}]', '[{"index": 0, "readings": null}]'], ids=str
+)
+def test_cards_of_another_type_are_one_sentence(tmp_path: Path, value: str) -> None:
+    (tmp_path / "run.json").write_text(f'{{"cards": {value}}}')
+    with pytest.raises(ValueError, match=r"run.json: .*cards"):
+        form.read(tmp_path / "run.json", RunRecord)
+
+
+def test_hostile_values_are_bounded(tmp_path: Path) -> None:
+    huge = 10**4000
+    readings = [{"window": "lean", "samples": huge, "throttled": {"\x1b[2J" + "x" * 1000: huge}}] * 100
+    (tmp_path / "run.json").write_text(json.dumps({"cards": [{"index": 0, "host": "h", "readings": readings}]}))
+    found = list(limits(form.read(tmp_path / "run.json", RunRecord)))
+    assert len(found) == 1
+    assert "x" * 100 not in found[0].text
+
+
+def test_a_run_of_an_older_version_has_no_cards(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"world_size": 1}')
+    record = form.read(tmp_path / "run.json", RunRecord)
+    assert record.cards == []
+    assert not list(limits(record))

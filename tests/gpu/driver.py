@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import packing, wheels
-from tests.gpu.place import last_lines
+from tests.gpu.place import kill_marked, last_lines
 from tests.gpu.stage import Stage
 
 SCHEMA = 1
-_NO_DPTUNE = (
-    "dptune is not installed here and {} is no folder of wheels: run `make gpu-wheels` where there is a network"
-)
+_MARK = "GPU_CHECK_STAGE"
+_NO_DPTUNE = "dptune is not installed and there are no wheels in {}: run `make gpu-wheels` on a machine with a network"
 _PACKING_S = 5.0
 _SLOWER_ON_A_CPU = 4  # a rehearsal may run on two cores, beside other tests
 _LEAST_S = 10.0  # a stage with less time finds nothing
@@ -105,7 +104,7 @@ class Check:
             raise SystemExit(f"torch cannot be imported here: {last_lines(done.stderr)}")
         found = json.loads(done.stdout.splitlines()[-1])
         if self._device == "cuda" and "card" not in found:
-            raise SystemExit("torch sees no CUDA device here: `make gpu-check DEVICE=cpu` rehearses without one")
+            raise SystemExit("torch sees no CUDA device here: run `make gpu-check DEVICE=cpu` to rehearse without one")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         about = {"when": now, "commit": commit(), "source": source(), "installing_s": round(installing_s, 1)}
         host = {"cores": os.cpu_count(), "kernel": platform.release(), "driver": _driver()}
@@ -124,17 +123,19 @@ class Check:
         begun = time.monotonic()
         words = ("--device", self._device, "--out", str(self._work), "--seconds", str(limit))
         log = self._work / f"stage-{stage.name}.log"
+        mark = f"{os.getpid()}-{stage.name}"
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.gpu.stage", stage.name, *words],
                 cwd=wheels.ROOT,
-                env=self._env,
+                env={**self._env, _MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             status = _ended(process, limit + _PACKING_S / 2)
+        kill_marked(f"{_MARK}={mark}")  # nothing of it may hold the card, or its cores, beside the next stage
         found: dict[str, Any] = {"figures": {}, "failures": {}}
         with contextlib.suppress(OSError, ValueError):
             found = json.loads(kept.read_text())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.driver import commit, source
+from tests.gpu.packing import worth
 from tests.gpu.wheels import ROOT
 
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "gpu"
@@ -23,8 +24,6 @@ By `make gpu-check` ([its scripts](../../tests/gpu/scripts)); kept by `python -m
 | run | command | on |
 | --- | --- | --- |
 """
-# The most telling first: what has real NCCL kernels, what was planted, what lengths are known of.
-_WORTH = ("ranks-nccl", "known", "planted", "link", "ranks", "predict", "capture")
 
 
 def keep(folder: Path) -> Iterator[str]:
@@ -70,7 +69,7 @@ def _chosen(folder: Path) -> Iterator[str]:
     ]
     runs = dict(found)
     kept = 0
-    for name in sorted(runs, key=_rank_of):
+    for name in sorted(runs, key=worth):
         if kept == MOST_TRACES or (SAMPLES / name).exists():
             continue
         with tarfile.open(runs[name]) as archive:
@@ -87,7 +86,3 @@ def _chosen(folder: Path) -> Iterator[str]:
 def _of(archive: Path) -> list[tarfile.TarInfo]:
     with tarfile.open(archive) as opened:
         return opened.getmembers()
-
-
-def _rank_of(name: str) -> tuple[int, str]:
-    return next((place for place, start in enumerate(_WORTH) if name.startswith(start)), len(_WORTH)), name

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,13 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed and how long it took."""
+    """What a command printed and how long it took; with `cut_off`, until it was killed at the deadline."""
 
     out: str
     err: str
     seconds: float
     status: int = 0
+    cut_off: bool = False
 
     @property
     def last_json(self) -> Any:
@@ -52,6 +55,7 @@ class Place:
     deadline: float
     figures: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def small(self) -> bool:
@@ -70,18 +74,31 @@ class Place:
 
     def note(self, name: str, value: Any) -> None:
         """Put down a figure; it is on disk when this returns."""
-        self.figures[name] = value
-        self._write()
+        with self._lock:
+            self.figures[name] = value
+            self._write()
 
     def case(self, name: str, measure: Callable[[], Any]) -> None:
         """Note what `measure` returns, or why it failed; the next case goes on either way."""
         begun = time.monotonic()
+        found = why = None
         try:
-            self.figures[name] = measure()
+            found = measure()
         except Exception as error:
-            self.failures[name] = f"{type(error).__name__}: {error}"
-        self.figures.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
-        self._write()
+            why = f"{type(error).__name__}: {error}"
+        with self._lock:
+            if why is None:
+                self.figures[name] = found
+            else:
+                self.failures[name] = why
+            self.figures.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
+            self._write()
+
+    def cases(self, measures: Mapping[str, Callable[[], Any]], width: int = 3) -> None:
+        """Several cases, `width` at once: scripts take turns on the card (scripts/turn.py), all else overlaps. A
+        rehearsal runs one after another, for it has few cores."""
+        with ThreadPoolExecutor(1 if self.small else width) as pool:
+            list(pool.map(self.case, measures, measures.values()))
 
     def _write(self) -> None:
         target = self.out / f"stage-{self.stage}.json"
@@ -90,15 +107,15 @@ class Place:
         part.replace(target)
 
     def run(
-        self, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, ok: bool = True
+        self, words: Sequence[str], env: Mapping[str, str] | None = None, ok: bool = True, partial: bool = False
     ) -> Done:
-        """Run a command to its end, its whole process group killed at the deadline. Raises CommandError; `ok` also
-        where the exit status is not 0."""
+        """Run a command to its end; at the deadline it is killed with all below it, which raises CommandError, or with
+        `partial` returns what it had printed. `ok`: another exit status than 0 raises it, too."""
         begun = time.monotonic()
         process = subprocess.Popen(
             words,
-            cwd=cwd or self.out,
-            env={**os.environ, **(env or {})},
+            cwd=self.out,
+            env={**os.environ, "GPU_CHECK_TURN": str(self.out / f"{self.stage}.turn"), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -110,7 +127,9 @@ class Place:
             out, err = process.communicate(timeout=max(1.0, self.left_s))
         except subprocess.TimeoutExpired:
             _kill(process)
-            out, err = process.communicate()
+            out, err = _left(process)
+            if partial:
+                return Done(out, err, round(time.monotonic() - begun, 2), -signal.SIGKILL, cut_off=True)
             raise CommandError(f"ran past the stage's time: {last_lines(out + err)}") from None
         except BaseException:
             _kill(process)
@@ -138,8 +157,8 @@ class Place:
         """Record a script into a run folder of that name. `windows` are further options of `dptune profile`."""
         folder = self.runs / f"{self.stage}-{name}"
         small = ("--warmup", "2", "--unprofiled", "6", "--lean", "3", "--rich", "1")
-        usual = ("--warmup", "5", "--unprofiled", "30", "--lean", "6", "--rich", "3")
-        limits = ("--first-step-timeout", "60" if self.small else "40", "--stall-timeout", "40")
+        usual = ("--warmup", "5", "--unprofiled", "30", "--lean", "6", "--rich", "1")
+        limits = ("--first-step-timeout", "60", "--stall-timeout", "40")
         words = ("profile", "-q", "--run-dir", str(folder), *(small if self.small else usual), *limits, *windows)
         self.dptune(*words, str(SCRIPTS / script), "--device", self.device, *options, env=env)
         return folder
@@ -164,6 +183,36 @@ def last_lines(text: str) -> str:
     return "\n".join(text.strip().splitlines()[-_LAST_LINES:])[-3000:]
 
 
+def kill_marked(entry: str) -> None:
+    """Kill every process that was started with this `NAME=value` in its environment, wherever it is now."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(folder.name) != os.getpid() and entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
 def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """With all below it: ranks are in sessions of their own, which no signal to a process group reaches."""
+    for pid in [process.pid, *_below(process.pid)]:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _left(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a killed command had printed; somebody it left behind may hold its pipes open."""
+    try:
+        return process.communicate(timeout=5)
+    except subprocess.TimeoutExpired as error:
+        return tuple((text or b"").decode(errors="replace") for text in (error.output, error.stderr))  # type: ignore[return-value]
+
+
+def _below(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]

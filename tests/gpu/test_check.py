@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tarfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.gpu import driver, keeping, packing
-from tests.gpu.place import CommandError, Place
+from tests.gpu.place import SCRIPTS, CommandError, Place, kill_marked
 from tests.gpu.stage import STAGES, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +100,52 @@ def test_a_command_past_the_deadline_is_killed_with_its_children(tmp_path: Path)
     assert time.monotonic() - began < 20
 
 
+def test_ranks_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:
+    sleeps = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
+    script = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeps!r}], start_new_session=True).wait()"
+    )
+    done = a_place(tmp_path, 4.0).run([sys.executable, "-c", script], partial=True)
+    assert done.cut_off
+    rank = Path("/proc") / done.out.strip()
+    assert not rank.exists() or ") Z" in (rank / "stat").read_text()
+
+
+def test_what_was_printed_before_the_deadline_is_kept(tmp_path: Path) -> None:
+    script = 'import time; print(\'{"medians_ms": {"a": 1}}\', flush=True); time.sleep(60)'
+    done = a_place(tmp_path, 4.0).run([sys.executable, "-c", script], partial=True)
+    assert (done.last_json, done.cut_off) == ({"medians_ms": {"a": 1}}, True)
+
+
+def test_what_a_stage_left_behind_is_killed_by_its_mark(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", "import time; time.sleep(60)"]
+    left = subprocess.Popen(script, env={**os.environ, "GPU_CHECK_STAGE": "made-1"}, start_new_session=True)
+    other = subprocess.Popen(script, env={**os.environ, "GPU_CHECK_STAGE": "made-12"}, start_new_session=True)
+    try:
+        kill_marked("GPU_CHECK_STAGE=made-1")
+        assert left.wait(20) < 0
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_scripts_take_turns_on_the_card(tmp_path: Path) -> None:
+    """Each holds its turn until it ends, also where it has children."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys, time; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "from turn import wait_for_turn\n"
+        "wait_for_turn(); begun = time.monotonic(); time.sleep(0.3)\n"
+        "print('{\"at\": [%r, %r]}' % (begun, time.monotonic()), flush=True)\n"
+    )
+    place = Place("made", "cuda", tmp_path, time.monotonic() + 60)
+    place.cases({name: lambda: place.run([sys.executable, str(script)]).last_json["at"] for name in "abc"})
+    assert place.failures == {}
+    spans = sorted(place.figures[name] for name in "abc")
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
+
+
 def test_a_stage_that_overruns_keeps_what_it_found_and_the_next_one_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,11 +193,20 @@ def a_run(runs: Path, name: str, size: int) -> None:
 def test_archives_are_bounded_and_what_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_BYTES", 10_000)
     monkeypatch.setattr(packing, "MOST_ARCHIVES", 2)
-    for name, size in {"a": 5000, "b": 6000, "c": 7000, "d": 20_000}.items():
+    for name, size in {"a": 5000, "b": 6000, "ranks-nccl-ddp": 6500, "c": 7000, "d": 20_000, "e": 500}.items():
         a_run(tmp_path / "runs", name, size)
     packed = packing.pack(tmp_path / "runs", tmp_path)
-    assert packed == {"traces-1.tar": ["a"], "traces-2.tar": ["b"], "left out": ["c", "d"]}
+    # NCCL first although it is not small, then the smallest ones, wherever there is room
+    assert packed == {
+        "traces-1.tar": ["ranks-nccl-ddp"],
+        "traces-2.tar": ["e", "a"],
+        "left out": ["b", "c", "d"],
+    }
     assert not (tmp_path / "traces-3.tar").exists()
+
+
+def test_all_archives_fit_where_64_mib_may_come_back() -> None:
+    assert packing.MOST_ARCHIVES * packing.MOST_BYTES < 63 * 2**20
 
 
 def test_what_a_card_found_is_kept_with_small_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

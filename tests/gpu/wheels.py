@@ -3,7 +3,7 @@
     python -m tests.gpu.wheels gpu-wheels                  download for CPython 3.12 on x86-64 Linux
     python -m tests.gpu.wheels gpu-wheels --install SITE   install them and dptune itself into a folder
 
-torch, numpy, psutil and nvidia-ml-py are expected on the machine. dptune is built from the tree that the check runs in.
+The machine has torch and numpy, and nvidia-ml-py for clocks and power. dptune is built from the tree that is checked.
 """
 
 from __future__ import annotations

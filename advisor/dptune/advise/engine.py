@@ -48,7 +48,7 @@ class Outcome:
 def _found(run: Run) -> tuple[list[Facts], list[Finding]]:
     """The facts by rank, and what was found while recording and reading."""
     facts = [run.facts[rank] for rank in sorted(run.facts)]
-    return facts, [*recording(run.record, facts), *cards.limits(run.record), *run.findings]
+    return facts, [*recording(run.record, facts), *cards.limits(run.record, facts), *run.findings]
 
 
 def trust_in(run: Run, measured: Measured) -> Trust:

@@ -1,23 +1,35 @@
 """Clocks, power, throttling and PCIe links of this host's NVIDIA cards while a run is recorded, read through NVML.
 
+A thread reads them: a query may block in the driver for seconds, and the launcher has signals to handle meanwhile.
+
 Source: NVIDIA Management Library, "Device Queries"; the clock event reasons are bits of `nvmlClocksEventReasons`. Only
 those that lower a busy card's clock count here: an idle card, or clocks that somebody chose, are no throttling.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shutil
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from statistics import median_low
 from typing import Any
 
 from dptune.runfile.record import CardReadings, CardRecord
 
 WINDOWS = ("unprofiled", "lean", "rich", "noise")
-NO_LIBRARY = "clocks and throttling were not recorded: nvidia-ml-py is not installed (pip install 'dptune[gpu]')"
+_NONE = "GPU clocks and throttling were not recorded"
+NO_LIBRARY = f"{_NONE}: nvidia-ml-py is not installed (pip install 'dptune[gpu]')"
+NO_MATCH = f"{_NONE}: NVML lists no GPU with the UUID of one that was used (MIG partitions have UUIDs of their own)"
+BLOCKED = "GPU clocks and throttling are incomplete: NVML stopped responding"
 
+_EVERY_S = 0.2
+_MOST_DUTY = 0.2  # of the time that goes into queries: many cards, or a slow driver, are read less often
+_ANSWERS_WITHIN_S = 2.0  # at the end; a query that blocks for longer is left behind with its thread
 _THROTTLING = {
     0x04: "software power cap",
     0x08: "hardware slowdown",
@@ -29,40 +41,59 @@ _SM, _MEMORY, _DIE = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_
 
 
 class Cards:
-    """The cards that NVML lists. A query that a card does not answer is left out, with the reason in `unread`."""
+    """The cards that NVML lists, read in the background until `finish`.
 
-    def __init__(self, nvml: Any, host: str) -> None:
-        self._nvml = nvml
-        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        self._cards = [_Card(nvml, handle, CardRecord(number, host=host)) for number, handle in enumerate(handles)]
+    A query that a card does not answer is left out, with the reason in the card's `unread`.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host, self._phase, self._unread = host, "", ""
+        self._cards: list[_Card] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="dptune-cards", daemon=True)
+        self._thread.start()
 
     def look(self, phase: str) -> None:
-        """Read every card once, for the window that the ranks are in; between windows nothing is read."""
-        if phase in WINDOWS:
-            for card in self._cards:
-                card.sample(phase)
+        """Which window the ranks are in; between windows nothing is read."""
+        self._phase = phase
 
-    def records(self, used: Collection[str]) -> list[CardRecord]:
-        """The cards with one of these UUIDs, as torch writes them (without `GPU-`); all where none is named."""
+    def finish(self, used: Collection[str], within_s: float = _ANSWERS_WITHIN_S) -> tuple[list[CardRecord], str]:
+        """The cards with one of these UUIDs, as torch writes them (without `GPU-`), or all where none is named; and why
+        there are none, or not all of their readings."""
+        self._over.set()
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            self._unread = BLOCKED
         chosen = [card for card in self._cards if not used or card.record.uuid.removeprefix("GPU-") in used]
-        return [card.summary() for card in chosen]
+        if self._cards and not chosen:
+            self._unread = NO_MATCH
+        return [card.summary() for card in chosen], self._unread
 
-    def close(self) -> None:
-        """Let go of the library."""
-        _attempt(self._nvml.nvmlShutdown)
+    def _read(self) -> None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            self._unread = NO_LIBRARY if shutil.which("nvidia-smi") else ""
+            return
+        try:
+            nvml.nvmlInit()
+            for number in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                self._cards.append(_Card(nvml, handle, CardRecord(number, host=self._host)))
+            self._sample()
+        except Exception as error:
+            self._unread = f"{_NONE}: NVML failed ({error})" if shutil.which("nvidia-smi") else ""
+        with contextlib.suppress(Exception):  # the driver is gone: nothing is left to let go of
+            nvml.nvmlShutdown()
 
-
-def start(host: str) -> tuple[Cards | None, str]:
-    """The cards of this host; where there are none to read, None, and why if the host seems to have some."""
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None, NO_LIBRARY if shutil.which("nvidia-smi") else ""
-    try:
-        nvml.nvmlInit()
-        return Cards(nvml, host), ""
-    except Exception as error:
-        return None, f"NVML did not start: {error}" if shutil.which("nvidia-smi") else ""
+    def _sample(self) -> None:
+        pause_s = _EVERY_S
+        while not self._over.wait(pause_s):
+            begun, phase = time.monotonic(), self._phase
+            if phase in WINDOWS:
+                for card in self._cards:
+                    card.sample(phase)
+            pause_s = max(_EVERY_S, (time.monotonic() - begun) * (1 / _MOST_DUTY - 1))
 
 
 class _Card:
@@ -91,9 +122,9 @@ class _Card:
         self._samples[window].append({name: int(value) for name, value in read.items() if value is not None})
 
     def summary(self) -> CardRecord:
-        """The record with what was sampled."""
-        self.record.readings = [_readings(window, samples) for window, samples in self._samples.items()]
-        return self.record
+        """The record with what was sampled until now; the thread may be sampling still."""
+        readings = [_readings(window, samples.copy()) for window, samples in self._samples.copy().items()]
+        return replace(self.record, readings=readings, unread=self.record.unread.copy())
 
     def _read(self, name: str, query: Callable[[], Any]) -> Any:
         try:
@@ -147,10 +178,3 @@ def _readings(window: str, samples: list[dict[str, int]]) -> CardReadings:
 
 def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _attempt(call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except Exception:  # the driver is gone: nothing is left to let go of
-        return

@@ -91,9 +91,9 @@ class Session:
         signals.hold()
         seen = Watched()
         try:
-            self._run.topology = topology.read() if self._leads else None
             if not self._options.trial:
-                self._cards, self._run.cards_unread = cards.start(socket.gethostname())
+                self._cards = cards.Cards(socket.gethostname())
+            self._run.topology = topology.read() if self._leads else None
             seen = self._watch(process, signals)
         finally:
             if process.poll() is None:
@@ -169,11 +169,10 @@ class Session:
 
     def _put_down_cards(self) -> None:
         """Into run.json, those that this host's ranks computed on."""
-        if self._cards is None:
-            return
-        here = [rank.device for rank in facts_in(self._folder.path) if rank.host == socket.gethostname()]
-        self._run.cards = self._cards.records({device.uuid for device in here if device and device.uuid})
-        self._cards.close()
+        if self._cards is not None:
+            here = [rank.device for rank in facts_in(self._folder.path) if rank.host == socket.gethostname()]
+            used = {device.uuid for device in here if device and device.uuid}
+            self._run.cards, self._run.cards_unread = self._cards.finish(used)
 
     def _hang(self, seen: Watched, signals: Signals) -> str:
         """Who waits where, in a sentence; their stacks go to a file."""

@@ -13,6 +13,7 @@ import time
 from statistics import median
 
 import torch
+from turn import wait_for_turn
 
 
 class Parts:
@@ -45,19 +46,20 @@ def spin(device, ms, cycles_per_ms):
         torch.mm(a, a)
 
 
-def cycles_per_ms(device):
-    """Of the spinning kernel: its clock is that of the card, which must have woken first."""
+def cycles_per_ms(device, busy=lambda: None):
+    """Of the spinning kernel, beside what `busy` launches: it counts the card's clock, which a load lowers."""
     if device.type != "cuda":
         return 0.0
     rates = []
-    for _ in range(5):
+    for _ in range(10):
+        busy()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         torch.cuda._sleep(20_000_000)
         end.record()
         torch.cuda.synchronize()
         rates.append(20_000_000 / begin.elapsed_time(end))
-    return median(rates[1:])
+    return median(rates[5:])  # the card must have woken first
 
 
 def main():
@@ -66,13 +68,14 @@ def main():
     options.add_argument("--case", choices=("parts", "queue"), default="parts")
     options.add_argument("--steps", type=int, default=30)
     options.add_argument("--kernel-ms", type=float, default=20.0)
-    options.add_argument("--sleep-ms", type=float, default=20.0)
+    options.add_argument("--sleep-ms", type=float, default=60.0)
     options.add_argument("--copy-mb", type=int, default=256)
     options.add_argument("--launches", type=int, default=2000)
     options.add_argument("--elements", type=int, default=2**24, help="of the vector that each launch adds to")
     args = options.parse_args()
     device = torch.device(args.device)
     on_gpu = device.type == "cuda"
+    wait_for_turn()
     rate, parts = cycles_per_ms(device), Parts(device)
     weight = torch.zeros(1, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)

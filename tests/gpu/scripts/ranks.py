@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from turn import wait_for_turn
 
 
 def main():
@@ -24,7 +25,7 @@ def main():
     options.add_argument("--batch", type=int, default=16)
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--width", type=int, default=512)
-    options.add_argument("--layers", type=int, default=6)
+    options.add_argument("--layers", type=int, default=4)
     options.add_argument("--bucket-mb", type=float, default=25.0)
     options.add_argument("--accumulate", type=int, default=1)
     options.add_argument("--no-sync", action="store_true", help="all-reduce on the last micro-batch only")
@@ -34,6 +35,9 @@ def main():
     device = torch.device(args.device, 0) if args.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        torch.zeros(1, device=device)  # makes the context, which takes a second, before the turn
+    if os.environ.get("RANK", "0") == "0":
+        wait_for_turn()  # the other rank waits for this one to join
     dist.init_process_group(args.backend)
     layer = nn.TransformerEncoderLayer(args.width, 8, 4 * args.width, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, args.layers, enable_nested_tensor=False).to(device)

@@ -13,6 +13,7 @@ from statistics import median
 
 import torch
 from train import Training, parser, timed
+from turn import wait_for_turn
 
 
 def main():
@@ -24,6 +25,7 @@ def main():
     args = options.parse_args()
     found = {name: [] for name in args.variants}
     failed = {}
+    wait_for_turn()
     for _ in range(args.rounds):
         for name, words in args.variants.items():
             if name in failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,18 +21,21 @@ def run(place: Place) -> None:
     sizes = (*SMALL, "--workers", "1") if place.small else ()
     steps = "12" if place.small else "60"
     place.case("recording", lambda: _recording(place, sizes))
-    place.case("plain", lambda: _plain(place, sizes, steps))
-    place.case("check", lambda: _check(place, place.runs / "capture-all"))
-    place.case("sync_events", lambda: _sync_events(place, sizes))
+    place.cases(
+        {
+            "plain": lambda: _plain(place, sizes, steps),
+            "sync_events": lambda: _sync_events(place, sizes),
+            "check": lambda: _check(place, place.runs / "capture-all"),
+        }
+    )
     place.case("overhead", lambda: _overhead(place, sizes, steps))
 
 
 def _recording(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
-    folder = place.record("all", "train.py", *sizes)
+    folder = place.record("all", "train.py", *sizes, windows=() if place.small else ("--rich", "3"))
     run = json.loads((folder / "run.json").read_text())
     facts = json.loads((folder / "rank-00000.facts.json").read_text())
     report = place.report(folder)
-    place.dptune("report", str(folder), "--no-tui", "--no-cache")
     windows = {
         window["name"]: {
             "host_ms": _median_ms(window["durations_ns"]),
@@ -61,6 +65,7 @@ def _plain(place: Place, sizes: tuple[str, ...], steps: str) -> dict[str, Any]:
 
 
 def _check(place: Place, folder: Path) -> dict[str, Any]:
+    place.dptune("report", str(folder), "--no-tui", "--no-cache")
     done = place.dptune("check", str(folder), ok=False)
     return {"status": done.status, "seconds": done.seconds, "last": done.out.strip().splitlines()[-1:]}
 
@@ -80,17 +85,41 @@ def _sync_events(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
 
 def _overhead(place: Place, sizes: tuple[str, ...], steps: str) -> dict[str, Any]:
     """The script bare and under dptune in its untraced window, in turn: what recording costs where it must not."""
-    bare, attached = [], []
-    attach = ("profile", "-q", "--continue", "--warmup", "2", "--unprofiled", "100000", "--lean", "0", "--rich", "0")
-    for number in range(1 if place.small else PAIRS):
-        words = ("--timed", "--steps", steps, *sizes)
-        plain = place.figures["plain"]["plain_ms"] if place.small else None
-        bare.append(plain or median(place.script("train.py", *words).last_json["steps_ms"]))
+    pairs = range(1 if place.small else PAIRS)
+    words = ("--timed", "--steps", steps, *sizes)
+    bare: list[float] = [place.figures["plain"]["plain_ms"]] if place.small else []
+    attached: list[float] = []
+
+    def run_bare() -> None:
+        bare.append(median(place.script("train.py", *words).last_json["steps_ms"]))
+
+    def run_attached(number: int) -> None:
+        attach = (
+            "profile",
+            "-q",
+            "--continue",
+            "--warmup",
+            "2",
+            "--unprofiled",
+            "100000",
+            "--lean",
+            "0",
+            "--rich",
+            "0",
+        )
         folder = str(place.out / f"attached-{number}")
         script = (str(SCRIPTS / "train.py"), "--device", place.device, *words)
         done = place.dptune(*attach, "--run-dir", folder, *script, ok=False)
         attached.append(median(done.last_json["steps_ms"]))
-        place.note("overhead_so_far", {"bare_ms": bare, "attached_ms": attached})
+
+    with ThreadPoolExecutor(1 if place.small else 2) as pool:  # the next one starts while this one has the card
+        runs = []
+        for number in pairs:
+            runs += [] if place.small else [pool.submit(run_bare)]
+            runs.append(pool.submit(run_attached, number))
+        for run in runs:
+            run.result()
+            place.note("overhead_so_far", {"bare_ms": list(bare), "attached_ms": list(attached)})
     return {"bare_ms": bare, "attached_ms": attached, "ratio": median(attached) / median(bare)}
 
 

@@ -14,8 +14,7 @@ _QUEUE_STEP = ("--case", "queue")
 def run(place: Place) -> None:
     """Every case of the stage."""
     sizes = ("--steps", "16", "--copy-mb", "1", "--launches", "200", "--elements", "1024") if place.small else ()
-    place.case("parts", lambda: _parts(place, sizes))
-    place.case("queue", lambda: _queue(place, sizes))
+    place.cases({"parts": lambda: _parts(place, sizes), "queue": lambda: _queue(place, sizes)})
 
 
 def _parts(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
@@ -18,7 +19,7 @@ def run(place: Place) -> None:
     sizes = _SMALL if place.small else ()
     asked = SIZES[:2] if place.small else SIZES
     place.case("recording", lambda: reports.summary(place.report(_record(place, sizes))))
-    place.case("predicted", lambda: {size: _predicted(place, size) for size in asked})
+    place.case("predicted", lambda: _predicted(place, asked))
     place.case("measured", lambda: _measured(place, sizes, asked))
     place.case("compared", lambda: _compared(place))
 
@@ -27,16 +28,21 @@ def _record(place: Place, sizes: tuple[str, ...]) -> Any:
     return place.record("default", "link.py", *sizes, windows=("--nproc-per-node", "1"))
 
 
-def _predicted(place: Place, size: str) -> dict[str, Any]:
-    return place.predict(place.runs / "link-default", f"ddp.bucket_cap_mb={size}")
+def _predicted(place: Place, asked: tuple[str, ...]) -> dict[str, Any]:
+    def of(size: str) -> dict[str, Any]:
+        return place.predict(place.runs / "link-default", f"ddp.bucket_cap_mb={size}")
+
+    with ThreadPoolExecutor(1 if place.small else len(asked)) as pool:
+        return dict(zip(asked, pool.map(of, asked), strict=True))
 
 
 def _measured(place: Place, sizes: tuple[str, ...], asked: tuple[str, ...]) -> dict[str, Any]:
     steps = "8" if place.small else "30"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     script = [str(SCRIPTS / "link.py"), "--device", place.device, *sizes, "--steps", steps]
-    found: dict[str, Any] = place.run([*torchrun, *script, "--sizes", ",".join(asked)]).last_json
-    return found
+    done = place.run([*torchrun, *script, "--sizes", ",".join(asked)], partial=True)
+    found: dict[str, Any] = done.last_json
+    return {**found, "cut_off": done.cut_off}
 
 
 def _compared(place: Place) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ from tests.gpu.stages.planted import timed
 
 # fp32 without TF32, no workers, pageable memory, a list optimizer: each change below mends one of them
 BASE = ("--precision", "fp32", "--workers", "0", "--decode-us", "100", "--pageable", "--optimizer", "foreach")
+
+COMPILED = "torch.compile"  # timed by the last stage
+SIZES = ("--batch", "16")
 
 
 class Change(NamedTuple):
@@ -32,14 +36,14 @@ def _changes(batch: int) -> dict[str, Change]:
         "fused optimizer": Change(("optimizer.fused=true",), ("--optimizer", "fused")),
         "workers": Change(("loader.num_workers=4",), ("--workers", "4")),
         "pinned and non-blocking": Change(("loader.pin_memory=true", "copies.non_blocking=true"), ("--pinned",)),
-        "torch.compile": Change((), ("--compile",)),
+        COMPILED: Change((), ("--compile",)),
         "CUDA graphs": Change((), ("--graphs",)),
     }
 
 
 def run(place: Place) -> None:
     """Record the base, predict, run."""
-    sizes = SMALL if place.small else ("--batch", "16")
+    sizes = SMALL if place.small else SIZES
     batch = 4 if place.small else 16
     place.case("base", lambda: _base(place, sizes))
     place.case("predicted", lambda: _predicted(place, _changes(batch)))
@@ -52,23 +56,21 @@ def _base(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _predicted(place: Place, changes: dict[str, Change]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
     asked = dict(list(changes.items())[:2]) if place.small else changes
-    for name, change in asked.items():
-        if not change.knobs:
-            found[name] = {"why": "no knob sets it"}
-            continue
-        found[name] = place.predict(place.runs / "predict-base", *change.knobs)
-        place.note("predicted_so_far", found)
-    return found
+
+    def of(change: Change) -> dict[str, Any]:
+        return place.predict(place.runs / "predict-base", *change.knobs) if change.knobs else {"why": "no knob sets it"}
+
+    with ThreadPoolExecutor(1 if place.small else len(asked)) as pool:
+        return dict(zip(asked, pool.map(of, asked.values()), strict=True))
 
 
 def _measured(place: Place, sizes: tuple[str, ...], changes: dict[str, Change]) -> dict[str, Any]:
     base = ["--device", place.device, *sizes, *BASE]
     words = {"base": base}
     for name, change in changes.items():
-        if place.small and name not in ("batch x2", "fused optimizer"):
-            continue  # the others need a card, or minutes of compiling
+        if name == COMPILED or (place.small and name not in ("batch x2", "fused optimizer")):
+            continue  # compiling takes most of a minute; the others need a card
         kept = [word for word in base if word != "--pageable" or change.options != ("--pinned",)]
         words[name] = [*kept, *(option for option in change.options if option != "--pinned")]
     words["base again"] = base

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,16 @@ def run(place: Place) -> None:
         way = place.figures.get("nccl", {}).get("way")
         if way is not None:
             env = _environment(way)
-            place.case(
-                "nccl fsdp2", lambda: _recorded(place, "nccl-fsdp2", ("--backend", "nccl", "--strategy", "fsdp"), env)
-            )
+            fsdp = ("--backend", "nccl", "--strategy", "fsdp")
+            place.case("nccl fsdp2", lambda: _recorded(place, "nccl-fsdp2", fsdp, env))
             place.case("links", lambda: _links(place, env))
-    for name, options in _gloo(place.small).items():
-        place.case(f"gloo {name}", lambda name=name, options=options: _recorded(place, f"gloo-{name}", options))  # type: ignore[misc]
+    place.cases(
+        {
+            f"gloo {name}": partial(_recorded, place, f"gloo-{name}", words)
+            for name, words in _gloo(place.small).items()
+        },
+        width=2,
+    )
 
 
 def _gloo(small: bool) -> dict[str, tuple[str, ...]]:
@@ -56,16 +61,22 @@ def _nccl(place: Place) -> dict[str, Any]:
             found = _recorded(place, f"nccl-ddp-{way[5:9].lower()}", ("--backend", "nccl"), _environment(way))
             return {"way": way, "refused": refused, **found}
         except Exception as error:
-            refused[way] = str(error)[-700:]
+            refused[way] = f"{str(error)[-1500:]}\n{_warnings(place.runs)}".strip()
             place.note("nccl_refused", refused)
     raise RuntimeError(f"NCCL takes no two ranks on one card: {refused}")
+
+
+def _warnings(runs: Path) -> str:
+    """Why NCCL refused, from its log."""
+    texts = [path.read_text(errors="replace") for path in sorted(runs.glob("ranks-nccl-*/nccl.*"))]
+    return "\n".join(line for text in texts for line in text.splitlines() if " WARN " in line)[-1500:]
 
 
 def _recorded(
     place: Place, name: str, options: tuple[str, ...], env: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     sizes = _SMALL if place.small else ()
-    folder = place.record(name, "ranks.py", *sizes, *options, windows=_TWO, env=env)
+    folder = place.record(name, "ranks.py", *sizes, *options, windows=_windows(place, options), env=env)
     report = place.report(folder)
     collectives = [
         {key: row[key] for key in ("kind", "dtype", "message_bytes", "calls_per_step", "median_ns", "transfer_ns")}
@@ -74,9 +85,16 @@ def _recorded(
     return {**reports.summary(report), "collectives": collectives, "strategy": list(options)}
 
 
+def _windows(place: Place, options: tuple[str, ...]) -> tuple[str, ...]:
+    """Fewer steps: two ranks take turns on the card, so that a collective lasts milliseconds; and traces stay small."""
+    fewer = () if place.small else ("--warmup", "3", "--unprofiled", "12", "--lean", "3")
+    return (*_TWO, *fewer, *(("--nccl-log",) if "nccl" in options else ()))
+
+
 def _links(place: Place, env: Mapping[str, str]) -> dict[str, Any]:
     target = place.out / "links.json"
-    words = ("links", "-q", *_TWO, "--backend", "nccl", "--kinds", "all_reduce", "--max-size", "16m", "--seconds", "10")
+    words = ("links", "-q", *_TWO, "--backend", "nccl", "--kinds", "all_reduce", "--max-size", "16m")
+    words = (*words, "--seconds", "8", "--timeout", "15", "--repeats", "5")
     place.dptune(*words, "-o", str(target), env=env)
     found: dict[str, Any] = json.loads(target.read_text())
     return found
