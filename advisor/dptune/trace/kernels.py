@@ -93,8 +93,9 @@ LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")
 # gc.collect() as torch records Python's calls.
 COLLECTION_NAME = re.compile(r"^<built-in (function|method) collect\b")
 LAUNCH_NAME = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel|^(cuda|hip)GraphLaunch|^hipModuleLaunch")
-# Calls in which the host waits for the device: CUDA runtime and driver API, HIP. cudaMemcpy returns when it has copied.
-WAIT_NAME = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|WithStream)?$")
+# Calls that return when the device has done what was asked for: CUDA runtime and driver API, HIP. Copies and full
+# queues hold the host, too: `measure/host/blocked.py` says which of those do.
+WAIT_NAME = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Stream|Event)Synchronize")
 
 _TABLE = tuple((row.work, row.categories, re.compile(row.name)) for row in TABLE)
 
@@ -105,7 +106,7 @@ def work_of(category: str, name: str) -> Work | None:
 
 
 def waits(category: str, name: str) -> bool:
-    """Whether the host waits for the device in an event: class sync."""
+    """Whether the host waits for the device in an event, by its name alone."""
     if category in SYNC_CATEGORIES:
         return name != "Stream Wait Event"  # there a stream waits for another, and the host goes on
     return category in LAUNCH_CATEGORIES and WAIT_NAME.search(name) is not None

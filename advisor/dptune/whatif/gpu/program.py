@@ -29,6 +29,7 @@ class Kind(IntEnum):
     WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
     INPUT = 8  # the script waits for its data loader
     PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
+    QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
 
 
 @dataclass(frozen=True)
