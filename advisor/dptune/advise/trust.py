@@ -12,7 +12,7 @@ from dptune.advice import Trust
 from dptune.advise import surroundings
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import Measured, RankFigures, digits
+from dptune.measured import CUT_SHORT, Measured, RankFigures, by_profiler, digits
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -84,7 +84,9 @@ def steady_steps(rank: RankFigures) -> int:
 
 
 def _account(measured: Measured) -> Iterator[Finding]:
-    steps = {rank.rank: steady_steps(rank) for rank in measured.ranks}
+    told = measured.known("steps")
+    cut = len(told.cut_short) if told else 0  # recorded, though in no figure
+    steps = {rank.rank: count + cut if (count := steady_steps(rank)) else 0 for rank in measured.ranks}
     most = max(steps.values(), default=0)
     if measured.ranks and not any(rank.source for rank in measured.ranks):
         yield _unjudgeable("steps-few", f"no step was traced; it takes {LEAST_STEPS} to judge")
@@ -127,6 +129,9 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         some = "step has no work of its" if steps.without_work == 1 else "steps have no work of their"
         text = f"{steps.without_work} traced {some} own on the device: the time is counted to the step before"
         yield Finding(code="steps-without-work", level="info", text=text)
+    if steps.cut_short:
+        text = f"the last traced step (number {steps.cut_short[0]}) is in no figure: {CUT_SHORT}"
+        yield Finding(code="last-step-cut-short", level="info", text=text)
     if steps.set_aside:
         total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
         longest = max(step.of_usual for step in steps.set_aside)
@@ -156,6 +161,10 @@ def _times(measured: Measured) -> Iterator[Finding]:
     if unprofiled is None:
         text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
         yield Finding(code="times-traced", level="info", text=text)
+        waited = measured.known("launch_idle")
+        if waited is not None and (queued := waited.known("queued")) is not None:
+            bound = f"{by_profiler(queued)}. Without the profiler, expect about {milliseconds(queued.length_ns)}"
+            yield Finding(code="profiler-slows-launching", level="info", text=bound)
         return
     if lean is not None:
         times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"

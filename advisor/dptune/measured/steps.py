@@ -8,6 +8,8 @@ from pydantic import Field
 
 from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive
 
+# Why the last traced step may be in no figure.
+CUT_SHORT = "the trace ends before the next step starts, so the wait at its end is unknown"
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
 
@@ -34,6 +36,10 @@ class StepsFigures(Figures):
         0, description="steps that have no work of their own on the device and count to the one before: most on a rank"
     )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
+    cut_short: list[int] = Field(
+        default_factory=list,
+        description="the last step, where it lacks the wait before the next: recorded, but in no figure of the steps",
+    )
 
 
 class StepTime(Figures):
@@ -41,7 +47,9 @@ class StepTime(Figures):
 
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
     median_ns: Figure[Positive] = Field(
-        ABSENT, description="the step time a report speaks of, on `basis`: with `repeats_ns`, the median over processes"
+        ABSENT,
+        description="the step time a report speaks of, on `basis`: without the profiler the median, with `repeats_ns` "
+        "over processes; traced the mean of the account's steps, whose parts add up to it",
     )
     repeats_ns: list[Positive] = Field(
         default_factory=list,

@@ -158,9 +158,7 @@ class Walk:
         itself = np.array([copying.get(call) == row for call, row in pairs], dtype=np.bool_)
         handed = np.where(itself, columns.ts_ns[launch], columns.ends(launch))
         copied = {int(columns.ends(launch)[place]): place for place in np.flatnonzero(itself).tolist()}
-        return cls(
-            columns, host.held, rows, launch, handed, copied, kinds, begin, end, before, by_end, end[by_end]
-        )
+        return cls(columns, host.held, rows, launch, handed, copied, kinds, begin, end, before, by_end, end[by_end])
 
     def back(self, window: Step) -> list[Part]:
         """The path through a window, from its end to its beginning, without a gap."""

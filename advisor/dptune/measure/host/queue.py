@@ -19,7 +19,7 @@ import numpy as np
 
 from dptune.measure.device.operations import Operations
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Ints
+from dptune.measure.intervals import Ints, Mask
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, waits
 
@@ -53,7 +53,7 @@ class Launches:
         """At each moment how many were launched before it and have not begun."""
         launched = np.searchsorted(self.called_ns, times_ns, side="left")
         begun = np.searchsorted(np.sort(self.begun_ns), times_ns, side="right")
-        return np.maximum(launched - begun, 0).astype(np.int64)
+        return np.asarray(np.maximum(launched - begun, 0), dtype=np.int64)
 
 
 def blocked_calls(columns: Columns, devices: Sequence[Operations]) -> tuple[Ints, Ints]:
@@ -71,12 +71,12 @@ def blocked_calls(columns: Columns, devices: Sequence[Operations]) -> tuple[Ints
     full = outstanding >= _NEARLY_FULL
     if not full.any():
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    usual = _usual_ns(columns.name_id[rows], took, ~full)
+    usual = _usual_ns(columns.name_id[rows].astype(np.int64), took, ~full)
     blocked = full & (took > _LONG * usual)
     return rows[blocked], (start + usual)[blocked]
 
 
-def _usual_ns(names: Ints, took: Ints, free: Ints) -> Ints:
+def _usual_ns(names: Ints, took: Ints, free: Mask) -> Ints:
     """By call the median of those of its name that found room, else of all that did."""
     usual = np.full(len(names), int(np.median(took[free])) if free.any() else _USUAL_NS, dtype=np.int64)
     for name in np.unique(names):

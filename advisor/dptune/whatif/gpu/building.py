@@ -151,7 +151,9 @@ def _of_host(own: RankView, device: DeviceView, walk: Walk, shift: int) -> Itera
         item = _Item(at + shift, _HOST, (rank, sort, number))
         goes_on = at
         if sort == "held":
-            awaited = queue.freed(at) if at in queue.full_ends_ns else _awaited(walk, int(walk.held.start_ns[number]), at)
+            awaited = (
+                queue.freed(at) if at in queue.full_ends_ns else _awaited(walk, int(walk.held.start_ns[number]), at)
+            )
             if awaited is not None:
                 what, row, since, kind = awaited
                 goes_on = int(walk.held.start_ns[number])
