@@ -23,9 +23,9 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     """
     facts = list(run.facts.values())
     views, aside = steady.steady([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks])
-    views, cut = tails.cut_short(views)
-    stepped = [own for own in views if not own.no_steps]
-    together = across(run, views)
+    accounted, cut = tails.cut_short(views)
+    stepped = _stepped(accounted)
+    together = across(run, views, accounted)
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
@@ -44,10 +44,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
         "samples_per_step": (samples, no_samples),
-        "steps": (steady.figures(views, aside, cut), no_steps),
+        "steps": (steady.figures(accounted, aside, cut), no_steps),
         "account": (account, no_steps),
         "collectives": (
-            collectives.collectives(together.calls, together.exchanges, stepped) if stepped else None,
+            collectives.collectives(together.calls, together.exchanges, _stepped(views)) if stepped else None,
             no_steps,
         ),
         "links": (
@@ -92,7 +92,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
         longest=longest.longest(windowed, told),
-        step=steptime.step_time(facts, views, run.repeats, accounts.mean_step_ns(account, together.devices)),
+        step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
         ranks=ranks,
         input=feeding.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
@@ -109,6 +109,10 @@ def _path(views: list[RankView], ranks: list[RankFigures]) -> CriticalPath | Non
     }
     least = min((own for own in views if own.rank in waiting), key=lambda own: waiting[own.rank], default=None)
     return None if least is None else critical.critical(least)
+
+
+def _stepped(views: list[RankView]) -> list[RankView]:
+    return [own for own in views if not own.no_steps]
 
 
 def _ranks(run: Run) -> list[int]:

@@ -64,11 +64,11 @@ def _rank_account(run: ReadRun, rank: int) -> Account:
 
 
 def _rank_step_ns(run: ReadRun, rank: int, basis: Basis) -> float:
-    """Its own median step; where that was not timed without the profiler, the mean step of its account."""
+    """Its own median step; where that was not timed without the profiler, the mean window of its busiest device."""
     own = run.rank(rank)
     if basis == "unprofiled":
         return own.unprofiled_median_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns
-    steps = [step for device in own.devices for step in device.steps]
+    steps = max((device.steps for device in own.devices), key=len, default=[])
     if not steps:
         raise Missing("no steps were found in the trace")
     return mean(step.account.window_ns for step in steps)

@@ -47,7 +47,7 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
     return [without(own, gone) for own in views], aside
 
 
-def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: list[int]) -> StepsFigures | None:
+def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: Sequence[int] = ()) -> StepsFigures | None:
     """What tells the steps, how alike they are and how many there are; None where no rank has any."""
     stepped = [own for own in views if not own.no_steps]
     if not stepped:
@@ -62,7 +62,7 @@ def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: list[int]
         by_rank={own.rank: len(busiest(own)) for own in stepped},
         without_work=max(_without_work(own) for own in stepped),
         set_aside=aside,
-        cut_short=cut,
+        cut_short=list(cut),
         missing={} if known else {"similarity": _MARKED},
     )
 

@@ -86,7 +86,7 @@ def windows(columns: Columns, operations: Operations, steps: list[Step], launche
     later = start[_launched_after(columns, operations, steps[last].end_ns)]
     following = int(later[later >= begins[last]].min(initial=np.iinfo(np.int64).max))
     usual = max((begins[at] - steps[at].start_ns for at in order[1:]), default=0)
-    whole = own_end <= following <= steps[last].end_ns + _AS_LATE * usual
+    whole = len(order) > 2 and own_end <= following <= steps[last].end_ns + _AS_LATE * usual
     ends = [begins[at] for at in order[1:]] + [following if whole else min(own_end, following)]
     found = [
         Step(steps[at].number, begins[at], stop, at == last and not whole) for at, stop in zip(order, ends, strict=True)
