@@ -45,7 +45,7 @@ def test_a_copy_from_pageable_memory_is_a_blocking_call(tmp_path: Path) -> None:
     assert {name: ns / US for name, ns in idle.items()} == {"sync": 5 + 1 + 1 + 1, "launch": 8, "host": 9}
     assert account.dependency_idle_ns == 0
     # Back from a kernel's begin: 9 since its launch, the host since 91, the call since the copy was over at 90, the
-    # copy, which waited for the kernel: 5 since its end at 80. The last step lacks what follows its copy: it is left out.
+    # copy, which waited for the kernel: 5 since its end at 80. The last step lacks what follows: it is left out.
     found = path_us(figures)
     assert found == {
         "compute": 3 * 70,

@@ -180,11 +180,15 @@ def _times(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="profiler-cost", level="info", text=text)
     low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
     if low is not None and high is not None and high - low > NOISY_SHARE * unprofiled:
+        code = "steps-noisy"
         text = (
             f"steps vary: half of them took {digits(low / 1e6)} to {milliseconds(high)} "
             f"({100 * (high - low) / unprofiled:.0f} % of the median apart), so small savings will not show"
         )
-        yield Finding(code="steps-noisy", level="info", text=text)
+        if step.unprofiled_period > 1:
+            code = "steps-take-turns"
+            text = f"step times repeat every {step.unprofiled_period} steps: the steps take turns and are not noisy"
+        yield Finding(code=code, level="info", text=text)
 
 
 def _unjudgeable(code: str, text: str) -> Finding:

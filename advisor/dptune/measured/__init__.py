@@ -63,6 +63,7 @@ from dptune.measured.steps import (
     PreparingFigures,
     SetAsideStep,
     StepBasis,
+    StepGroup,
     StepsFigures,
     StepTime,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "SourceTime",
     "StepAccount",
     "StepBasis",
+    "StepGroup",
     "StepLag",
     "StepTime",
     "StepsFigures",

@@ -22,6 +22,13 @@ class SetAsideStep(Model):
     warm_up: bool = Field(description="whether it is the first, or follows only such steps")
 
 
+class StepGroup(Model):
+    """Steps that launch the same, where others launch something else: an optimizer every second step, say."""
+
+    numbers: list[int] = Field(description="their numbers")
+    mean_ns: int = Field(description="how long one takes: the mean")
+
+
 class StepsFigures(Figures):
     """Which steps the figures of this run are of, and what tells where one begins."""
 
@@ -36,6 +43,9 @@ class StepsFigures(Figures):
         0, description="steps that have no work of their own on the device and count to the one before: most on a rank"
     )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
+    groups: list[StepGroup] = Field(
+        default_factory=list, description="groups of steps that take turns; empty where all steps launch the same"
+    )
     cut_short: list[int] = Field(
         default_factory=list,
         description="the last step, where it lacks the wait before the next: recorded, but in no figure of the steps",
@@ -63,6 +73,9 @@ class StepTime(Figures):
     )
     unprofiled_q3_ns: Figure[Positive] = Field(
         ABSENT, description="their third quartile: median over ranks of each rank's"
+    )
+    unprofiled_period: int = Field(
+        1, description="every how many steps without the profiler their times repeat; 1 where they do not take turns"
     )
     unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
     unprofiled_outliers: int = Field(

@@ -54,6 +54,12 @@ def _told(measured: Measured) -> Iterator[str]:
             f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}, "
             f"{number(step.of_usual)} times as long as the others{' (warm-up)' if step.warm_up else ''}."
         )
+    if steps.groups:
+        each = "; ".join(
+            f"steps {', '.join(map(str, group.numbers))} take {milliseconds(group.mean_ns / 1e6)}"
+            for group in steps.groups
+        )
+        yield f"Steps take turns by what they launch: {each} (means)."
     for cut in steps.cut_short:
         yield f"Step {cut} is in no figure: {CUT_SHORT}."
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):

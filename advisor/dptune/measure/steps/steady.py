@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from dptune.measure.steps.groups import groups
 from dptune.measure.steps.outliers import outliers
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, busiest, renumbered, without
@@ -62,6 +63,7 @@ def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: Sequence[
         by_rank={own.rank: len(busiest(own)) for own in stepped},
         without_work=max(_without_work(own) for own in stepped),
         set_aside=aside,
+        groups=groups(views),
         cut_short=list(cut),
         missing={} if known else {"similarity": _MARKED},
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dptune.measure.steps.groups import period
 from dptune.measure.steps.outliers import outliers
 from dptune.measure.views import RankView, busiest
 from dptune.measured import StepTime
@@ -64,6 +65,7 @@ def step_time(
         basis="unprofiled" if unprofiled else "traced",
         **figures,
         repeats_ns=others,
+        unprofiled_period=max((period(steps) for steps in unprofiled), default=1),
         unprofiled_steps=max(map(len, unprofiled), default=0),
         unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
         lean_steps=max(map(len, lean), default=0),
