@@ -63,7 +63,7 @@ def queueing(count: int) -> list[Event]:
 
 
 def test_a_queue_that_drains_is_work_of_the_steps(tmp_path: Path) -> None:
-    """Copies that run ahead make windows follow the host, and the queue is worked off in the last: the mean is right."""
+    """Copies that run ahead make windows follow the host; the last holds the queue that is left: the mean is right."""
     events = queueing(3)
     for number in range(3):
         at = 60 * number
