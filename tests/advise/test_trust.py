@@ -145,6 +145,14 @@ def test_steps_that_vary(make_measured, hand_made, q3, noisy):
     assert trust.level == "sound"
 
 
+def test_steps_that_take_turns_are_not_noisy(make_measured, hand_made):
+    quartiles = {"unprofiled_q1_ns": 10_000_000, "unprofiled_q3_ns": 20_000_000}
+    times = step(hand_made, unprofiled_median_ns=15_000_000, unprofiled_period=2, **quartiles)
+    trust = judge(make_measured(step=times), [])
+    assert codes(trust) == ["steps-take-turns"]
+    assert text_of(trust, "steps-take-turns").startswith("step times repeat every 2 steps")
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [

@@ -40,10 +40,11 @@ def test_json_is_a_report_and_nothing_else(traces: Path, capsys: pytest.CaptureF
 def test_the_account_of_a_made_trace_reads_as_it_was_made(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(traces)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    # Three steps of 1 ms and a last one that ends with its work, at 0.8 ms: 2.0 and 1.2 of 3.8 ms.
-    assert "# compute 0.53 ms 52.6 %" in said
-    assert "! exposed transfer 0.32 ms 31.6 %" in said
-    assert "A step takes 1.00 ms." in said
+    # Three steps of 1 ms; the last ends with its work, at 0.8 ms, and is left out: 0.5 and 0.3 of 1 ms.
+    assert "# compute 0.50 ms 50.0 %" in said
+    assert "! exposed transfer 0.30 ms 30.0 %" in said
+    assert "The mean step takes 1.00 ms." in said
+    assert "the last traced step (number 3) is in no figure" in said
 
 
 def test_a_file_gets_the_text_without_colours(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

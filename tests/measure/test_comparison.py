@@ -255,9 +255,9 @@ def test_steps_of_one_process_never_decide() -> None:
 
 
 def test_unprofiled_is_never_set_against_traced() -> None:
-    both = compared(run("a", 100), run("b", 150, traced=True))
+    both = compared(run("a", 100, parts={"compute_ns": 101}), run("b", 150, traced=True))
     assert both.basis == "traced"
-    assert (both.step_ns.a, both.step_ns.b) == (200, 150)  # a's own lean window took 200
+    assert (both.step_ns.a, both.step_ns.b) == (101, 150)  # what a's traced steps took
     none = compared(run("a", 100), run("b", step=StepTime.only("no step was timed", basis="traced")))
     assert none.step_ns.known("b") is None
     assert none.verdict.outcome == "inconclusive"

@@ -85,10 +85,10 @@ def test_the_cause_of_the_lag(tmp_path, cause):
         "rank": 1,
         "lag_ns": 300 * US,
         "steps_share": 1.0,
-        # the last window ends with its all-reduce, 540 after it began
-        "waiting_share": 2 * STEPS * 300 / (3 * ((STEPS - 1) * 1000 + 540)),
+        # of all steps but the last, which ends with its all-reduce, 540 after it began
+        "waiting_share": 2 * 300 / (3 * 1000),
     }
-    assert measured.account.exposed_waiting_ns == 2 * STEPS * 300 * US  # the other two, while nothing else runs there
+    assert measured.account.exposed_waiting_ns == 2 * (STEPS - 1) * 300 * US  # the other two, nothing beside it
     (collective,) = measured.collectives
     assert (collective.waiting_ns, collective.transfer_ns) == (2 * STEPS * 300 * US, MOVING * US)
     assert [rank.clock_ahead_ns for rank in measured.ranks] == [0, 70_000 * US, -1_000_000 * US]

@@ -175,7 +175,9 @@ def test_step_accounts_equal_a_second_derivation(real_traces, file):
     path = next(real_traces.glob(file))
     expected = plain_account(path)
     assert expected
-    (device,) = measure(load([path])).ranks[0].devices
+    figures = measure(load([path]))
+    (device,) = figures.ranks[0].devices
+    expected = {number: parts for number, parts in expected.items() if number not in figures.steps.cut_short}
     found = {
         step.number: [
             step.account.compute_ns,

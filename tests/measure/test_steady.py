@@ -90,17 +90,21 @@ def test_the_rule_equals_a_plain_one(lengths):
 
 
 def test_a_long_step_is_no_part_of_any_figure(tmp_path):
-    """By hand: five steps of 100, the first of 900; the last window ends with its kernel, 10 before the step's end."""
+    """By hand: five steps of 100, the first of 900; the last window ends with its kernel, 12 before the next step's.
+
+    That is more than 1 % of the 388, so the last is in no figure either.
+    """
     run = run_of(tmp_path, [900, 100, 100, 100, 100])
     measured = measure(run)
     (aside,) = measured.steps.set_aside
     assert (aside.number, aside.length_ns, aside.of_usual, aside.warm_up) == (0, 900 * US, 9.0, True)
     assert (aside.loader_wait_ns, aside.idle_ns, aside.spent) == (0, 12 * US, "")  # its kernel takes the rest
-    assert (measured.steps.basis, measured.steps.by_rank) == ("profiler_step", {0: 4})
-    assert measured.account.window_ns == (100 * 3 + 88) * US
-    assert measured.account.compute_ns == 85 * 4 * US
+    assert (measured.steps.basis, measured.steps.by_rank) == ("profiler_step", {0: 3})
+    assert measured.steps.cut_short == [4]
+    assert measured.account.window_ns == 100 * 3 * US
+    assert measured.account.compute_ns == 85 * 3 * US
     (copies,) = measured.copies
-    assert (copies.calls, copies.calls_per_step) == (4, 1.0)
+    assert (copies.calls, copies.calls_per_step) == (3, 1.0)
     assert measured.ranks[0].devices[0].whole.window_ns == (900 + 400 - 2 - 10) * US
 
 

@@ -1,6 +1,15 @@
 import pytest
 
-from dptune.measured import KernelFigures, MemoryFigures
+from dptune.measured import (
+    IdlePart,
+    KernelFigures,
+    LaunchIdleFigures,
+    MemoryFigures,
+    Missing,
+    OptimizerLaunches,
+    QueuedSteps,
+    StepTime,
+)
 from dptune.runfile.facts import CompileFacts
 
 
@@ -78,3 +87,55 @@ def test_the_gpu_that_waits_longest_in_a_step_holds_up_the_others(ask, hand_made
     assert advice.title.startswith("The GPU waits 20 % of a step")
     alone = hand_made.measured_run(spent=[spent[1], *[busy] * 3], world=4, kernels=kernels(hand_made))
     assert ask("DP601", alone, [make_facts()]) == []  # it is late, which another rule says
+
+
+def waited(hand_made, first=0.2, *, compiled=False, of_optimizer=0.1, each=True, queued=None):
+    """Time waited for launches: `first` of it before one kernel, and so much of all launches the optimizer's."""
+    return hand_made.figures(
+        LaunchIdleFigures,
+        idle_ns=1000,
+        operations=[IdlePart(name="void cat_kernel<float>(int)", idle_ns=1, share=first, per_step=21.5)],
+        operators=[IdlePart(name="aten::as_strided", idle_ns=1, share=0.33, per_step=763.0)],
+        optimizer=OptimizerLaunches(
+            name="SGD", per_step=1000 * of_optimizer, of_per_step=1000.0, idle_share=0.2, for_each_tensor=each
+        ),
+        compiled=compiled,
+        queued=queued,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({}, "compile the model"),
+        ({"compiled": True}, "capture CUDA graphs"),  # the trace shows it, though nothing was recorded
+        (
+            {"first": 0.86},
+            "86 % of that time is before one kernel, `cat_kernel`. The host runs `aten::as_strided` (763",
+        ),
+        (
+            {"first": 0.86, "of_optimizer": 0.44},
+            "440 of 1000 launches are those of SGD, one tensor at a time. Pass for",
+        ),
+        ({"of_optimizer": 0.44, "each": False}, "compile the model"),
+        ({"of_optimizer": 0.2}, "compile the model"),
+    ],
+)
+def test_the_remedy_is_for_what_is_waited_for(ask, hand_made, known, words):
+    (advice,) = ask("DP601", run(hand_made, 0.4, launch_idle=waited(hand_made, **known)))
+    assert words in advice.title
+    assert known.get("compiled", False) is ("compile the model" not in advice.title and "graphs" in advice.title)
+    assert "before `cat_kernel`" in {one.label for one in advice.evidence}
+    assert "while the host runs `aten::as_strided` (763 calls per step)" in {one.label for one in advice.evidence}
+
+
+def test_what_the_profiler_adds_is_no_advice(ask, hand_made):
+    """Steps timed without the profiler say themselves how much the host launches too late."""
+    queued = QueuedSteps(numbers=[10], queued=316, length_ns=32_000_000, others_ns=[77_000_000, 83_000_000])
+    figures = waited(hand_made, queued=queued)
+    traced = StepTime.only("not timed", basis="traced", median_ns=hand_made.STEP_NS)
+    with pytest.raises(
+        Missing, match="the profiler slows launching: step 10 started with 316 launches queued and took"
+    ):
+        ask("DP601", run(hand_made, 0.4, launch_idle=figures, step=traced))
+    assert len(ask("DP601", run(hand_made, 0.4, launch_idle=figures))) == 1

@@ -67,10 +67,10 @@ def test_every_row_of_the_table_decides_for_some_name():
         ("cuda_runtime", "cudaStreamSynchronize", True),
         ("cuda_runtime", "cudaEventSynchronize", True),
         ("cuda_driver", "cuCtxSynchronize", True),
-        ("Runtime", "cudaMemcpy", True),
+        ("Runtime", "cudaMemcpy", False),
         ("cuda_runtime", "hipDeviceSynchronize", True),
-        ("cuda_runtime", "hipMemcpy", True),
-        ("cuda_runtime", "hipMemcpyWithStream", True),
+        ("cuda_runtime", "hipMemcpy", False),
+        ("cuda_runtime", "hipMemcpyWithStream", False),
         ("cuda_sync", "Event Sync", True),
         ("cuda_sync", "Stream Wait Event", False),
         ("cuda_runtime", "cudaMemcpyAsync", False),
@@ -134,9 +134,9 @@ def test_every_distinct_name_of_the_real_traces(real_traces):
 
 WAITS = {
     *((kind, call) for kind in ("Runtime", "cuda_runtime") for call in (
-        "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize", "cudaMemcpy"
+        "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"
     )),
-    *(("cuda_runtime", call) for call in ("hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpyWithStream")),
+    *(("cuda_runtime", call) for call in ("hipDeviceSynchronize", "hipEventSynchronize")),
     *(("cuda_sync", kind) for kind in ("Context Sync", "Event Sync", "Stream Sync")),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from dptune.advice import Trust
 from dptune.advise import surroundings
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import Measured, RankFigures, StepTime, digits
+from dptune.measured import CUT_SHORT, Measured, RankFigures, by_profiler, digits
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -106,8 +106,15 @@ def _losses(measured: Measured) -> Iterator[Finding]:
         yield Finding(code=code, level=level, text=f"rank {rank_number}: {text}{also}")
 
 
+def _recorded_steps(measured: Measured) -> dict[int, int]:
+    """Steady steps by rank, with a last one that is in no figure since it was cut short."""
+    steps = measured.known("steps")
+    cut = len(steps.cut_short) if steps else 0
+    return {rank.rank: count + cut if (count := steady_steps(rank)) else 0 for rank in measured.ranks}
+
+
 def _account(measured: Measured) -> Iterator[Finding]:
-    steps = {rank.rank: steady_steps(rank) for rank in measured.ranks}
+    steps = _recorded_steps(measured)
     most = max(steps.values(), default=0)
     if measured.ranks and not any(rank.source for rank in measured.ranks):
         yield _unjudgeable("steps-few", f"no step was traced; it takes {LEAST_STEPS} to judge")
@@ -150,6 +157,9 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         some = "step has no work of its" if steps.without_work == 1 else "steps have no work of their"
         text = f"{steps.without_work} traced {some} own on the device: the time is counted to the step before"
         yield Finding(code="steps-without-work", level="info", text=text)
+    if steps.cut_short:
+        text = f"the last traced step (number {steps.cut_short[0]}) is in no figure: {CUT_SHORT}"
+        yield Finding(code="last-step-cut-short", level="info", text=text)
     if steps.set_aside:
         total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
         longest = max(steps.set_aside, key=lambda step: step.of_usual)
@@ -182,7 +192,11 @@ def _times(measured: Measured) -> Iterator[Finding]:
     if unprofiled is None:
         text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
         yield Finding(code="times-traced", level="info", text=text)
-        yield from _noisy(step, "lean")
+        yield from _noisy(measured, "lean")
+        waited = measured.known("launch_idle")
+        if waited is not None and (queued := waited.known("queued")) is not None:
+            bound = f"{by_profiler(queued)}. Without the profiler, expect about {milliseconds(queued.length_ns)}"
+            yield Finding(code="profiler-slows-launching", level="info", text=bound)
         return
     if lean is not None:
         times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
@@ -196,19 +210,26 @@ def _times(measured: Measured) -> Iterator[Finding]:
                 "tracing costs, so take milliseconds with care"
             )
         yield Finding(code="profiler-cost", level="info", text=text)
-    yield from _noisy(step, "unprofiled")
-    yield from _noisy(step, "lean")
+    yield from _noisy(measured, "unprofiled")
+    yield from _noisy(measured, "lean")
 
 
-def _noisy(step: StepTime, window: Literal["unprofiled", "lean"]) -> Iterator[Finding]:
+def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterator[Finding]:
     """Steps of a window whose quartiles lie far apart: savings and shares are no surer than that."""
+    step, steps = measured.step, measured.known("steps")
     low, middle, high = (step.known(f"{window}_{part}_ns") for part in ("q1", "median", "q3"))
     if low is None or middle is None or high is None or high - low <= NOISY_SHARE * middle:
         return
     share = f"{100 * (high - low) / middle:.0f} % of the median"
     if window == "lean":
+        if steps is not None and steps.groups:
+            return  # they take turns, and differ by what they do
         spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)} ({share})"
         text = f"traced steps are noisy: {spread}, so shares of a step are uncertain"
+    elif step.unprofiled_period > 1:
+        text = f"step times repeat every {step.unprofiled_period} steps: the steps take turns and are not noisy"
+        yield Finding(code="steps-take-turns", level="info", text=text)
+        return
     else:
         spread = f"half of them took {digits(low / 1e6)} to {milliseconds(high)} ({share} apart)"
         text = f"steps vary: {spread}, so small savings will not show"
@@ -217,7 +238,7 @@ def _noisy(step: StepTime, window: Literal["unprofiled", "lean"]) -> Iterator[Fi
 
 def _few(measured: Measured) -> Iterator[Finding]:
     """As few steps as a run can be judged by: one that is unusual changes the median and every share."""
-    most = max((steady_steps(rank) for rank in measured.ranks), default=0)
+    most = max(_recorded_steps(measured).values(), default=0)
     if most == LEAST_STEPS:
         text = (
             f"only {most} traced steps were recorded, so one unusual step changes every figure: record at least "

@@ -43,8 +43,12 @@ class Across:
     phased: Phased | str
 
 
-def across(run: Run, views: list[RankView]) -> Across:
-    """Match the collectives of all ranks, then account for every device."""
+def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
+    """Match the collectives of all ranks, then account for every device.
+
+    `accounted` are the ranks with the steps that the accounts are of, where these are fewer.
+    """
+    accounted = views if accounted is None else accounted
     traces = {rank.rank: rank for rank in run.ranks}
     ran = {
         (own.rank, device.operations.device): collective_calls(own, device) for own in views for device in own.devices
@@ -60,7 +64,7 @@ def across(run: Run, views: list[RankView]) -> Across:
     tracks: dict[tuple[int, str], Track] = {}
     timelines: list[tuple[RankView, DeviceView, Timeline]] = []
     devices: dict[int, list[DeviceFigures]] = {}
-    for own in views:
+    for own in accounted:
         base_ns = own.base_ns
         for device in () if own.losses_fatal else own.devices:  # of what is lost, no share is true
             name = device.operations.device
@@ -72,7 +76,7 @@ def across(run: Run, views: list[RankView]) -> Across:
     late = lateness(compared, found, tracks)
     windowed = [each for each in timelines if each[1].windows]
     told = phased(windowed)
-    computing = {own.rank: _computing(own, windowed, told) for own in views}
+    computing = {own.rank: _computing(own, windowed, told) for own in accounted}
     return Across(calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), told)
 
 

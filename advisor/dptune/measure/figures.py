@@ -8,8 +8,8 @@ from dptune.measure.across import Across, across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap
-from dptune.measure.host import attribution, launching
-from dptune.measure.steps import accumulation, feeding, noise, steady
+from dptune.measure.host import attribution, launch_idle, launching
+from dptune.measure.steps import accumulation, feeding, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
 from dptune.measured import CriticalPath, Loss, Measured, RankFigures
@@ -25,8 +25,9 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
     views, aside = steady.steady(viewed)
-    stepped = [own for own in views if not own.no_steps]
-    together = across(run, views)
+    accounted, cut = tails.cut_short(views)
+    stepped = _stepped(accounted)
+    together = across(run, views, accounted)
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
@@ -46,10 +47,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
         "samples_per_step": (samples, no_samples),
-        "steps": (steady.figures(views, aside), no_steps),
+        "steps": (steady.figures(accounted, aside, cut), no_steps),
         "account": (account, no_steps),
         "collectives": (
-            collectives.collectives(together.calls, together.exchanges, stepped) if stepped else None,
+            collectives.collectives(together.calls, together.exchanges, _stepped(views)) if stepped else None,
             no_steps,
         ),
         "links": (
@@ -62,6 +63,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "launching": (
             launching.launching((own, device) for own, device, _ in together.spent),
             "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
+        ),
+        "launch_idle": (
+            launch_idle.launch_idle(windowed, told),
+            launch_idle.NONE_WAITED if windowed else no_steps,
         ),
         "phases": (
             phases.phases(windowed, told) if windowed and not isinstance(told, str) else None,
@@ -90,7 +95,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         **{name: value for name, (value, _) in figures.items()},
         missing={name: why for name, (value, why) in figures.items() if value is None},
         longest=longest.longest(windowed, told),
-        step=steptime.step_time(facts, views, run.repeats),
+        step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
         ranks=ranks,
         input=feeding.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
@@ -107,6 +112,10 @@ def _path(views: list[RankView], ranks: list[RankFigures]) -> CriticalPath | Non
     }
     least = min((own for own in views if own.rank in waiting), key=lambda own: waiting[own.rank], default=None)
     return None if least is None else critical.critical(least)
+
+
+def _stepped(views: list[RankView]) -> list[RankView]:
+    return [own for own in views if not own.no_steps]
 
 
 def _ranks(run: Run) -> list[int]:

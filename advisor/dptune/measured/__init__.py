@@ -41,16 +41,29 @@ from dptune.measured.exchange import (
     StragglerFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
-from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
+from dptune.measured.host import (
+    AttributionFigures,
+    IdlePart,
+    LaunchFigures,
+    LaunchIdleFigures,
+    OptimizerLaunches,
+    QueuedSteps,
+    SourceFigures,
+    SourceTime,
+    by_profiler,
+    short_name,
+)
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
 from dptune.measured.steps import (
+    CUT_SHORT,
     AccumulationFigures,
     InputFigures,
     NoiseFigures,
     PreparingFigures,
     SetAsideStep,
     StepBasis,
+    StepGroup,
     StepsFigures,
     StepTime,
 )
@@ -58,6 +71,7 @@ from dptune.measured.steps import (
 __all__ = [
     "ABSENT",
     "CLASSES",
+    "CUT_SHORT",
     "IDLE",
     "IDLE_CAUSES",
     "LAG_CAUSES",
@@ -75,11 +89,13 @@ __all__ = [
     "Figure",
     "Figures",
     "GapFigures",
+    "IdlePart",
     "InputFigures",
     "KernelFigures",
     "KernelTime",
     "LagCause",
     "LaunchFigures",
+    "LaunchIdleFigures",
     "LinkFigures",
     "LinkSize",
     "Loss",
@@ -91,20 +107,25 @@ __all__ = [
     "Model",
     "NoiseFigures",
     "OnPath",
+    "OptimizerLaunches",
     "OverlapFigures",
     "Phase",
     "PhaseFigures",
     "Place",
     "PreparingFigures",
+    "QueuedSteps",
     "RankFigures",
     "SetAsideStep",
     "SourceFigures",
     "SourceTime",
     "StepAccount",
     "StepBasis",
+    "StepGroup",
     "StepLag",
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "by_profiler",
     "digits",
+    "short_name",
 ]

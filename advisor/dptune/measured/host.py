@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures, Model
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, digits
 
 
 class LaunchFigures(Figures):
@@ -23,6 +23,67 @@ class LaunchFigures(Figures):
     empty_share: Figure[float] = Field(
         ABSENT, description="the share of operations that the device was idle for when they were launched"
     )
+
+
+class IdlePart(Model):
+    """A part of the time in which devices waited for launches."""
+
+    name: str = Field(description="a phase, an operator that the host ran, or the operation that waited")
+    idle_ns: int = Field(description="how long, over the steps of all ranks")
+    share: float = Field(description="that / all of it")
+    per_step: float = Field(description="how many there are in a step of a rank: gaps, or calls of the operator")
+
+
+class OptimizerLaunches(Model):
+    """What the optimizer launches in `step` and `zero_grad`, and whether it does so for each tensor."""
+
+    name: str = Field(description="its class")
+    per_step: float = Field(description="launches of kernels in a step of a rank")
+    of_per_step: float = Field(description="all launches of kernels in a step of a rank")
+    idle_share: float = Field(description="the part of the time waited for launches that is before one of them")
+    for_each_tensor: bool = Field(description="whether neither foreach nor fused operators or kernels run in it")
+
+
+class QueuedSteps(Model):
+    """The first traced steps that started with work queued and waited for no launch, while the others waited.
+
+    The host ran ahead before recording began, so that it was the profiler that slowed it down in the other steps.
+    """
+
+    numbers: list[int] = Field(description="the numbers of those steps, of the rank on which it is seen")
+    queued: int = Field(description="launches outstanding as the first of them started")
+    length_ns: int = Field(description="how long one takes: the median, an upper bound without the profiler")
+    others_ns: list[int] = Field(description="the shortest and the longest of the other steps")
+
+
+def by_profiler(queued: QueuedSteps) -> str:
+    """Why time waited for launches is the profiler's."""
+    many, first = len(queued.numbers), queued.numbers[0]
+    which = f"step {first}" if many == 1 else f"steps {first} to {queued.numbers[-1]}"
+    low, high = (digits(ns / 1e6) for ns in queued.others_ns)
+    others = f"{low} to {high} ms" if low != high else f"{low} ms"
+    return (
+        f"the profiler slows launching: {which} started with {queued.queued} launches queued and took "
+        f"{digits(queued.length_ns / 1e6)} ms without waiting for any, the other steps took {others}"
+    )
+
+
+def short_name(operation: str) -> str:
+    """A kernel's name without its return type, namespaces' brackets, template arguments and parameters."""
+    plain = operation.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return plain.split("<")[0].split("(")[0].strip() or operation
+
+
+class LaunchIdleFigures(Figures):
+    """What devices waited for that had nothing launched: by phase, by operator, and by the operation that waited."""
+
+    idle_ns: int = Field(description="time in which they did, over the steps of all ranks: `launch_idle_ns`")
+    phases: Figure[list[IdlePart]] = Field(ABSENT, description="phase that the waiting operation was launched in")
+    operators: list[IdlePart] = Field(description="innermost operators that the host ran, most time first, at most 5")
+    operations: list[IdlePart] = Field(description="operations that waited, by name, most time first, at most 5")
+    optimizer: Figure[OptimizerLaunches] = Field(ABSENT, description="launches of the optimizer")
+    compiled: bool = Field(description="whether code made by torch.compile runs in the steps")
+    queued: Figure[QueuedSteps] = Field(ABSENT, description="steps that show how long one takes without the profiler")
 
 
 class SourceTime(Model):

@@ -16,7 +16,7 @@ from dptune.measured.device import (
 )
 from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
-from dptune.measured.host import AttributionFigures, LaunchFigures
+from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures
 from dptune.measured.place import Place
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
@@ -71,6 +71,7 @@ class Measured(Figures):
     )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
+    launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="what the devices waited to be launched")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")

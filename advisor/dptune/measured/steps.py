@@ -8,6 +8,8 @@ from pydantic import Field
 
 from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, digits
 
+# Why the last traced step may be in no figure.
+CUT_SHORT = "the trace ends before the next step starts, so the wait at its end is unknown"
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
 
@@ -32,6 +34,13 @@ class SetAsideStep(Model):
         return ""
 
 
+class StepGroup(Model):
+    """Steps that launch the same, where others launch something else: an optimizer every second step, say."""
+
+    numbers: list[int] = Field(description="their numbers")
+    mean_ns: int = Field(description="how long one takes: the mean")
+
+
 class StepsFigures(Figures):
     """Which steps the figures of this run are of, and what tells where one begins."""
 
@@ -46,6 +55,13 @@ class StepsFigures(Figures):
         0, description="steps that have no work of their own on the device and count to the one before: most on a rank"
     )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
+    groups: list[StepGroup] = Field(
+        default_factory=list, description="groups of steps that take turns; empty where all steps launch the same"
+    )
+    cut_short: list[int] = Field(
+        default_factory=list,
+        description="the last step, where it lacks the wait before the next: recorded, but in no figure of the steps",
+    )
 
 
 class StepTime(Figures):
@@ -53,7 +69,9 @@ class StepTime(Figures):
 
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
     median_ns: Figure[Positive] = Field(
-        ABSENT, description="the step time a report speaks of, on `basis`: with `repeats_ns`, the median over processes"
+        ABSENT,
+        description="the step time a report speaks of, on `basis`: without the profiler the median, with `repeats_ns` "
+        "over processes; traced the mean of the account's steps, whose parts add up to it",
     )
     repeats_ns: list[Positive] = Field(
         default_factory=list,
@@ -67,6 +85,9 @@ class StepTime(Figures):
     )
     unprofiled_q3_ns: Figure[Positive] = Field(
         ABSENT, description="their third quartile: median over ranks of each rank's"
+    )
+    unprofiled_period: int = Field(
+        1, description="every how many steps without the profiler their times repeat; 1 where they do not take turns"
     )
     unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
     unprofiled_outliers: int = Field(

@@ -55,7 +55,7 @@ def basis(measured: Measured) -> str:
 
 
 def account(report: Report, width: int) -> Iterator[Line]:
-    """The account of the median step: every moment counted once, so that the rows add up to the step."""
+    """The account of a step: every moment counted once, so that the rows add up to the step."""
     measured = report.measured
     label = "scaled" if measured.step.basis == "unprofiled" else "traced"
     try:
@@ -69,8 +69,9 @@ def account(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
             yield from _row(measured, kind, share, step_milliseconds(measured, share), width)
     step = shown(lambda: measured.step.median_ns, lambda ns: milliseconds(ns / 1e6))
+    mean = "A step" if measured.step.basis == "unprofiled" else "The mean step"
     yield from wrapped(
-        f"A step takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
+        f"{mean} takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
     )
     stepped = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     if stepped > 1:

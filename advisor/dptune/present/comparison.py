@@ -78,8 +78,10 @@ def _runs(compared: Compared, width: int) -> Iterator[Line]:
     columns = _RUNS if per_sample else _RUNS[:-1]
     rows = [_run(run)[: len(columns)] for run in compared.runs]
     yield from table(columns, rows, width)
-    steps = "steps without the profiler" if compared.basis == "unprofiled" else "traced steps, which the profiler slows"
-    yield from wrapped(f"Times are medians of {steps}.", width, "  ", role="dim")
+    steps = "medians of steps without the profiler"
+    if compared.basis == "traced":
+        steps = "means of traced steps, which the profiler slows"
+    yield from wrapped(f"Times are {steps}.", width, "  ", role="dim")
     for remark in compared.remarks:
         yield from wrapped(f"{remark[:1].upper()}{remark[1:]}.", width, "  ", role="warning")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import Measured, StepBasis, StepTime
+from dptune.measured import CUT_SHORT, Measured, StepBasis, StepTime
 from dptune.present.amounts import Hole, milliseconds, number, percent, several, shown
 from dptune.present.lines import Line, heading, labelled, wrapped
 
@@ -30,7 +30,7 @@ def steps(report: Report, width: int) -> Iterator[Line]:
         speaks = step.basis == ("unprofiled" if window == "unprofiled" else "traced" if window == "lean" else "")
         text = _window(step, median, getattr(step, count))
         if speaks and not step.repeats_ns and not text.startswith("not measured"):
-            text += " (the step time of this report)"
+            text += " (the step time of this report)" if step.basis == "unprofiled" else _mean(step)
         yield from labelled(name, text, width, column=22, indent="  ")
         if speaks and step.repeats_ns:
             yield from labelled("in other processes", _again(step), width, column=22, indent="  ")
@@ -55,8 +55,16 @@ def _told(measured: Measured) -> Iterator[str]:
             f"{number(step.of_usual)} times as long as the others{f', {step.spent}' if step.spent else ''}"
             f"{' (warm-up)' if step.warm_up else ''}."
         )
+    if steps.groups:
+        each = "; ".join(
+            f"steps {', '.join(map(str, group.numbers))} take {milliseconds(group.mean_ns / 1e6)}"
+            for group in steps.groups
+        )
+        yield f"Steps take turns by what they launch: {each} (means)."
+    for cut in steps.cut_short:
+        yield f"Step {cut} is in no figure: {CUT_SHORT}."
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
-        yield "The last step is not timed: it ends with its last operation, for when the next begins is not known."
+        yield "The median leaves out the last step: it ends with its last operation, as no next step was recorded."
     if measured.step.unprofiled_outliers:
         many = several(measured.step.unprofiled_outliers, "step")
         yield (
@@ -79,6 +87,12 @@ def _window(step: StepTime, median: str, count: int) -> str:
     if isinstance(time, Hole):
         return str(time)
     return f"{time}, {several(count, 'step')}{_half(step, median)}"
+
+
+def _mean(step: StepTime) -> str:
+    """Of traced steps the report speaks of the mean, which the parts of a step add up to."""
+    mean = step.known("median_ns")
+    return "" if mean is None else f"; mean {milliseconds(mean / 1e6)} (the step time of this report)"
 
 
 def _again(step: StepTime) -> str:

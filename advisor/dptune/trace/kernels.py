@@ -111,7 +111,7 @@ def work_of(category: str, name: str) -> Work | None:
 
 
 def waits(category: str, name: str) -> bool:
-    """Whether the host waits for the device in an event: class sync."""
+    """Whether the host waits for the device in an event, by its name alone."""
     if category in SYNC_CATEGORIES:
         return name != "Stream Wait Event"  # there a stream waits for another, and the host goes on
     return category in LAUNCH_CATEGORIES and WAIT_NAME.search(name) is not None

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Vendor:
     """One maker's runtime. `launch`, `graph` and `wait` are regular expressions of the names of its calls: launching a
-    kernel, launching a graph of operations, and waiting for the device.
+    kernel, launching a graph of operations, and waiting for the device. Copies and full queues hold the host, too:
+    `measure/host/blocked.py` says which of those do.
 
     `kind` is what a report calls the device, `torch` torch's name of the device type; `signs` are categories that only
     this maker's traces have, `call` how the names of its calls begin where the categories are shared, and `device` what
@@ -49,7 +50,7 @@ VENDORS = (
         runtime=_CUPTI,
         launch=r"^hip\w*Launch\w*Kernel|^hipModuleLaunch",
         graph=r"^hipGraphLaunch",
-        wait=r"^hip(Device|Ctx|Stream|Event)Synchronize|^hipMemcpy(2D|3D|WithStream)?$",
+        wait=r"^hip(Device|Ctx|Stream|Event)Synchronize",
         call="hip",
         device=r"(?i)\bAMD\b|Radeon|Instinct|\bgfx\d|\bMI\d{3}",
     ),
@@ -99,7 +100,7 @@ VENDORS = (
         runtime=_CUPTI,
         launch=r"^(cuda|cu)[A-Z]\w*Launch\w*Kernel|^(cuda|cu)Launch\w*Kernel",
         graph=r"^(cuda|cu)GraphLaunch",
-        wait=r"^(cuda|cu)(Device|Ctx|Stream|Event)Synchronize|^cudaMemcpy(2D|3D)?$",
+        wait=r"^(cuda|cu)(Device|Ctx|Stream|Event)Synchronize",
     ),
 )  # the last is what kernels of no other sign are of
 

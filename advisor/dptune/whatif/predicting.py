@@ -133,7 +133,7 @@ class Ground:
         wanted = traced / stretch  # of the mean step, which is what a program tells
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
-        halves = [program.step_ns(slice(half, None, 2)) for half in (0, 1)]
+        halves = program.halves_ns([one.numbers for one in measured.steps.groups])
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,

@@ -12,12 +12,14 @@ before the next one is launched, and with many of them the GPU waits after each.
 
 ## What to change
 
-In the order of effort:
+First what the evidence names. An optimizer that loops over its tensors (a quarter of all launches or more): `foreach`
+or `fused`. One kernel that most of the time is waited for: what the host runs before that launch, whose operators are
+named with how often each is called. Where neither stands out, in the order of effort:
 
 - more work in each kernel: a larger batch, where memory has room (`small-batch` says what goes with it);
 - fewer kernels: `torch.compile(model)`, which fuses pointwise operations; `foreach` or `fused` optimizers;
 - launching all of them at once: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where
-  shapes stay the same.
+  shapes stay the same. Of a model that is compiled already, by the recording or the trace, only this is said.
 
 The step saves at most that idle time, in each step that of the GPU that waits longest. Traced steps have more of it
 than others, for the profiler slows the host and not the GPU: no more of it is counted than a step without the profiler
@@ -29,6 +31,8 @@ has beside what the busiest GPU computed.
   are told apart, and where the allocator's calls are half of it, its own rule speaks.
 - `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: `debug-switches` speaks of that.
 - A single step of inference, where latency is what counts.
+- The profiler causes it: where no step was timed without it, and the first traced steps started with work queued and
+  waited for no launch while all others do, the host runs ahead without the profiler. The rule says so and is skipped.
 
 ## References
 
@@ -44,9 +48,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
+from dptune.measured import IdlePart, LaunchIdleFigures, Missing, OptimizerLaunches, by_profiler, short_name
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.15, "traced steps of healthy runs have up to 10 %, most of it the profiler's")
+
+ONE_KERNEL_SHARE = 0.5  # of the time waited for launches: then it is about that kernel, not about launching in general
+LOOP_SHARE = 0.25  # of all launches: then the optimizer is the first thing to change
 
 RULE = Rule(
     code="DP601",
@@ -72,16 +80,18 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if run.allocating_share() >= share / 2:
         return
+    waited = run.measured.known("launch_idle")
+    queued = waited.known("queued") if waited else None
+    if queued is not None and run.measured.step.basis == "traced":
+        raise Missing(by_profiler(queued))
     kernels = run.measured.kernels
-    compiled = bool(run.facts and run.facts[0].compiled)
-    remedy = "capture CUDA graphs" if compiled else "compile the model"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         severity=severity,
         title=f"The GPU waits {100 * share:.0f} % of a step for kernels to be launched, {kernels.per_step:.0f} of "
-        f"them in each step: {remedy}, or give each of them more to do",
+        f"them in each step: {_remedy(run, waited)}",
         why="Launching a kernel takes the host longer than computing it takes the GPU.",
         changes=[],
         saves=run.bound(
@@ -94,6 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="idle while the host launches", value=traced, unit="of a traced step").at(
                 run.measured.where("launch_idle_ns")
             ),
+            *(_waited(waited) if waited else ()),
             Evidence(label="kernels", value=round(kernels.per_step, 1), unit="per rank and step"),
             Evidence(label="median kernel", value=kernels.median_ns / 1e3, unit="us"),
             *_short(run),
@@ -101,6 +112,55 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
+    """What to do about what most of the time is waited for."""
+    optimizer = waited.known("optimizer") if waited else None
+    if optimizer is not None and _loops(optimizer):
+        return (
+            f"{optimizer.per_step:.0f} of {optimizer.of_per_step:.0f} launches are those of {optimizer.name}, one "
+            "tensor at a time. Pass foreach=True or fused=True"
+        )
+    first = next(iter(waited.operations), None) if waited else None
+    if waited is not None and first is not None and first.share >= ONE_KERNEL_SHARE:
+        busiest = next(iter(waited.operators), None)
+        meanwhile = f" The host runs {_often(busiest)} meanwhile." if busiest is not None else ""
+        return (
+            f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`.{meanwhile} Find "
+            "out what the script does before it launches that kernel"
+        )
+    compiled = bool(run.facts and run.facts[0].compiled) or bool(waited and waited.compiled)
+    return f"{'capture CUDA graphs' if compiled else 'compile the model'}, or give each of them more to do"
+
+
+def _loops(optimizer: OptimizerLaunches) -> bool:
+    return optimizer.for_each_tensor and optimizer.per_step >= LOOP_SHARE * optimizer.of_per_step
+
+
+def _often(operator: IdlePart) -> str:
+    return (
+        f"`{operator.name}` ({operator.per_step:,.0f} {'call' if round(operator.per_step) == 1 else 'calls'} per step)"
+    )
+
+
+def _waited(waited: LaunchIdleFigures) -> Iterator[Evidence]:
+    """Of the time waited for launches: what waited, what the host ran, in which phase, and the optimizer's launches."""
+    unit = "of the time waited for launches"
+    for operation in waited.operations[:2]:
+        yield Evidence(label=f"before `{short_name(operation.name)}`", value=operation.share, unit=unit)
+    for operator in waited.operators[:2]:
+        yield Evidence(label=f"while the host runs {_often(operator)}", value=operator.share, unit=unit)
+    for phase in (waited.known("phases") or [])[:1]:
+        yield Evidence(label=f"before work of the {phase.name} phase", value=phase.share, unit=unit)
+    optimizer = waited.known("optimizer")
+    if optimizer is not None:
+        each = "one tensor at a time" if optimizer.for_each_tensor else "foreach or fused"
+        yield Evidence(
+            label=f"launches of {optimizer.name} ({each})",
+            value=round(optimizer.per_step, 1),
+            unit=f"per step, of {optimizer.of_per_step:,.0f}",
+        )
 
 
 def _short(run: RunView) -> Iterator[Evidence]:

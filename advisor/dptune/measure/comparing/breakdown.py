@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import mean
 
 from dptune.compared import Basis, Pair, PhaseDifference, RankDifference
 from dptune.measure.comparing.sides import ReadRun, Sides
@@ -64,11 +64,11 @@ def _rank_account(run: ReadRun, rank: int) -> Account:
 
 
 def _rank_step_ns(run: ReadRun, rank: int, basis: Basis) -> float:
-    """Its own median step; where that was not timed without the profiler, the median window of its busiest device."""
+    """Its own median step; where that was not timed without the profiler, the mean window of its busiest device."""
     own = run.rank(rank)
     if basis == "unprofiled":
         return own.unprofiled_median_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns
     steps = max((device.steps for device in own.devices), key=len, default=[])
     if not steps:
         raise Missing("no steps were found in the trace")
-    return median(step.account.window_ns for step in steps)
+    return mean(step.account.window_ns for step in steps)

@@ -37,7 +37,7 @@ class ReadRun:
         """Its step time without the profiler, of all its processes, or traced; raises Missing where it has none."""
         step = self.measured.step
         if basis == "traced":
-            return step.lean_median_ns
+            return step.median_ns if step.basis == "traced" else round(self.measured.traced_step_ns)
         return step.median_ns if step.repeats_ns else step.unprofiled_median_ns
 
     def unjudged(self, basis: Basis) -> str:

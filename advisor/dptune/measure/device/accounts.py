@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from dptune.measure.device import idle
@@ -50,3 +52,9 @@ def total(devices: list[DeviceFigures]) -> Account | None:
     for each in accounts[1:]:
         summed = summed + each
     return summed
+
+
+def mean_step_ns(account: Account | None, devices: Mapping[int, Sequence[DeviceFigures]]) -> int | None:
+    """The mean window of the account, which is the sum over all of them; None without one."""
+    windows = sum(len(device.steps) for rank in devices.values() for device in rank)
+    return None if account is None else round(account.window_ns / windows)

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dptune.measure.device.copy_kinds import ON_DEVICES, copy_kind
 from dptune.measure.host.enclosing import Ranges, holding
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, waits
 
-_COPY = re.compile(r"^(cuda|hip|cu)Memcpy")
+COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
 _ASYNCHRONOUS = re.compile(r"Async")
 
 
@@ -31,34 +32,37 @@ class Blocking:
     time: Intervals
 
 
-def blocking(columns: Columns, rows: Ints, launch: Ints, on_device: bool, pinned: bool | None) -> Blocking:
-    """Of copies of one direction: `on_device` where no host memory takes part, `pinned` None where it is not known.
-
-    `launch` is the row of the call that launched each.
-    """
-    begin, end = columns.ts_ns[rows], columns.ends(rows)
-    called = columns.ends(launch)
-    a_copy = columns.named(_COPY.search, launch)
-    asynchronous = columns.named(_ASYNCHRONOUS.search, launch)
-    if on_device:
-        in_call = a_copy & ~asynchronous & (called >= end)
-    else:
-        staged = called > begin + (end - begin) // 2
-        in_call = a_copy & (~asynchronous | (staged & (pinned is not True)))
+def blocking(columns: Columns, rows: Ints, launch: Ints) -> Blocking:
+    """Of copies on a device; `launch` is the row of the call that launched each."""
+    in_call = held_in_call(columns, rows, launch)
     after = _next(columns, launch)
-    waited = a_copy & (after != UNLAUNCHED) & _waits(columns, after) & _together(columns, launch, after)
-    waited &= not on_device
-    held = in_call | waited
+    waited = columns.named(COPY_CALL.search, launch) & (after != UNLAUNCHED)
+    waited &= _waits(columns, after) & _together(columns, launch, after) & ~_on_devices(columns, rows)
     calls, then = launch[in_call], after[waited]
     time = Intervals.union(
         np.concatenate((columns.ts_ns[calls], columns.ts_ns[then])),
         np.concatenate((columns.ends(calls), columns.ends(then))),
     )
-    return Blocking(held, time)
+    return Blocking(in_call | waited, time)
+
+
+def held_in_call(columns: Columns, rows: Ints, launch: Ints) -> Mask:
+    """Which of the copies hold the thread inside the call that asks for them."""
+    begin, end, called = columns.ts_ns[rows], columns.ends(rows), columns.ends(launch)
+    on_devices = _on_devices(columns, rows)
+    asynchronous = columns.named(_ASYNCHRONOUS.search, launch)
+    may_be_pageable = columns.named(lambda name: copy_kind(name)[1] is not True, rows)
+    staged = (called > begin + (end - begin) // 2) & may_be_pageable
+    held = np.where(on_devices, ~asynchronous & (called >= end), ~asynchronous | staged)
+    return np.asarray(held & columns.named(COPY_CALL.search, launch), dtype=np.bool_)
+
+
+def _on_devices(columns: Columns, rows: Ints) -> Mask:
+    return columns.named(lambda name: copy_kind(name)[0] in ON_DEVICES, rows)
 
 
 def _waits(columns: Columns, rows: Ints) -> Mask:
-    waiting = columns.named(lambda name: waits("cuda_runtime", name) and not _COPY.search(name), rows)
+    waiting = columns.named(lambda name: waits("cuda_runtime", name), rows)
     return np.asarray(columns.of_category(LAUNCH_CATEGORIES, rows) & waiting, dtype=np.bool_)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dptune.measure.device.blocking import Blocking, blocking
+from dptune.measure.device.copy_kinds import Direction, copy_kind
 from dptune.measure.device.copy_sites import Told, sites
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints
@@ -20,17 +20,6 @@ from dptune.measured import CopyFigures
 from dptune.trace.kernels import Work
 from dptune.trace.schema import NONE
 
-Direction = Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"]
-
-# Names: CUPTI as libkineto writes them ("Memcpy HtoD (Pinned -> Device)"), and roctracer's ("CopyHostToDevice").
-_DIRECTIONS: tuple[tuple[re.Pattern[str], Direction], ...] = (
-    (re.compile(r"HtoD|HostToDevice", re.IGNORECASE), "h2d"),
-    (re.compile(r"DtoH|DeviceToHost", re.IGNORECASE), "d2h"),
-    (re.compile(r"PtoP|PeerToPeer", re.IGNORECASE), "p2p"),
-    (re.compile(r"DtoD|DeviceToDevice", re.IGNORECASE), "d2d"),
-    (re.compile(r"HtoH|HostToHost", re.IGNORECASE), "h2h"),
-)
-_ON_DEVICES = ("d2d", "p2p")
 # From here on start-up, a few microseconds, does not dominate: at 25 GB/s (PCIe 4 x16) and at 2 TB/s.
 _LARGE_BYTES, _LARGE_ON_DEVICE_BYTES = 2**20, 2**23
 
@@ -111,19 +100,13 @@ def _parts(view: RankView) -> list[tuple[_Kind, _Part]]:
         chosen = np.flatnonzero((own.work == Work.COPY) & (device.launched_in != OUTSIDE))
         kinds: dict[_Kind, list[int]] = {}
         for name_id in np.unique(columns.name_id[own.rows[chosen]]).tolist():
-            kinds.setdefault(_kind(columns.names[name_id]), []).append(name_id)
+            kinds.setdefault(copy_kind(columns.names[name_id]), []).append(name_id)
         for key, name_ids in kinds.items():
             at = chosen[np.isin(columns.name_id[own.rows[chosen]], name_ids)]
             rows, launch = own.rows[at], own.launch[at]
-            held = blocking(columns, rows, launch, key[0] in _ON_DEVICES, key[1])
+            held = blocking(columns, rows, launch)
             found.append((key, _Part(view, device, rows, launch, device.launched_in[at], held)))
     return found
-
-
-def _kind(name: str) -> _Kind:
-    direction: Direction = next((word for pattern, word in _DIRECTIONS if pattern.search(name)), "unknown")
-    pinned = True if "Pinned" in name else False if "Pageable" in name else None
-    return direction, pinned
 
 
 def _told(parts: list[_Part], detailed: list[_Part]) -> Told:

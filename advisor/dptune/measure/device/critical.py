@@ -120,6 +120,8 @@ class _Path:
 class Walk:
     """The operations of a device in order of their begin. `before` is the one before each on its stream, -1 for none.
 
+    `handed_ns` is when each had been handed to the device: at the end of the call that launched it, but at its start
+    where that call waits for the operation itself. `copied` is by the end of such a call the place of that operation.
     `by_end` are their places in order of their ends, `ends` those ends.
     """
 
@@ -127,6 +129,8 @@ class Walk:
     held: Intervals
     rows: Ints
     launch: Ints
+    handed_ns: Ints
+    copied: dict[int, int]
     kinds: list[str]
     begin: Ints
     end: Ints
@@ -149,7 +153,12 @@ class Walk:
             before[mine[1:]] = mine[:-1]
         by_end = np.argsort(end, kind="stable")
         kinds = [_CLASSES.get(Work(one), "copy_ns") for one in work.tolist()]
-        return cls(columns, host.held, rows, launch, kinds, begin, end, before, by_end, end[by_end])
+        copying = host.blocked.copying
+        pairs = zip(launch.tolist(), rows.tolist(), strict=True)
+        itself = np.array([copying.get(call) == row for call, row in pairs], dtype=np.bool_)
+        handed = np.where(itself, columns.ts_ns[launch], columns.ends(launch))
+        copied = {int(columns.ends(launch)[place]): place for place in np.flatnonzero(itself).tolist()}
+        return cls(columns, host.held, rows, launch, handed, copied, kinds, begin, end, before, by_end, end[by_end])
 
     def back(self, window: Step) -> list[Part]:
         """The path through a window, from its end to its beginning, without a gap."""
@@ -180,7 +189,7 @@ class Walk:
             return _NONE
         begun, ended = int(self.held.start_ns[call]), int(self.held.end_ns[call])
         path.back_to(ended, "host_ns")
-        over = self.last(ended)
+        over = self.copied.get(ended, self.last(ended))
         waited = over != _NONE and int(self.end[over]) > begun
         path.back_to(int(self.end[over]) if waited else begun, "sync_ns")
         return over if waited else _NONE
@@ -196,13 +205,14 @@ class Walk:
         return int(self.by_end[place]) if place >= 0 else _NONE
 
     def waited_for(self, operation: int) -> tuple[int, int]:
-        """The operation that this one waited for last, else -1 and the row of the call that launched it."""
+        """The operation that this one waited for last, else -1 and the row of the call that launched it.
+
+        The one before it on its stream may end after its begin: the next begins while the last blocks still run.
+        """
         begin, called = int(self.begin[operation]), int(self.launch[operation])
         over = int(self.before[operation])
-        if over == _NONE or begin - int(self.end[over]) > _FOLLOWS_NS or int(self.end[over]) > begin:
+        if over == _NONE or begin - int(self.end[over]) > _FOLLOWS_NS:
             over = self.last(begin)
-        if called != UNLAUNCHED and (
-            over == _NONE or int(self.columns.ts_ns[called] + self.columns.dur_ns[called]) > int(self.end[over])
-        ):
+        if called != UNLAUNCHED and (over == _NONE or int(self.handed_ns[operation]) > int(self.end[over])):
             return _NONE, called
         return over, UNLAUNCHED

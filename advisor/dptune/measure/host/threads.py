@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
+from dptune.measure.host.blocked import NEVER, Blocked, blocked
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints
 from dptune.runfile.facts import Window
@@ -28,12 +29,16 @@ _ENCLOSING_OR_CALL = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """Sets of time in which the script's threads did each. `held`: inside a call that waits for a device or a peer."""
+    """Sets of time in which the script's threads did each. `held`: inside a call that waits for a device or a peer.
+
+    `blocked`: which calls wait for a device, and for what there.
+    """
 
     loading: Intervals
     collecting: Intervals
     held: Intervals
     working: Intervals
+    blocked: Blocked = NEVER
 
 
 def host(trace: Trace, devices: list[Operations], recorded: Window | None = None) -> Host:
@@ -45,13 +50,14 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
     thread = columns.thread
     marks = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
     threads = np.unique(np.concatenate([thread[marks], *(thread[_launches(own)] for own in devices if not own.on_cpu)]))
+    found = NEVER
     if any(own.on_cpu for own in devices):
-        held = columns.rows(OPERATOR_CATEGORIES, COLLECTIVE_CALL.match)
+        held = _union(columns, columns.rows(OPERATOR_CATEGORIES, COLLECTIVE_CALL.match))
         calls = columns.rows(LAUNCH_CATEGORIES)
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _ENCLOSING_OR_CALL.match(name))
     else:
-        held = columns.rows(LAUNCH_CATEGORIES, _waits)
-        held = held[np.isin(thread[held], threads)]
+        found = blocked(columns, devices, threads)
+        held = found.time
         calls = columns.rows(LAUNCH_CATEGORIES, lambda name: not _waits(name))
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
     working = np.concatenate((calls, operators))
@@ -63,8 +69,9 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
     return Host(
         loading=loader_ranges(trace),
         collecting=collecting,
-        held=_union(columns, held),
+        held=held,
         working=_union(columns, working),
+        blocked=found,
     )
 
 

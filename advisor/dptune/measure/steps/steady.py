@@ -10,6 +10,7 @@ from operator import or_
 
 import numpy as np
 
+from dptune.measure.steps.groups import groups
 from dptune.measure.steps.outliers import outliers
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, busiest, renumbered, without
@@ -77,7 +78,7 @@ def _idle_ns(view: RankView, number: int) -> int | None:
     return window.length_ns - ran.within(window.start_ns, window.end_ns).total_ns
 
 
-def figures(views: Sequence[RankView], aside: list[SetAsideStep]) -> StepsFigures | None:
+def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: Sequence[int] = ()) -> StepsFigures | None:
     """What tells the steps, how alike they are and how many there are; None where no rank has any."""
     stepped = [own for own in views if not own.no_steps]
     if not stepped:
@@ -92,6 +93,8 @@ def figures(views: Sequence[RankView], aside: list[SetAsideStep]) -> StepsFigure
         by_rank={own.rank: len(busiest(own)) for own in stepped},
         without_work=max(_without_work(own) for own in stepped),
         set_aside=aside,
+        groups=groups(views),
+        cut_short=list(cut),
         missing={} if known else {"similarity": _MARKED},
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dptune.measure.steps.groups import period
 from dptune.measure.steps.outliers import outliers
 from dptune.measure.views import RankView, busiest
 from dptune.measured import StepTime
@@ -15,13 +16,21 @@ _FOREIGN = "only dptune records unprofiled steps: this run was not recorded by `
 _LEAST_WHOLE = 3  # windows: with fewer the last one is needed too
 
 
-def step_time(facts: Sequence[Facts], views: Sequence[RankView], repeats: Sequence[Sequence[Facts]] = ()) -> StepTime:
+def step_time(
+    facts: Sequence[Facts],
+    views: Sequence[RankView],
+    repeats: Sequence[Sequence[Facts]] = (),
+    accounted_ns: int | None = None,
+) -> StepTime:
     """Step times as the median over ranks of each rank's median, the quartiles likewise.
 
     A window with device durations is taken from those, else from host durations. Where the facts have no lean window,
     its time is that of the trace's steps: on a GPU the device's windows, on a CPU the host's steps. The last window of
     a GPU lacks its tail of idle, and is left out where there are at least three others. Facts keep all their steps.
     `repeats` are the facts of further processes: the step time is then the median over all of them.
+
+    The step time of a report is that of steps without the profiler. Where none was recorded it is `accounted_ns`, the
+    mean step of the account: the parts of the account are of those steps, and add up to it.
     """
     unprofiled, lean, rich = (_durations(facts, name) for name in ("unprofiled", "lean", "rich"))
     if not lean:
@@ -37,8 +46,8 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView], repeats: Sequen
     }
     again = [_over_ranks(_durations(one, "unprofiled"), 50) for one in repeats]
     others = [one for one in again if one is not None] if unprofiled else []
-    own = figures["unprofiled_median_ns"] if unprofiled else figures["lean_median_ns"]
-    figures["median_ns"] = own if own is None else median([own, *others])
+    own = figures["unprofiled_median_ns"]
+    figures["median_ns"] = accounted_ns if own is None else median([own, *others])
     figures = {name: value or None for name, value in figures.items()}
     no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
     no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
@@ -57,6 +66,7 @@ def step_time(facts: Sequence[Facts], views: Sequence[RankView], repeats: Sequen
         basis="unprofiled" if unprofiled else "traced",
         **figures,
         repeats_ns=others,
+        unprofiled_period=max((period(steps) for steps in unprofiled), default=1),
         unprofiled_steps=max(map(len, unprofiled), default=0),
         unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
         longest_outlier_ns=longest_ns,

@@ -3,10 +3,10 @@
 Work launched inside a step on the host often runs after it. A step's window on a device therefore runs from the first
 operation that the step launched to the first that the next one launched. An operation that begins before the step
 before has begun, as a copy that a side stream runs ahead, begins no window: windows follow one another and never
-overlap. The last step has no next one: its window ends with its own last operation, or earlier where something launched
-after it begins, so its tail of idle is not counted. Such a window is `open_ended`: its account stands (the idle it
-lacks is no more than other steps have), but it is too short to say how long a step takes. On a CPU the window is the
-step of the host itself.
+overlap. The last step has no next one. Its window ends where an operation that was launched after it begins, if that is
+about as long after the step on the host as in other steps; else with its own last operation, or earlier where something
+launched after it begins. Such a window is `open_ended`: it lacks the wait before the next step, and may hold what
+earlier steps had queued. On a CPU the window is the step of the host itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.marks import step_rows
 
+_AS_LATE = 2  # times as long after its step on the host as any other, a first operation is that of the next step
 OUTSIDE = -1  # launched in no step, or by nothing that was recorded
 
 
@@ -81,10 +82,15 @@ def windows(columns: Columns, operations: Operations, steps: list[Step], launche
     begins = _begins(launching.tolist(), np.split(start[inside], first[1:]))
     order = list(begins)
     last = order[-1]
+    own_end = int(end[launched_in == last].max())
     later = start[_launched_after(columns, operations, steps[last].end_ns)]
-    close = min([int(end[launched_in == last].max()), *later[later >= begins[last]].tolist()])
-    ends = [begins[at] for at in order[1:]] + [close]
-    found = [Step(steps[at].number, begins[at], stop, at == last) for at, stop in zip(order, ends, strict=True)]
+    following = int(later[later >= begins[last]].min(initial=np.iinfo(np.int64).max))
+    usual = max((begins[at] - steps[at].start_ns for at in order[1:]), default=0)
+    whole = len(order) > 2 and own_end <= following <= steps[last].end_ns + _AS_LATE * usual
+    ends = [begins[at] for at in order[1:]] + [following if whole else min(own_end, following)]
+    found = [
+        Step(steps[at].number, begins[at], stop, at == last and not whole) for at, stop in zip(order, ends, strict=True)
+    ]
     return [window for window in found if window.length_ns > 0]
 
 

@@ -19,6 +19,7 @@ from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
 from dptune.measure.device.precisions import is_tensor_core
 from dptune.measure.exchange.matching import Exchange
 from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
@@ -104,35 +105,42 @@ def _of_rank(
 ) -> Iterator[_Item]:
     """The items of one rank, by the first rank's clock: those of its host, then those of its device."""
     walk, rank = Walk.of(own.columns, device.operations, own.host), own.rank
-    yield from _of_host(own, walk, shift)
-    computing = _computing(walk)
+    yield from _of_host(own, device, walk, shift)
+    kinds = _kinds(walk)
     for place, row in enumerate(walk.rows.tolist()):
-        yield _begins(walk, rank, place, shift)
+        yield _begins(walk, rank, place, shift, kinds)
         last = _Item(int(walk.end[place]) + shift, _END, (rank, "end", row))
         sent = exchanged.get((rank, row))
         if sent is None:
-            kind = {"compute_ns": computing[place], "communication_ns": Kind.WAIT}.get(walk.kinds[place], Kind.COPY)
-            last.waits.append(((rank, "begin", row), int(walk.end[place] - walk.begin[place]), kind, -1))
+            last.waits.append(((rank, "begin", row), int(walk.end[place] - walk.begin[place]), kinds[place], -1))
         else:  # how long is told once all are in order
             last.waits += [((one, "begin", other), 0.0, Kind.EXCHANGE, sent.message) for one, other in sent.operations]
         yield last
 
 
-def _computing(walk: Walk) -> list[Kind]:
-    """What each operation is of, if it is a kernel that computes."""
+def _kinds(walk: Walk) -> list[Kind]:
+    """What the time of each operation is spent on, where it is no exchange that was read on all its ranks."""
 
     def may_multiply(name: str) -> bool:
         return kernel_kind(name) in _PRODUCTS and not is_tensor_core(name)
 
-    return [Kind.PRODUCT if may else Kind.COMPUTE for may in walk.columns.named(may_multiply, walk.rows).tolist()]
+    products = walk.columns.named(may_multiply, walk.rows).tolist()
+    computing = (Kind.PRODUCT if may else Kind.COMPUTE for may in products)
+    return [
+        {"compute_ns": kind, "communication_ns": Kind.WAIT}.get(of, Kind.COPY)
+        for kind, of in zip(computing, walk.kinds, strict=True)
+    ]
 
 
-def _of_host(own: RankView, walk: Walk, shift: int) -> Iterator[_Item]:
+def _of_host(own: RankView, device: DeviceView, walk: Walk, shift: int) -> Iterator[_Item]:
     """Calls that launch, returns of calls that wait for the device, and the borders of waits for batches, in order.
 
-    Each waits for the one before; the return of a call that waits also for what ended last on the device within it.
+    Each waits for the one before, and for room in the launch queue: for the begin of what was launched so long before
+    that the queue was full of what came after. The return of a call that waits does so for what it waited for: a copy
+    that it made itself, the begin of an operation where the queue was full, else what ended last on the device.
     """
     columns, rank, loading = own.columns, own.rank, own.host.loading
+    queue = _Queue(walk, Launches.of(columns, device.operations), set(own.host.blocked.full_ends_ns.tolist()))
     launch = np.unique(walk.launch[walk.launch != UNLAUNCHED])
     moments = list(zip(columns.ts_ns[launch].tolist(), repeat("call"), launch.tolist(), strict=False))
     moments += [(at, "held", number) for number, at in enumerate(walk.held.end_ns.tolist())]
@@ -143,10 +151,16 @@ def _of_host(own: RankView, walk: Walk, shift: int) -> Iterator[_Item]:
         item = _Item(at + shift, _HOST, (rank, sort, number))
         goes_on = at
         if sort == "held":
-            begun, over = int(walk.held.start_ns[number]), walk.last(at)
-            if over != _NOTHING and int(walk.end[over]) > begun:
-                goes_on = begun
-                item.waits.append(((rank, "end", int(walk.rows[over])), at - int(walk.end[over]), Kind.SYNC, -1))
+            awaited = (
+                queue.freed(at) if at in queue.full_ends_ns else _awaited(walk, int(walk.held.start_ns[number]), at)
+            )
+            if awaited is not None:
+                what, row, since, kind = awaited
+                goes_on = int(walk.held.start_ns[number])
+                item.waits.append(((rank, what, row), at - since, kind, -1))
+        room = queue.room(at)
+        if room != UNLAUNCHED:
+            item.waits.append(((rank, "begin", room), 0.0, Kind.QUEUE, -1))
         if before is not None:
             kind = Kind.INPUT if sort == "given" else Kind.HOST
             item.waits.append(((rank, before[1], before[2]), max(0, goes_on - before[0]), kind, -1))
@@ -154,8 +168,50 @@ def _of_host(own: RankView, walk: Walk, shift: int) -> Iterator[_Item]:
         before = at, sort, number
 
 
-def _begins(walk: Walk, rank: int, place: int, shift: int) -> _Item:
-    """The begin of an operation, and what it waited for."""
+def _awaited(walk: Walk, begun: int, at: int) -> tuple[str, int, int, Kind] | None:
+    """What a call that began at one moment and returned at another waited for: item, row, and when that came to pass.
+
+    Of a copy from memory that is staged the end may come after the return, which then follows its begin.
+    """
+    over = walk.copied.get(at, walk.last(at))
+    if over == _NOTHING or int(walk.end[over]) <= begun:
+        return None
+    if int(walk.end[over]) > at:
+        return "begin", int(walk.rows[over]), int(walk.begin[over]), Kind.SYNC
+    return "end", int(walk.rows[over]), int(walk.end[over]), Kind.SYNC
+
+
+class _Queue:
+    """The launch queue of a device: what has to begin before the host goes on."""
+
+    def __init__(self, walk: Walk, launches: Launches, full_ends_ns: set[int]) -> None:
+        self.full_ends_ns = full_ends_ns
+        self._walk, self._called_ns = walk, launches.called_ns
+        first: dict[int, int] = {}
+        for row, launch in zip(walk.rows.tolist(), walk.launch.tolist(), strict=True):
+            first.setdefault(launch, row)
+        self._first = [first.get(launch, UNLAUNCHED) for launch in launches.rows.tolist()]
+        most = int(launches.outstanding(launches.called_ns).max(initial=0))
+        self._depth = max(DEPTH, most)
+
+    def room(self, at: int) -> int:
+        """The row of the operation that must have begun for all launches before a moment to have room, if any."""
+        launched = int(np.searchsorted(self._called_ns, at, side="left"))
+        return self._first[launched - 1 - self._depth] if launched > self._depth else UNLAUNCHED
+
+    def freed(self, at: int) -> tuple[str, int, int, Kind] | None:
+        """What began last before a call returned that had found the queue full."""
+        place = int(np.searchsorted(self._walk.begin, at, side="right")) - 1
+        if place < 0:
+            return None
+        return "begin", int(self._walk.rows[place]), int(self._walk.begin[place]), Kind.QUEUE
+
+
+def _begins(walk: Walk, rank: int, place: int, shift: int, kinds: Sequence[Kind]) -> _Item:
+    """The begin of an operation, and what it waited for.
+
+    Of one that still ran it waited for most: that part is as much longer or shorter as the whole.
+    """
     begin = int(walk.begin[place])
     item = _Item(begin + shift, _BEGIN, (rank, "begin", int(walk.rows[place])))
     over, called = walk.waited_for(place)
@@ -164,7 +220,9 @@ def _begins(walk: Walk, rank: int, place: int, shift: int) -> _Item:
         item.waits.append(((rank, "call", called), begin - int(walk.columns.ts_ns[called]), Kind.LAUNCH, -1))
     elif launch != UNLAUNCHED and int(walk.columns.ts_ns[launch]) <= begin:
         item.waits.append(((rank, "call", launch), 0.0, Kind.LAUNCH, -1))
-    if over != _NOTHING:
+    if over != _NOTHING and int(walk.end[over]) > begin:
+        item.waits.append(((rank, "begin", int(walk.rows[over])), begin - int(walk.begin[over]), kinds[over], -1))
+    elif over != _NOTHING:
         item.waits.append(((rank, "end", int(walk.rows[over])), begin - int(walk.end[over]), Kind.ORDER, -1))
     if before not in (_NOTHING, over) and int(walk.end[before]) <= begin:
         item.waits.append(((rank, "end", int(walk.rows[before])), 0.0, Kind.ORDER, -1))

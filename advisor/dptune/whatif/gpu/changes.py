@@ -194,7 +194,8 @@ def _no_loader(program: Program) -> Program:
 
 def _copies_beside(program: Program) -> Program:
     """Copies take no time, and no call waits for one."""
-    copied = {place for place, own in enumerate(program.edges) if any(edge.kind == Kind.COPY for edge in own)}
+    copies = {place: edge.item for place, own in enumerate(program.edges) for edge in own if edge.kind == Kind.COPY}
+    copied = {*copies, *copies.values()}  # ends and begins
     free = _edges(program, lambda edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
     return _times(free, (Kind.COPY,), 0.0)
 

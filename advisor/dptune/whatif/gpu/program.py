@@ -7,13 +7,16 @@ to pass when it did; a change makes edges longer or shorter, or takes them away.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import mean, median
 
 from dptune.whatif.wire import Link
+
+ALL = None  # steps
 
 
 class Kind(IntEnum):
@@ -29,6 +32,7 @@ class Kind(IntEnum):
     WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
     INPUT = 8  # the script waits for its data loader
     PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
+    QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
 
 
 @dataclass(frozen=True)
@@ -89,17 +93,40 @@ class Program:
 
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
-        return self._mean_step(self.recorded_ns, slice(None))
+        return self._mean_step(self.recorded_ns, ALL)
 
-    def step_ns(self, part: slice = slice(None)) -> float:
-        """The median over ranks of each rank's mean step; of a part of the steps of each.
+    def step_ns(self) -> float:
+        """The median over ranks of each rank's mean step.
 
         The mean, because where one step ends and the next begins moves with what is changed.
         """
-        return self._mean_step(self.run(), part)
+        return self._mean_step(self.run(), ALL)
 
-    def _mean_step(self, times: Sequence[float], part: slice) -> float:
+    def halves_ns(self, groups: Sequence[Sequence[int]] = ()) -> tuple[float, float]:
+        """The same of every second step, and of the others; of steps that take turns (`groups`) of each group.
+
+        `groups` are the numbers of their steps.
+        """
+        times, group = self.run(), {number: at for at, numbers in enumerate(groups) for number in numbers}
+        halves = self._halved(group)
+        if not all(halves):  # one step of each group
+            halves = self._halved({})
+        first, second = (self._mean_step(times, half) for half in halves)
+        return first, second
+
+    def _halved(self, group: Mapping[int, int]) -> tuple[set[int], set[int]]:
+        """The places of every second step of each rank and group, and those of the others."""
+        count: Counter[tuple[int, int]] = Counter()
+        halves: tuple[set[int], set[int]] = set(), set()
+        for place, one in enumerate(self.steps):
+            key = one.rank, group.get(one.number, -1)
+            halves[count[key] % 2].add(place)
+            count[key] += 1
+        return halves
+
+    def _mean_step(self, times: Sequence[float], part: AbstractSet[int] | None) -> float:
         took: dict[int, list[float]] = defaultdict(list)
-        for one in self.steps:
-            took[one.rank].append(times[one.last] - times[one.first])
-        return float(median(mean(own[part] or own) for own in took.values()))
+        for place, one in enumerate(self.steps):
+            if part is None or place in part:
+                took[one.rank].append(times[one.last] - times[one.first])
+        return float(median(mean(own) for own in took.values()))

@@ -1,0 +1,65 @@
+"""Calls that hold the host until a device is ready: the one definition for account, critical path and replay.
+
+Three kinds: calls that wait for a device by name (`cudaStreamSynchronize`), copies that return when the data is there
+or staged (pageable memory), and any call that finds the launch queue full. What the host does in one of them is no work
+of the host: how long it lasts follows from the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.device.blocking import COPY_CALL, held_in_call
+from dptune.measure.device.operations import Operations
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.queue import blocked_calls
+from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import LAUNCH_CATEGORIES, waits
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocked:
+    """`time`: when any call holds the host. `copying`: by row of a call that copies in it, the row of the copy that it
+    returns with. `full_ends_ns`: when calls return that a full queue blocked.
+    """
+
+    time: Intervals
+    copying: dict[int, int]
+    full_ends_ns: Ints
+
+
+NEVER = Blocked(NOTHING, {}, _NONE)
+
+
+def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> Blocked:
+    """Of the calls of these threads (numbers of `Columns.thread`)."""
+    calls = columns.rows(LAUNCH_CATEGORIES, lambda name: waits("cuda_runtime", name))
+    copies = columns.rows(LAUNCH_CATEGORIES, lambda name: COPY_CALL.search(name) and "Async" not in name)
+    if not devices:
+        return NEVER
+    rows, launch = (np.concatenate(each) for each in zip(*map(_launched, devices), strict=True))
+    held = held_in_call(columns, rows, launch)
+    calls = np.concatenate((calls, np.setdiff1d(copies, launch), launch[held]))  # of a copy not recorded by its name
+    calls = calls[np.isin(columns.thread[calls], threads)]
+    full, since = blocked_calls(columns, devices)
+    own = np.isin(columns.thread[full], threads) & ~np.isin(full, calls)
+    full, since = full[own], since[own]
+    return Blocked(
+        Intervals.union(
+            np.concatenate((columns.ts_ns[calls], since)), np.concatenate((columns.ends(calls), columns.ends(full)))
+        ),
+        dict(zip(launch[held].tolist(), rows[held].tolist(), strict=True)),
+        np.sort(columns.ends(full)),
+    )
+
+
+def _launched(own: Operations) -> tuple[Ints, Ints]:
+    """Operations whose launch was recorded, and the row of that."""
+    known = own.launch != UNLAUNCHED
+    return own.rows[known], own.launch[known]

@@ -1,0 +1,201 @@
+"""What devices waited for that had nothing launched: by phase, by operator, and by the operation that waited."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from operator import eq
+
+import numpy as np
+
+from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
+from dptune.measure.device.timeline import Timeline
+from dptune.measure.host.enclosing import Ranges
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.queued import queued_steps
+from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import DeviceView, RankView
+from dptune.measured import IdlePart, LaunchIdleFigures, OptimizerLaunches
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
+
+MOST = 5  # names of each kind
+NONE_WAITED = "no device waited for a launch"
+_NO_OPTIMIZER = "no range of the trace names the optimizer"
+_NOT_QUEUED = "no step started with work queued and waited for no launch"
+_OPTIMIZER = re.compile(r"^Optimizer\.(?:step|zero_grad)#([^.]+)")
+_TOGETHER = re.compile(r"_foreach_|_fused_|multi_tensor_apply")
+# Ranges and kernels of torch.compile; a Triton kernel may also be written by hand, so that its own name says nothing.
+_COMPILED = re.compile(r"^(## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction|triton_(poi|per|red)_fused)")
+
+
+def launch_idle(spent: Sequence[Spent], told: Phased | str) -> LaunchIdleFigures | None:
+    """Over all ranks and devices; None where none waited for a launch."""
+    waits = [_Waits(*one) for one in spent if not one[1].operations.on_cpu]
+    idle_ns = sum(int(one.lengths.sum()) for one in waits)
+    if not idle_ns:
+        return None
+    steps = sum(view.windows for view in {view.rank: view for view, _, _ in spent}.values())
+    phases: Counter[str] = Counter()
+    phase_gaps: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
+    gaps: Counter[str] = Counter()
+    for one, phase in zip(waits, [] if isinstance(told, str) else told.operations, strict=False):
+        _add(phases, phase_gaps, [PHASES[number] for number in phase[one.operations].tolist()], one.lengths)
+    for one in waits:
+        _add(operations, gaps, [one.columns.name(row) for row in one.rows.tolist()], one.lengths)
+        operators.update(one.by_operator())
+    calls = _calls(waits, [name for name, _ in operators.most_common(MOST)])
+    queued = next((found for one in spent if (found := queued_steps(*one)) is not None), None)
+    optimizer = _optimizer(waits, idle_ns, steps)
+    figures = {
+        "phases": None if isinstance(told, str) else _parts(phases, phase_gaps, idle_ns, steps),
+        "optimizer": optimizer,
+        "queued": queued,
+    }
+    reasons = {
+        "phases": told if isinstance(told, str) else "",
+        "optimizer": _NO_OPTIMIZER,
+        "queued": _NOT_QUEUED,
+    }
+    return LaunchIdleFigures(
+        idle_ns=idle_ns,
+        operators=_parts(operators, calls, idle_ns, steps),
+        operations=_parts(operations, gaps, idle_ns, steps),
+        compiled=any(one.columns.named(_COMPILED.search, one.inside).any() for one in waits),
+        **figures,
+        missing={name: reasons[name] for name, value in figures.items() if value is None},
+    )
+
+
+def _add(idle: Counter[str], gaps: Counter[str], names: Sequence[str], lengths: Ints) -> None:
+    for name, length_ns in zip(names, lengths.tolist(), strict=True):
+        idle[name] += length_ns
+        gaps[name] += 1
+
+
+def _parts(idle: Mapping[str, int], many: Mapping[str, int], idle_ns: int, steps: int) -> list[IdlePart]:
+    longest = sorted((one for one in idle.items() if one[1]), key=lambda one: (-one[1], one[0]))[:MOST]
+    return [
+        IdlePart(name=name, idle_ns=ns, share=ns / idle_ns, per_step=many[name] / max(1, steps)) for name, ns in longest
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Waits:
+    """The gaps of one device in its steps that are time of launching, and what each of them ended with."""
+
+    view: RankView
+    device: DeviceView
+    timeline: Timeline
+
+    @property
+    def columns(self) -> Columns:
+        """The trace of the rank."""
+        return self.view.columns
+
+    @cached_property
+    def gaps(self) -> Intervals:
+        """Parts of gaps: the operation that waited begins at the end of its gap, or soon after the last of them."""
+        begin, end = bounds(self.device.windows)
+        return self.timeline.classes["launch_idle_ns"] & Intervals.union(begin, end)
+
+    @property
+    def lengths(self) -> Ints:
+        """Nanoseconds of each."""
+        return self.gaps.end_ns - self.gaps.start_ns
+
+    @cached_property
+    def operations(self) -> Ints:
+        """By gap the place of the operation that waited: the next to begin, of several the first launched."""
+        own = self.device.operations
+        start, launch = self.columns.ts_ns[own.rows], own.launch
+        called = np.where(launch == UNLAUNCHED, np.iinfo(np.int64).max, self.columns.ts_ns[launch])
+        order = np.lexsort((called, start))
+        at = np.searchsorted(start[order], self.gaps.end_ns)
+        return np.asarray(order[np.minimum(at, len(order) - 1)], dtype=np.int64)
+
+    @property
+    def rows(self) -> Ints:
+        """Their rows."""
+        return self.device.operations.rows[self.operations]
+
+    @cached_property
+    def inside(self) -> Ints:
+        """Rows of operators and ranges of the host, and of operations of the device, of the steps."""
+        columns = self.columns
+        rows = columns.rows(RANGE_CATEGORIES)
+        begin, end = bounds(self.view.steps)
+        in_steps = Intervals.union(begin, end).lengths(columns.ts_ns[rows], columns.ts_ns[rows] + 1) > 0
+        return np.concatenate((rows[in_steps], self.device.operations.rows[self.device.launched_in != OUTSIDE]))
+
+    def by_operator(self) -> Counter[str]:
+        """Operator -> nanoseconds in which the launching thread was in it and in none inside it."""
+        columns = self.columns
+        launch = self.device.operations.launch[self.operations]
+        thread = columns.thread[launch]
+        found: Counter[str] = Counter()
+        for number in np.unique(thread[launch != UNLAUNCHED]).tolist():
+            own = columns.rows(OPERATOR_CATEGORIES)
+            own = own[columns.thread[own] == number]
+            asked = (thread == number) & (launch != UNLAUNCHED)
+            gaps = Intervals.union(self.gaps.start_ns[asked], self.gaps.end_ns[asked])
+            cuts = np.unique(np.concatenate((columns.ts_ns[own], columns.ends(own), gaps.start_ns, gaps.end_ns)))
+            length = gaps.lengths(cuts[:-1], cuts[1:])
+            start = cuts[:-1][length > 0]
+            inner = Ranges.of_rows(columns, own).at(np.full(len(start), number), start)
+            for place, ns in zip(inner.tolist(), length[length > 0].tolist(), strict=True):
+                if place >= 0:
+                    found[columns.name(int(own[place]))] += ns
+        return found
+
+
+def _calls(waits: Sequence[_Waits], names: Sequence[str]) -> Counter[str]:
+    """How often each operator is called in the steps; of a rank with several devices once."""
+    found: Counter[str] = Counter()
+    for one in {one.view.rank: one for one in waits}.values():
+        operators = one.inside[one.columns.of_category(OPERATOR_CATEGORIES, one.inside)]
+        for name in names:
+            found[name] += int(one.columns.named(partial(eq, name), operators).sum())
+    return found
+
+
+def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLaunches | None:
+    launches = launched = waited_ns = 0
+    names: Counter[str] = Counter()
+    together = False
+    for one in waits:
+        columns, own = one.columns, one.device.operations
+        ranges = columns.rows(RANGE_CATEGORIES, _OPTIMIZER.match)
+        if not len(ranges):
+            continue
+        counted = (own.launch != UNLAUNCHED) & (one.device.launched_in != OUTSIDE) & (own.work <= Work.COMMUNICATION)
+        calls = np.unique(own.launch[counted])
+        inside = _inside(columns, ranges, calls)
+        launched, launches = launched + len(calls), launches + int(inside.sum())
+        waited_ns += int(one.lengths[np.isin(own.launch[one.operations], calls[inside])].sum())
+        names.update(match[1] for row in ranges.tolist() if (match := _OPTIMIZER.match(columns.name(row))))
+        kernels = own.rows[np.isin(own.launch, calls[inside])]
+        operators = columns.rows(OPERATOR_CATEGORIES, _TOGETHER.search)
+        together |= bool(columns.named(_TOGETHER.search, kernels).any() or _inside(columns, ranges, operators).any())
+    if not launches:
+        return None
+    return OptimizerLaunches(
+        name=names.most_common(1)[0][0],
+        per_step=launches / max(1, steps),
+        of_per_step=launched / max(1, steps),
+        idle_share=waited_ns / idle_ns,
+        for_each_tensor=not together,
+    )
+
+
+def _inside(columns: Columns, ranges: Ints, rows: Ints) -> Mask:
+    """Which of the rows begin in one of the ranges, on its thread."""
+    return np.asarray(
+        Ranges.of_rows(columns, ranges).at(columns.thread[rows], columns.ts_ns[rows]) >= 0, dtype=np.bool_
+    )

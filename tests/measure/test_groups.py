@@ -1,0 +1,85 @@
+"""Steps that take turns are groups, not noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dptune.measure import measure
+from dptune.measure.steps.groups import period
+from dptune.trace import load
+from dptune.whatif.building import built
+
+from .handmade import US, Event, launched, load_events, measure_events, step
+
+
+def taking_turns(lengths: list[int], *, optimizers: dict[int, int]) -> list[Event]:
+    """Steps of a kernel each; those of `optimizers` launch as many more, of 1 us each."""
+    events: list[Event] = []
+    at = 0
+    for number, length in enumerate(lengths):
+        events += [step(number, at, at + length)]
+        events += launched("forward", at, at + 2, at + length, 100 * number)
+        for place in range(optimizers.get(number, 0)):
+            begin = at + length - 10 + place
+            events += launched("adam", at + 1, begin, begin + 1, 100 * number + place + 1, stream=8)
+        at += length
+    return [*events, *launched("forward", at, at + 2, at + 10, 9999)]
+
+
+def test_an_optimizer_every_second_step(tmp_path: Path) -> None:
+    figures = measure_events(tmp_path, taking_turns([100, 120, 100, 120, 100, 120], optimizers={1: 5, 3: 5, 5: 5}))
+    found = [(group.numbers, group.mean_ns) for group in figures.steps.groups]
+    assert found == [([0, 2, 4], 100 * US), ([1, 3, 5], 120 * US)]
+
+
+def test_an_optimizer_every_third_step_makes_two_groups(tmp_path: Path) -> None:
+    lengths = [100, 100, 130, 100, 100, 130, 100]
+    figures = measure_events(tmp_path, taking_turns(lengths, optimizers={2: 5, 5: 5}))
+    assert [group.numbers for group in figures.steps.groups] == [[0, 1, 3, 4, 6], [2, 5]]
+
+
+@pytest.mark.parametrize("optimizers", [{}, dict.fromkeys(range(6), 5), {2: 5}, {1: 5, 2: 5, 4: 5}])
+def test_steps_that_do_the_same_or_differ_at_random_have_no_groups(tmp_path: Path, optimizers: dict[int, int]) -> None:
+    figures = measure_events(tmp_path, taking_turns([100] * 6, optimizers=optimizers))
+    assert figures.steps.groups == []
+
+
+def test_a_replay_of_half_of_the_steps_has_half_of_each_group(tmp_path: Path) -> None:
+    """The steps of one half are as long as those of the other: nothing is held out that another step would not miss."""
+    run = load_events(tmp_path, taking_turns([100, 120] * 4, optimizers={1: 5, 3: 5, 5: 5, 7: 5}))
+    program = built(run, measure(run))
+    groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert program.halves_ns() == (100 * US, 120 * US)
+    assert program.halves_ns(groups) == (110 * US, 110 * US)
+    assert program.halves_ns([[number] for number in range(8)]) == (100 * US, 120 * US)  # groups of one step each
+
+
+@pytest.mark.parametrize(
+    ("durations", "every"),
+    [
+        ([10, 20] * 10, 2),
+        ([10, 10, 10, 40] * 5, 4),
+        ([10, 10, 40] * 6, 3),
+        ([10] * 20, 1),
+        ([10, 20, 20, 10, 20, 10, 10, 20, 20, 20, 10, 10], 1),
+        ([10, 20] * 3, 1),  # two kinds of steps, three of each: that may be chance
+        ([], 1),
+    ],
+)
+def test_the_period_of_times(durations: list[int], every: int) -> None:
+    assert period([1_000_000 * one for one in durations]) == every
+
+
+def test_noise_has_no_period() -> None:
+    drawn = np.random.default_rng(1)
+    for _ in range(200):
+        took = drawn.normal(100, 12, size=int(drawn.integers(8, 40)))
+        assert period((took * 1e6).astype(np.int64).tolist()) == 1
+
+
+def test_the_public_run_whose_adam_steps_every_second_time(real_traces: Path) -> None:
+    figures = measure(load(sorted((real_traces / "nanogpt_adam_hook_h100").glob("3608dcf*"))))
+    assert [group.numbers for group in figures.steps.groups] == [[10, 12], [11, 13]]

@@ -1,0 +1,118 @@
+"""The last step lacks the wait before the next: left out of a short trace's shares, and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptune.advise.engine import build_report
+from dptune.config import Settings
+from dptune.measure import measure
+from dptune.measured import CLASSES, Measured
+from dptune.present.text import text
+from dptune.trace import load
+
+from .handmade import LOADER, US, Event, annotation, launched, load_events, measure_events, step
+
+
+def waiting_steps(count: int, *, wait: int = 45) -> list[Event]:
+    """Steps of 100: the loader for the first `wait`, then a kernel of 50; the trace ends with the last step."""
+    events: list[Event] = []
+    for number in range(count):
+        at = 100 * number
+        begin = at + wait + 2
+        events += [step(number, at, at + 100), annotation(LOADER, at, at + wait)]
+        events += launched("k", at + wait, begin, begin + 50, number)
+    return events
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 20])
+def test_the_share_does_not_depend_on_how_many_steps_were_recorded(tmp_path: Path, count: int) -> None:
+    """A step computes half of the time. The last window has 50 of its 100; with it 3 steps would compute 60 %."""
+    figures = measure_events(tmp_path, waiting_steps(count))
+    assert figures.steps.cut_short == [count - 1]
+    assert figures.share("compute_ns") == 0.5
+    assert figures.step.median_ns == 100 * US
+
+
+def test_two_steps_are_too_few_to_leave_one_out(tmp_path: Path) -> None:
+    figures = measure_events(tmp_path, waiting_steps(2))
+    assert figures.steps.cut_short == []
+    assert figures.share("compute_ns") == pytest.approx(100 / 150)
+
+
+def test_a_last_step_that_lacks_next_to_nothing_stays(tmp_path: Path) -> None:
+    """Of 20 steps with 2 of 52 idle the last lacks 2 of 1,038."""
+    events: list[Event] = []
+    for number in range(20):
+        at = 52 * number
+        events += [step(number, at, at + 52), *launched("k", at, at + 2, at + 52, number)]
+    figures = measure_events(tmp_path, events)
+    assert figures.steps.cut_short == []
+    assert len(figures.ranks[0].devices[0].steps) == 20
+
+
+def queueing(count: int) -> list[Event]:
+    """The host takes 60 a step, the device 100: it is ever further behind, and works off the rest at the end."""
+    events: list[Event] = []
+    for number in range(count):
+        at = 60 * number
+        events += [step(number, at, at + 60), *launched("k", at, 10 + 100 * number, 110 + 100 * number, number)]
+    return events
+
+
+def test_a_queue_that_drains_is_work_of_the_steps(tmp_path: Path) -> None:
+    """Copies that run ahead make windows follow the host; the last holds the queue that is left: the mean is right."""
+    events = queueing(3)
+    for number in range(3):
+        at = 60 * number
+        events += launched("ahead", at + 1, at + 5, at + 6, 100 + number, stream=9)
+    figures = measure_events(tmp_path, events)
+    assert figures.steps.cut_short == []
+    windows = [one.account.window_ns // US for one in figures.ranks[0].devices[0].steps]
+    assert windows == [60, 60, 310 - 125]
+    assert figures.step.lean_median_ns == 60 * US
+    assert figures.step.median_ns == round(305 * US / 3)
+
+
+def test_a_step_after_the_marked_ones_ends_the_last(tmp_path: Path) -> None:
+    """The next step's first operation was recorded: the last window is as long as any."""
+    events = [*waiting_steps(4), *launched("k", 445, 447, 497, 99)]
+    figures = measure_events(tmp_path, events)
+    assert figures.steps.cut_short == []
+    assert [one.account.window_ns for one in figures.ranks[0].devices[0].steps] == [100 * US] * 4
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    run = load_events(tmp_path, waiting_steps(3))
+    report = build_report(run, measure(run), Settings())
+    (finding,) = [one for one in report.trust.findings if one.code == "last-step-cut-short"]
+    assert finding.text.startswith("the last traced step (number 2) is in no figure: the trace ends before the next")
+    assert "steps-few" not in {one.code for one in report.trust.findings}  # three were recorded
+
+
+def adds_up(figures: Measured) -> None:
+    """Milliseconds of the classes are those of the mean step, and sum to it."""
+    parts = [figures.milliseconds(figures.share(name)) for name in CLASSES]
+    assert sum(parts) == pytest.approx(figures.step.median_ns / 1e6, rel=1e-9)
+    steps = [one.account for rank in figures.ranks for device in rank.devices for one in device.steps]
+    for name, ms in zip(CLASSES, parts, strict=True):
+        assert ms == pytest.approx(sum(getattr(one, name) for one in steps) / len(steps) / 1e6, rel=1e-6, abs=1e-9)
+
+
+def test_milliseconds_add_up_to_the_step(tmp_path: Path) -> None:
+    adds_up(measure_events(tmp_path, waiting_steps(5)))
+    adds_up(measure_events(tmp_path, queueing(5)))
+
+
+def test_milliseconds_of_a_public_run_are_measured_ones(findings: Path) -> None:
+    """Four ranks, three steps of 356, 139 and 235 ms on the devices: a step computes 124.4 ms in the mean."""
+    run = load([findings / "traces" / "torchrec_2b_rank2_sleeps_20ms"])
+    figures = measure(run)
+    adds_up(figures)
+    assert figures.milliseconds(figures.share("compute_ns")) == pytest.approx(124.4, abs=0.1)
+    idle = [one.account.share("idle_ns") for one in figures.ranks[0].devices[0].steps]
+    assert idle == pytest.approx([0.525, 0.070, 0.024], abs=0.001)
+    report = build_report(run, figures, Settings())
+    assert "124.4 ms" in text(report, 100)
