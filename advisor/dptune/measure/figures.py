@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dptune.errors import TraceError
-from dptune.measure import platform
+from dptune.measure import platform, straggler
 from dptune.measure.across import Across, across, host_of
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap
@@ -28,7 +28,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
-    late = no_steps if account is None else arrivals.straggler(together.arrivals, account)
+    late = no_steps if account is None else straggler.straggler(run, views, together, account)
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
