@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import LATE, UNSPLIT, Limit, milliseconds, parts, percent, shares
-from dptune.advise.straggler import Straggler, straggler
+from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
 from dptune.finding import Finding
-from dptune.measured import Measured, Missing, digits
+from dptune.measured import Measured, Missing, StragglerFigures, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
@@ -24,6 +24,7 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+_SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
@@ -44,7 +45,9 @@ def headline(
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
-    heads = late is not None and late.share >= max(found[one] - late.own.get(one.class_ns, 0.0) for one in found)
+    heads = late is not None and late.share >= max(
+        LEAST_SHARE, *(found[one] - late.own.get(one.class_ns, 0.0) for one in found if one is not LATE)
+    )
     if late is not None:
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
@@ -110,11 +113,17 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
 
 
 def _next_of_late(late: Straggler, remedy: Advice | None) -> str:
-    return _change(remedy) if remedy is not None else _look_at(late.figures.rank)
+    return _change(remedy) if remedy is not None else _look_at(late.figures)
 
 
-def _look_at(rank: int) -> str:
-    return f"Look at rank {rank}, which comes last: under Ranks stands what it does meanwhile."
+def _look_at(late: StragglerFigures) -> str:
+    named = next((one for one in late.differences if one.share >= LEAST_NAMED_SHARE), None)
+    if named is None:
+        return f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with that of another."
+    if named.kind in ("host", "kernels", "copies"):
+        return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than the others."
+    where = f" ({named.at})" if named.known("at") else ""
+    return f"Find out what differs on rank {late.rank} in `{named.name}`{where}."
 
 
 def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, whole: bool, recorded: bool) -> str:
@@ -122,7 +131,7 @@ def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, who
     if advice:
         return _change(advice[0])
     if limit is LATE and last is not None:
-        return _look_at(last.rank)
+        return _look_at(last)
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
     if not whole and not recorded:

@@ -12,33 +12,54 @@ from dptune.measure.exchange.arrivals import straggler as latest
 from dptune.measure.exchange.gain import gain
 from dptune.measure.host import longer as on_host
 from dptune.measure.views import RankView, view
-from dptune.measured import Account, LagDifference, StragglerFigures
+from dptune.measured import Account, ArrivalFigures, LagDifference, StragglerFigures
 from dptune.trace.run import RankTrace, Run
 
 NO_REPLAY = "the collectives of the ranks cannot be replayed: too few of them match"
+NOTHING_LONGER = "no operator, function, gap or kernel takes it longer than the others"
+_SCRIPT = ("function", "range", "call", "gap")  # differences that are no slower operator
+_LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
 LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace
 MOST_OTHERS = 4  # ranks whose detailed traces are read beside that of the straggler: they are large
 
 
-def straggler(run: Run, views: Sequence[RankView], together: Across, account: Account) -> StragglerFigures | str:
-    """The straggler, or why there is none."""
-    found = latest(together.arrivals, account)
+def straggler(
+    run: Run, views: Sequence[RankView], together: Across, account: Account
+) -> tuple[StragglerFigures | str, dict[int, ArrivalFigures]]:
+    """The straggler, or why there is none; and the arrivals of all ranks, with what its differences tell of its own."""
+    arrived = together.arrivals
+    found = latest(arrived, account)
     if isinstance(found, str):
-        return found
+        return found, arrived
     rank = found.rank
     windows = {(own.rank, device.operations.device): device.windows for own in views for device in own.devices}
     gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
+    missing = {"gain_share": NO_REPLAY} if gained is None else {}
+    found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
+    lag_ns = {step.number: float(step.lag_ns) for step in arrived[rank].steps}
     steps = sum(len(device.steps) for devices in together.devices.values() for device in devices)
-    lag_ns = {step.number: float(step.lag_ns) for step in together.arrivals[rank].steps}
-    worth = sum(lag_ns.values()) / max(1, len(lag_ns)) >= LEAST_LAG_SHARE * account.window_ns / max(1, steps)
-    by_rank = {own.rank: own for own in views if own.rank in together.arrivals}
-    return found.model_copy(
-        update={
-            "gain_share": None if gained is None else gained.share,
-            "missing": {"gain_share": NO_REPLAY} if gained is None else {},
-            "differences": _differences(run, by_rank, together, rank, lag_ns) if worth else [],
-        }
-    )
+    if sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
+        return found, arrived
+    by_rank = {own.rank: own for own in views if own.rank in arrived}
+    differences = _differences(run, by_rank, together, rank, lag_ns)
+    arrived = {**arrived, rank: settled(arrived[rank], differences)}
+    return found.model_copy(update={"differences": differences}), arrived
+
+
+def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> ArrivalFigures:
+    """The straggler's arrivals, whose cause is compute only where operators or kernels do take longer.
+
+    On a CPU whatever a hook or a function does inside of an operator counts as compute.
+    """
+    if arrival.known("cause") not in ("slower compute", "more compute"):
+        return arrival
+    script, work = (sum(one.share for one in differences if (one.kind in _SCRIPT) == of_script) for of_script in (1, 0))
+    if work >= max(_LEAST_WORK, script):
+        return arrival
+    if script >= _LEAST_WORK:
+        return arrival.model_copy(update={"cause": "host", "cause_share": script})
+    missing = dict.fromkeys(("cause", "cause_share"), NOTHING_LONGER)
+    return arrival.model_copy(update={"cause": None, "cause_share": None, "missing": {**arrival.missing, **missing}})
 
 
 def _differences(

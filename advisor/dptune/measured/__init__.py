@@ -28,22 +28,24 @@ from dptune.measured.device import (
     PhaseFigures,
 )
 from dptune.measured.exchange import (
-    LAG_CAUSES,
-    ArrivalFigures,
     CollectiveFigures,
     CommunicationFigures,
-    DifferenceKind,
-    LagCause,
-    LagDifference,
     LinkFigures,
     LinkSize,
     MatchBasis,
     OverlapFigures,
-    StepLag,
-    StragglerFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import AttributionFigures, LaunchFigures, SourceFigures, SourceTime
+from dptune.measured.lag import (
+    LAG_CAUSES,
+    ArrivalFigures,
+    DifferenceKind,
+    LagCause,
+    LagDifference,
+    StepLag,
+    StragglerFigures,
+)
 from dptune.measured.place import Place
 from dptune.measured.run import Measured, RankFigures
 from dptune.measured.steps import (

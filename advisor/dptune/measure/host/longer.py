@@ -18,7 +18,7 @@ from dptune.measure.host.pieces import Doing, Pieces, alike, pieces
 from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.views import RankView
 from dptune.measured import DifferenceKind, LagDifference
-from dptune.trace.kernels import COLLECTIVE_PREFIXES, LAUNCH_CATEGORIES, Work
+from dptune.trace.kernels import COLLECTIVE_PREFIXES, LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, Work
 from dptune.trace.schema import NONE
 
 Floats = NDArray[np.float64]
@@ -150,7 +150,7 @@ def _figures(
     }
     reasons = {"at": NO_LINE, "within": NO_RANGE}
     return LagDifference(
-        kind=_kind(late.view, group, int(row)),
+        kind="work" if group.function and _is_work(late.view, detail) else _kind(late.view, group, int(row)),
         name=frame["name"] if frame else label or group.before or "the script",
         rank_ns=rank_ns,
         others_ns=others_ns,
@@ -203,6 +203,12 @@ def _range_around(side: Side, piece: int, label: str) -> str | None:
     rows = columns.rows({"user_annotation"}, lambda name: is_scripts(name) and name != label)
     found = Ranges.of_rows(columns, rows).at(columns.thread[[row]], side.pieces.start_ns[[piece]])
     return None if found[0] == NOWHERE else columns.name(int(rows[found[0]]))
+
+
+def _is_work(view: RankView, what: Doing) -> bool:
+    """Whether it is an operator."""
+    columns = view.columns
+    return len(columns.rows(OPERATOR_CATEGORIES, lambda name: name == what.leaf)) > 0
 
 
 def _kind(view: RankView, group: Doing, row: int) -> DifferenceKind:
