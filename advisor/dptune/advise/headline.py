@@ -6,7 +6,18 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
-from dptune.advise.limits import LATE, UNSPLIT, Limit, milliseconds, parts, percent, shares
+from dptune.advise.limits import (
+    LATE,
+    MOSTLY,
+    NEARLY_ALL,
+    UNSPLIT,
+    Limit,
+    greatest,
+    milliseconds,
+    parts,
+    percent,
+    shares,
+)
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
 from dptune.finding import Finding
 from dptune.measured import Measured, Missing, StragglerFigures, digits
@@ -64,8 +75,9 @@ def headline(
         remedy = late.remedy(advice)
         return Headline(verdict=verdict, why=why, next=_next_of_late(late, remedy), rule=remedy.rule if remedy else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
-    limit = next((one for one in sorted(found, key=lambda s: -found[s]) if found[one] >= one.least_share), None)
-    verdict = limit.said(found[limit]) if limit else _unlimited(advice, whole)
+    most, computing = greatest(found), measured.share("compute_ns")
+    limit = most[0] if most else None
+    verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing)
     return Headline(
         verdict=verdict,
         why=why,
@@ -100,10 +112,14 @@ def _why(measured: Measured) -> str:
     return why
 
 
-def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
-    if any(one.severity != "note" and one.kind == "time" for one in advice):
+def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
+    found = [one for one in advice if one.severity != "note"]
+    if computing < NEARLY_ALL:
+        spent = f"computing takes {percent(computing)} of each step, and nothing else much of the rest"
+        return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
+    if any(one.kind == "time" for one in found):
         return "Compute-bound, and the computing can be made cheaper."
-    if any(one.severity != "note" for one in advice):
+    if found:
         return "The device computes nearly all the time, but something else needs a look."
     if advice:
         return "The device computes nearly all the time: only small things were found."
@@ -130,7 +146,7 @@ def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, who
     last = measured.known("straggler")
     if advice:
         return _change(advice[0])
-    if limit is LATE and last is not None:
+    if limit is not None and limit.class_ns == LATE.class_ns and last is not None:
         return _look_at(last)
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."

@@ -49,7 +49,9 @@ class Straggler:
     @property
     def why(self) -> str:
         """What differs on it, what the others wait, and what a step would gain."""
-        words = f"{cause(self.figures, self.arrival)} The other ranks wait {percent(self.others_wait_share)} of their time"
+        words = (
+            f"{cause(self.figures, self.arrival)} The other ranks wait {percent(self.others_wait_share)} of their time"
+        )
         gain = self.figures.known("gain_share")
         if gain is None:
             return f"{words}."
@@ -82,7 +84,7 @@ def straggler(measured: Measured) -> Straggler | None:
             "other_idle_ns": sum(more.get(name, 0.0) for name in IDLE if name != "input_idle_ns"),
         },
     )
-    costs = max(found.share, found.others_wait_share)
+    costs = max(found.share, worst.waiting_share)
     stable = worst.steps_share >= LEAST_STEPS_SHARE
     return found if stable and found.lag_share >= LEAST_SHARE and costs >= LEAST_WAIT_SHARE else None
 

@@ -75,7 +75,9 @@ def across(run: Run, views: list[RankView]) -> Across:
     windowed = [each for each in timelines if each[1].windows]
     told = phased(windowed)
     computing = {own.rank: _computing(own, windowed, told) for own in views}
-    return Across(calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), compared, tracks, told)
+    return Across(
+        calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), compared, tracks, told
+    )
 
 
 def host_of(run: Run, rank: int) -> str | None:

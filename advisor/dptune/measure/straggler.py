@@ -77,9 +77,7 @@ def _differences(
     return sorted([*device, *host], key=lambda one: -one.share)
 
 
-def _of_host(
-    run: Run, views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]
-) -> list[LagDifference]:
+def _of_host(run: Run, views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]) -> list[LagDifference]:
     """From the detailed windows, which have functions; from the light ones where those do not show the difference."""
     light = on_host.longer(views, rank, lag_ns)
     detailed = _detailed(run, rank)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from dptune.measured.figure import ABSENT, Figure, Figures, Model, digits
 
+
 class StepLag(Model):
     """How late one rank came to the collectives of one step."""
 

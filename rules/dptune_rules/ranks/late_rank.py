@@ -9,7 +9,8 @@ ranks last in so many steps in one run of ten at most.
 
 Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
 its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
-in the traced steps alone, as when something else ran on its core then.
+in the traced steps alone, as when something else ran on its core then; unless a function, a range or a call explains it,
+which may sleep in a backward pass.
 
 Why it is late is a difference: what takes it longer than the others in the same steps, of ranges that the script names,
 Python functions (with their line, where the detailed window has them), operators, time in which the host runs none, and
@@ -86,6 +87,9 @@ UNPROFILED_SHARE = Threshold(
     "seen in part) to 1, two healthy runs with a rank that was late while it was traced 0.1 and less",
 )
 
+# What only the script makes longer, and no other process on its cores: a sleep in a backward hook is not seen without the
+# profiler.
+OF_SCRIPT = ("function", "range", "call")
 STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
 
 MOST_STRETCH = Threshold(
@@ -130,8 +134,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if not steady and late.chance(len(lags), len(arrivals)) > run.limit(MOST_CHANCE):
         return
     most, bound_by = _most(run, late, lags)
-    busy = run.busy_ns()
-    others = [ns for rank, ns in busy.items() if rank != late.rank] if busy else []
+    busy = run.busy_ns() or {}
+    others = [ns for rank, ns in busy.items() if rank != late.rank]
     bound = run.bound(0.0, run.unstretched(most), bound_by)
     unbusy = 1 - max(others) / run.measured.step.median_ns if others else 0.0
     if unbusy > bound.high_share:
@@ -149,7 +153,8 @@ def check(run: RunView) -> Iterator[Advice]:
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
-    if busy and others and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
+    of_script = explained and late.differences[0].kind in OF_SCRIPT
+    if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
     cause, covered = _cause(run, arrivals[late.rank])
     why = [one.words(late.rank) for one in late.differences[:1]] if explained else []
@@ -198,7 +203,9 @@ def check(run: RunView) -> Iterator[Advice]:
 def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float, str]:
     """What the step saves at most, as a share of the traced one, and why no more."""
     ranks, gain = len(run.measured.ranks), late.known("gain_share")
-    if gain is None:  # the late rank itself waits for none, and what it does longer would be gone from its own steps too
+    if (
+        gain is None
+    ):  # the late rank itself waits for none, and what it does longer would be gone from its own steps too
         waiting = late.waiting_share * ranks / (ranks - 1)
         mean_lag = sum(lags) / len(lags) / run.measured.traced_step_ns
         return max(waiting, mean_lag), "no more than it is late, or the others wait for it, whichever is more"

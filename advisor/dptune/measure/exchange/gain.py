@@ -59,15 +59,17 @@ class _Rank:
 
 @dataclass(frozen=True)
 class Gain:
-    """What all `steps` together gain, of the time from the first start of a step to the last end."""
+    """What all steps together gain, of the time from when all ranks had arrived at the first collective to the end.
+
+    How late a rank arrives at the first is not explained by its work: the ranks start apart.
+    """
 
     gain_ns: int
     span_ns: int
-    steps: int
 
     @property
     def share(self) -> float:
-        """Of the time of the steps."""
+        """Of that time."""
         return self.gain_ns / self.span_ns
 
 
@@ -97,9 +99,9 @@ def gain(
     recorded, mended = _replay(ranks, {}), _replay(ranks, scaled)
     if recorded is None or mended is None:
         return None
-    begun = min(each.start_ns for each in ranks.values())
-    steps = max(len(windows[key]) for key in keys)
-    return Gain(max(0, round(recorded - mended)), round(recorded) - begun, steps)
+    first = [next((one.time_ns for one in each.events if one.kind == "arrival"), 0) for each in ranks.values()]
+    span_ns = round(recorded) - max(first)
+    return Gain(max(0, round(recorded - mended)), span_ns) if span_ns > 0 else None
 
 
 def _slowest(

@@ -32,8 +32,8 @@ class Lateness:
     """The last rank to arrive at one collective, at `arrival_ns` of its clock, `late_ns` after the mean of the others.
 
     `added_ns` is what of that was not counted at an earlier collective. `more_ns` splits it by class of the account:
-    what the rank did longer than the others (their median) since the collective at which it was late before, or the
-    first, in proportion; empty at the first, and where nothing was added.
+    what the rank did longer than the others (their median), in proportion: since the collective before, or that at
+    which it was late before and whose delay is not over; empty at the first, and where nothing was added.
     """
 
     step: int
@@ -104,6 +104,7 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
     arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
     last = arrivals.argmax(axis=1)
     spent = _spent(same, tracks)
+    waited_ns = _waited_for(spent[..., _WAITING])
     counted: dict[int, tuple[int, float]] = {}  # by rank, where lateness was last counted, and how much of it
     found = []
     for at, rank in enumerate(last.tolist()):
@@ -111,11 +112,10 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
         if late_ns <= 0:
             continue
         since, before_ns = counted.get(rank, (0, 0.0))
-        between = spent[at] - spent[since]
-        waited_ns = -float(_less_others(between, rank)[_WAITING])
-        more = between[rank] - np.median(np.delete(between, rank, axis=0), axis=0)
-        more[_WAITING] = max(0.0, -waited_ns)
-        added_ns = max(0.0, late_ns - max(0.0, before_ns - max(0.0, waited_ns)))
+        before_ns = max(0.0, before_ns - float(waited_ns[at, rank] - waited_ns[since, rank]))
+        added_ns = max(0.0, late_ns - before_ns)
+        since = since if before_ns else max(at - 1, 0)
+        more = _longer(spent[at] - spent[since], rank, added_ns)
         if added_ns:
             counted[rank] = at, late_ns
         longer_ns = float(more.sum())
@@ -133,6 +133,27 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
             )
         )
     return found
+
+
+def _waited_for(waiting: Ints) -> Floats:
+    """By exchange and rank how long the others had waited for the rank in all until then, the mean of them.
+
+    `waiting` is how long each rank had waited itself.
+    """
+    since = np.diff(waiting, axis=0, prepend=waiting[:1]).astype(np.float64)
+    others = (since.sum(axis=1, keepdims=True) - since) / (since.shape[1] - 1)
+    return np.asarray(np.maximum(others - since, 0.0).cumsum(axis=0), dtype=np.float64)
+
+
+def _longer(between: Ints, rank: int, added_ns: float) -> Floats:
+    """By class what a rank did longer than the median of the others, of what ranks did by class.
+
+    It waits for others because these are late; only what its work leaves of its lateness is that it waits elsewhere.
+    """
+    more = np.asarray(between[rank] - np.median(np.delete(between, rank, axis=0), axis=0), dtype=np.float64)
+    waits, more[_WAITING] = max(0.0, more[_WAITING]), 0.0
+    more[_WAITING] = min(waits, max(0.0, added_ns - more.sum()))
+    return more
 
 
 def _spent(same: Sequence[Exchange], tracks: Tracks) -> Ints:

@@ -60,7 +60,7 @@ def longer(views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]
     rest = [what for group, parts in groups.items() if group not in named for what in parts]
     spread = _spread(late, others, more, rest, total_ns)
     parts = [_positive(grew[group]) for group in named] + ([] if spread is None else [_positive(spread[1])])
-    scale = lag / np.maximum(lag, _sum(parts, steps))
+    scale = lag / np.maximum(np.maximum(lag, _sum(parts, steps)), 1.0)
     found = [
         _figures(late, others, group, groups[group], more, float((part * scale).sum()) / total_ns)
         for group, part in zip(named, parts, strict=False)
@@ -77,7 +77,9 @@ def _side(view: RankView, steps: list[int]) -> Side:
         if device.operations.on_cpu
     ]
     found = pieces(view, waits[0] if waits else NOTHING)
-    place = np.array([steps.index(s.number) if s.number in steps else -1 for s in view.steps], dtype=np.int64)[found.step]
+    place = np.array([steps.index(s.number) if s.number in steps else -1 for s in view.steps], dtype=np.int64)[
+        found.step
+    ]
     work = np.zeros((len(found.kinds), len(steps)))
     np.add.at(work, (found.kind[place >= 0], place[place >= 0]), found.work_ns[place >= 0])
     return Side(view, found, dict(zip(found.kinds, work, strict=True)), steps)

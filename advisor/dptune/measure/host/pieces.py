@@ -122,13 +122,17 @@ def _kinds(columns: Columns, rows: Ints, row: Ints, start: Ints, after: Ints) ->
     function = np.where(around == NOWHERE, NOWHERE, np.append(users, NOWHERE)[around])
     name = np.append(columns.name_id.astype(np.int64), NOWHERE)
     codes = np.stack((name[function], name[row], name[after]), axis=1)
-    open_ended = columns.named(_is_open, np.maximum(row, 0)) | columns.of_category({"user_annotation"}, np.maximum(row, 0))
+    open_ended = columns.named(_is_open, np.maximum(row, 0)) | columns.of_category(
+        {"user_annotation"}, np.maximum(row, 0)
+    )
     codes[~(open_ended | (row == NOWHERE)) | (function != NOWHERE), 2] = NOWHERE
     distinct, kind = np.unique(codes, axis=0, return_inverse=True)
     found: dict[Doing, int] = {}
     number = []
     for function_id, leaf_id, after_id in distinct.tolist():
-        function_name, leaf, before = (alike(columns.names[each]) if each >= 0 else "" for each in (function_id, leaf_id, after_id))
+        function_name, leaf, before = (
+            alike(columns.names[each]) if each >= 0 else "" for each in (function_id, leaf_id, after_id)
+        )
         leaf = "" if leaf == function_name else leaf
         number.append(found.setdefault(Doing(function_name, leaf, before), len(found)))
     return list(found), np.array(number, dtype=np.int64)[kind.reshape(-1)]
