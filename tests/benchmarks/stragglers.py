@@ -1,6 +1,7 @@
 """Whether a report names the rank that stalls, and the function and line in which it does.
 
     python tests/benchmarks/stragglers.py            run what is missing, then print the table (make bench-stragglers)
+    python tests/benchmarks/stragglers.py --again    read anew what was recorded, with the commit as it is
     python tests/benchmarks/stragglers.py --table    print the table of what there is
 
 scripts/late.py on 2 and on 4 gloo ranks, with a stall on one of them in a backward hook, a collate function, a wrapper
@@ -57,13 +58,15 @@ def runs() -> list[dict[str, Any]]:
     return mixed
 
 
-def collect(work: Path) -> dict[str, Any]:
-    """What is missing, each written down as soon as it is known."""
+def collect(work: Path, again: bool = False) -> dict[str, Any]:
+    """What is missing, each written down as soon as it is known; `again`: all recordings that are there, read anew."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}
     results.update(machine=machine(), command="python tests/benchmarks/stragglers.py")
     for one in runs():
-        if one["name"] not in results["runs"]:
-            results["runs"][one["name"]] = {**one, "commit": commit(), **_told(_recorded(work, one))}
+        recording = work / one["name"] / "run"
+        if (again and recording.is_dir()) or one["name"] not in results["runs"]:
+            recording = recording if again and recording.is_dir() else _recorded(work, one)
+            results["runs"][one["name"]] = {**one, "commit": commit(), **_told(recording)}
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
             print(_row(results["runs"][one["name"]]), file=sys.stderr, flush=True)
     return results
@@ -118,7 +121,8 @@ def _row(one: dict[str, Any]) -> str:
     first = next(iter((one["straggler"] or {}).get("differences", [])), {})
     found = f"{first.get('name')} ({first.get('at')}) {100 * first.get('share', 0):.0f} %"
     right = "right" if cause_right(one) else "rank only" if rank_right(one) else "WRONG"
-    return f"{one['name']:14s} {one['ranks']} ranks  {one['stall_ms']} ms on {one['late_rank']}  {right:9s} {found:40s} {said}"
+    planted = f"{one['name']:14s} {one['ranks']} ranks  {one['stall_ms']} ms on {one['late_rank']}"
+    return f"{planted}  {right:9s} {found:40s} {said}"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -140,4 +144,4 @@ def table(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, RESULTS, collect, table, "stragglers")
+    main(__doc__, RESULTS, collect, table, "stragglers", {"again": "read the recordings anew"})

@@ -16,7 +16,7 @@ TRANSFER = 7
 
 
 def played(work, blocking):
-    """`work` by rank, step and segment -> the kernels of each rank as (name, step, start, end), and when all is over."""
+    """`work` by rank, step and segment -> the kernels of each rank as (name, step, start, end), and when all ends."""
     compute, stream = [100] * len(work), [0] * len(work)
     kernels = [[] for _ in work]
     for number, segments in enumerate(work[0]):

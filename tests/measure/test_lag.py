@@ -106,8 +106,8 @@ def test_what_covers_less_than_half_of_the_lag_is_not_its_cause(tmp_path):
 
 
 def test_a_rank_that_others_waited_for_is_late_anew(tmp_path):
-    """The second begins on rank 0 at 150, within the first, which both leave at 200: rank 1 is 80 late to the first, and
-    110 to the second. Rank 0 does nothing but wait from 100 to 150: of the 80 it has made up for 50, so that 80 are new.
+    """The second begins on rank 0 at 150, within the first, which both leave at 200: rank 1 is 80 late to the first,
+    and 110 to the second. Rank 0 only waits from 100 to 150, for 50 of the 80: of the 110 another 80 are new.
     """
     first = [step(1, 0, 400), *launched(NCCL, 1, 100, 200, 1, stream=20), *launched(NCCL, 2, 150, 300, 2, stream=21)]
     second = [step(1, 0, 400), *launched(NCCL, 1, 180, 200, 1, stream=20), *launched(NCCL, 2, 260, 300, 2, stream=21)]

@@ -63,8 +63,8 @@ _PARTS = {
 
 
 def shares(measured: Measured) -> dict[Limit, float]:
-    """What a step spends on each limit. On a CPU the loader's wait is that of the script, where it is known: it was timed
-    without the profiler. A GPU may compute meanwhile: there only the time counts in which it is idle.
+    """What a step spends on each limit. On a CPU the loader's wait is that of the script, where it is known: it was
+    timed without the profiler. A GPU may compute meanwhile: there only the time counts in which it is idle.
     """
     exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
     found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, _COPY, _IDLE)}

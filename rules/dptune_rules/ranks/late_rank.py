@@ -9,8 +9,8 @@ ranks last in so many steps in one run of ten at most.
 
 Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
 its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
-in the traced steps alone, as when something else ran on its core then; unless a function, a range or a call explains it,
-which may sleep in a backward pass.
+in the traced steps alone, as when something else ran on its core then; unless a function, a range or a call explains
+it, which may sleep in a backward pass.
 
 Why it is late is a difference: what takes it longer than the others in the same steps, of ranges that the script names,
 Python functions (with their line, where the detailed window has them), operators, time in which the host runs none, and
@@ -87,8 +87,8 @@ UNPROFILED_SHARE = Threshold(
     "seen in part) to 1, two healthy runs with a rank that was late while it was traced 0.1 and less",
 )
 
-# What only the script makes longer, and no other process on its cores: a sleep in a backward hook is not seen without the
-# profiler.
+# What only the script makes longer, and no other process on its cores. A sleep in a backward hook is not seen without
+# the profiler.
 OF_SCRIPT = ("function", "range", "call")
 STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
 

@@ -56,7 +56,7 @@ def _per_step(spent: Spent, rank: int, classes: Sequence[str], steps: Mapping[in
     """By step the time of a rank in classes of the account, and the median of the others."""
 
     def of(devices: Sequence[DeviceFigures]) -> list[int]:
-        by_step = {number: 0 for number in steps}
+        by_step = dict.fromkeys(steps, 0)
         for device in devices:
             for step in device.steps:
                 if step.number in by_step:

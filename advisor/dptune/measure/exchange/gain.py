@@ -6,7 +6,8 @@ recorded and once with the work of the one rank between two collectives scaled t
 the gain is how much earlier the last rank ends the last step. A delay that makes a rank late to many collectives counts
 once, and one that another rank's delay hides gains nothing.
 
-What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is less.
+What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is
+less.
 """
 
 from __future__ import annotations

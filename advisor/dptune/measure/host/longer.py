@@ -102,8 +102,8 @@ def _positive(values: Floats) -> Floats:
 def _spread(
     late: Side, others: Sequence[Side], more: Mapping[Doing, Floats], rest: Sequence[Doing], total_ns: float
 ) -> tuple[LagDifference, Floats] | None:
-    """What is slower in small parts: the operators that all ranks run; None where they are not, or it explains little."""
-    shared = [what for what in rest if all(what in side.work for side in others)]
+    """What is slower in small parts: operators that all ranks run; None where they are not, or it explains little."""
+    shared = [what for what in rest if what.leaf and not what.before and all(what in side.work for side in others)]
     if not shared:
         return None
     grew = _sum([more[what] for what in shared], late.steps)
@@ -111,7 +111,7 @@ def _spread(
     usual = took - grew
     if _positive(grew).sum() < LEAST_SHARE * total_ns or took.sum() < _SLOWER * usual.sum():
         return None
-    named = [what for what in shared if what.leaf and not what.leaf.startswith(COLLECTIVE_PREFIXES)]
+    named = [what for what in shared if not what.leaf.startswith(COLLECTIVE_PREFIXES)]
     most = max(named or shared, key=lambda what: float(more[what].sum()))
     figures = LagDifference(
         kind="host",
@@ -131,7 +131,6 @@ def _spread(
 def _figures(
     late: Side, others: Sequence[Side], group: Doing, parts: Sequence[Doing], more: Mapping[Doing, Floats], share: float
 ) -> LagDifference:
-    columns = late.view.columns
     longest = _longest(late, parts)
     row = late.pieces.row[longest]
     label = group.function or group.leaf
