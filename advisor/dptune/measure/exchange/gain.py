@@ -27,7 +27,8 @@ from dptune.measure.exchange.matching import Exchange
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step
 
-_AT_ONCE_NS = 50_000  # from the end of a collective to the start of what waited for it: a launch, a thread that wakes
+# From the end of a collective to the start of what waited for it: the next kernel of a stream, or a thread that wakes.
+_AT_ONCE_NS, _AT_ONCE_ON_CPU_NS = 10_000, 100_000
 MOST_ARRIVALS = 200_000  # that are replayed; of more ranks, those that wait least: they set the pace
 
 Key = tuple[int, str]  # rank and device
@@ -134,10 +135,12 @@ def _rank(
     numbers = sorted(spans, key=lambda number: spans[number][1])
     ends = np.array([spans[number][1] for number in numbers], dtype=np.int64)
 
+    at_once_ns = _AT_ONCE_ON_CPU_NS if key[1] == "cpu" else _AT_ONCE_NS
+
     def over(time_ns: int) -> int:
         """The collective that ended last, just before; -1 where none did."""
         place = int(np.searchsorted(ends, time_ns, side="right")) - 1
-        return numbers[place] if place >= 0 and time_ns - int(ends[place]) <= _AT_ONCE_NS else -1
+        return numbers[place] if place >= 0 and time_ns - int(ends[place]) <= at_once_ns else -1
 
     blocks = [
         (since, until, number)
