@@ -3,7 +3,7 @@
 The steps of all ranks are replayed: a collective starts when its last rank arrives and then takes as long as it took; a
 rank that communication blocks goes on when that collective ends; all else takes its recorded time. Replayed once as
 recorded and once with the work of the one rank between two collectives scaled to the median of the others' work there,
-the gain is how much earlier the last rank ends the last step. A delay that makes a rank late to many collectives counts
+the gain is how much earlier the last collective ends. A delay that makes a rank late to many collectives counts
 once, and one that another rank's delay hides gains nothing.
 
 What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is
@@ -32,11 +32,10 @@ _AT_ONCE_NS, _AT_ONCE_ON_CPU_NS = 10_000, 100_000
 MOST_ARRIVALS = 200_000  # that are replayed; of more ranks, those that wait least: they set the pace
 
 Key = tuple[int, str]  # rank and device
-_END = -1  # in place of the number of a collective
 
 
 class _Event(NamedTuple):
-    """An arrival at the collective `number`, the end of a block by it, or the end of the last step.
+    """An arrival at the collective `number`, or the end of a block by it; by the first rank's clock.
 
     `worked_ns` is the time until then in which no communication blocked the device, `blocked_ns` how long it has been
     blocked at that moment. `behind` is the collective at whose end an arrival starts at once, -1 where it waits for
@@ -53,17 +52,17 @@ class _Event(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rank:
-    """The events of one device in order of time, from the start of its first step; by the first rank's clock."""
+    """The events of one device in order of time, from the start of its first step, and when it left each collective."""
 
     start_ns: int
     events: list[_Event]
+    left_ns: dict[int, int]
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What all steps together gain, of the time from when all ranks had arrived at the first collective to the end.
-
-    How late a rank arrives at the first is not explained by its work: the ranks start apart.
+    """What all steps together gain, of the time from when all ranks had arrived at the first collective to the end of
+    the last. What comes before is not compared: ranks start apart. What comes after nobody waits for.
     """
 
     gain_ns: int
@@ -135,22 +134,31 @@ def _rank(
     numbers = sorted(spans, key=lambda number: spans[number][1])
     ends = np.array([spans[number][1] for number in numbers], dtype=np.int64)
 
-    at_once_ns = _AT_ONCE_ON_CPU_NS if key[1] == "cpu" else _AT_ONCE_NS
+    on_cpu = key[1] == "cpu"
+    at_once_ns = _AT_ONCE_ON_CPU_NS if on_cpu else _AT_ONCE_NS
 
-    def over(time_ns: int) -> int:
-        """The collective that ended last, just before; -1 where none did."""
+    def behind(time_ns: int) -> int:
+        """The collective that ended last, just before a moment; -1 where none did."""
         place = int(np.searchsorted(ends, time_ns, side="right")) - 1
         return numbers[place] if place >= 0 and time_ns - int(ends[place]) <= at_once_ns else -1
+
+    def released(time_ns: int) -> int:
+        """The collective that lets go what waits until then; -1 for none. On a CPU a waiting thread may wake before the
+        range of the collective ends, which a thread of its own writes: as early as when data begins to move.
+        """
+        place = int(np.searchsorted(ends, time_ns - at_once_ns))
+        number = numbers[place] if place < len(numbers) else -1
+        early_ns = max(at_once_ns, exchanges[number].transfer_ns) if on_cpu else at_once_ns
+        return number if number >= 0 and int(ends[place]) - early_ns <= time_ns else -1
 
     blocks = [
         (since, until, number)
         for since, until in _exposed(track.timeline.classes, begin - shift, end - shift, shift)
-        if (number := over(until)) >= 0
+        if (number := released(until)) >= 0
     ]
-    moments = [(end, "end", _END), *((start, "arrival", number) for number, (start, _) in spans.items())]
-    moments += [(until, "block", number) for _, until, number in blocks]
-    order = {"block": 0, "arrival": 1, "end": 2}
-    moments.sort(key=lambda one: (one[0], order[one[1]]))
+    moments = [(until, "block", number) for _, until, number in blocks]
+    moments += [(start, "arrival", number) for number, (start, _) in spans.items()]
+    moments.sort(key=lambda one: one[0])
     times = np.array([time for time, _, _ in moments], dtype=np.int64)
     blocked = Intervals(
         np.array([since for since, _, _ in blocks], dtype=np.int64),
@@ -158,10 +166,10 @@ def _rank(
     )
     worked = times - begin - blocked.before(times)
     events = [
-        _Event(time, kind, number, done, _since(blocked, time), over(time) if kind == "arrival" else -1)
+        _Event(time, kind, number, done, _since(blocked, time), behind(time) if kind == "arrival" else -1)
         for (time, kind, number), done in zip(moments, worked.tolist(), strict=True)
     ]
-    return _Rank(begin, events)
+    return _Rank(begin, events, {number: stop for number, (_, stop) in spans.items()})
 
 
 def _exposed(classes: Mapping[str, Intervals], begin: int, end: int, shift: int) -> list[tuple[int, int]]:
@@ -178,7 +186,7 @@ def _since(blocked: Intervals, time_ns: int) -> int:
 
 
 def _work(rank: _Rank) -> dict[int, int]:
-    """By collective, and to the end, the work since the arrival before; without the first, as ranks start apart."""
+    """By collective the work since the arrival before; without the first, as ranks start apart."""
     found: dict[int, int] = {}
     before = None
     for one in rank.events:
@@ -208,7 +216,7 @@ class _Walk:
 
 
 def _factors(events: Sequence[_Event], scaled: Mapping[int, float]) -> list[float]:
-    """For each event by how much the work before the next arrival, or the end, is scaled."""
+    """For each event by how much the work before the next arrival is scaled."""
     factors, factor = [], 1.0
     for one in reversed(events):
         if one.kind != "block":
@@ -218,7 +226,7 @@ def _factors(events: Sequence[_Event], scaled: Mapping[int, float]) -> list[floa
 
 
 def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]]) -> float | None:
-    """When the last device ends its last step; None where devices wait in a circle, as of clocks that are wrong."""
+    """When the last collective ends; None where devices wait in a circle, as of clocks that are wrong."""
     walks = {
         key: _Walk(each.events, _factors(each.events, scaled.get(key, {})), float(each.start_ns))
         for key, each in ranks.items()
@@ -232,7 +240,7 @@ def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]
                 begun_ns[one.number] = max(one.time_ns, begun_ns.get(one.number, one.time_ns))
     earlier_ns: dict[int, float] = dict.fromkeys(missing, float("inf"))  # how much earlier each collective starts
     held: dict[int, list[Key]] = defaultdict(list)
-    ready, ends = list(walks), []
+    ready, ended = list(walks), 0
     while ready:
         key = ready.pop()
         walk = walks[key]
@@ -254,5 +262,6 @@ def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]
             walk.at_ns, walk.worked_ns = own_ns, one.worked_ns
             walk.at += 1
         else:
-            ends.append(walk.at_ns + walk.events[-1].blocked_ns)
-    return max(ends) if len(ends) == len(walks) else None
+            ended += 1
+    ends = [stop - earlier_ns[number] for each in ranks.values() for number, stop in each.left_ns.items()]
+    return max(ends) if ended == len(walks) and ends else None
