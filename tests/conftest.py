@@ -15,6 +15,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
+FINDINGS = REAL_TRACES.parent / "findings"
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"
 
 
@@ -24,6 +25,14 @@ def real_traces() -> Path:
     if not REAL_TRACES.is_dir():
         pytest.skip(ABSENT)
     return REAL_TRACES
+
+
+@pytest.fixture
+def findings() -> Path:
+    """The folder of inputs on which dptune was wrong; skips where it is absent."""
+    if not FINDINGS.is_dir():
+        pytest.skip(f"{ABSENT} (findings)")
+    return FINDINGS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dptune.measure import measure
 from dptune.measure.exchange.arrivals import Computing, arrivals
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.lag import Lateness, lags
 from dptune.measure.exchange.matching import RankCalls, match
+from dptune.trace import load
 
-from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step
+from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step, write
 
 MOVING = 40
 STEPS = 4
@@ -261,3 +263,22 @@ def test_what_late_ranks_did_more_sums_to_their_lag(tmp_path_factory, culprits):
     assert sum(step.lag_ns for rank in measured.ranks for step in rank.arrival.steps) == 300 * US * sum(
         planted is not None for _, planted in culprits
     )
+
+
+def test_a_rank_that_was_not_read_leaves_a_lower_bound(tmp_path):
+    """Of three ranks two were read. Rank 1 comes 300 late, and the third may have come later still."""
+    for rank in (0, 1):
+        told = {"backend": "nccl", "rank": rank, "world_size": 3}
+        write(tmp_path / f"{rank}.json", trace(rank, [(1, "host")] * STEPS), distributedInfo=told)
+    run = load([tmp_path])
+    assert [one.text for one in run.findings if one.code == "ranks-missing"] == [
+        "rank 2 is missing: 2 of 3 ranks were given"
+    ]
+    measured = measure(run)
+    assert measured.straggler.rank == 1
+    assert [one.lag_ns for one in measured.ranks[1].arrival.steps] == [300 * US] * STEPS
+    waits, late = (rank.devices[0].total for rank in measured.ranks)
+    assert (waits.exposed_waiting_ns, late.exposed_waiting_ns) == (300 * US * STEPS, 0)
+    # Of the rest of each all-reduce it is not known whether data moved in it.
+    for account in (waits, late):
+        assert (account.exposed_transfer_ns, account.exposed_unsplit_ns) == (0, MOVING * US * STEPS)

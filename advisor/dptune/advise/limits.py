@@ -51,7 +51,7 @@ _IDLE = Limit(
     "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
-_WORTH_NAMING = 0.02  # of a step, from which on a part of communication is named beside the other
+_WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
     "exposed_transfer_ns": "exposed transfer",
     "exposed_unsplit_ns": "exposed communication",
