@@ -93,6 +93,7 @@ def test_of_public_sets(real_traces, name):
     agrees(real_traces / name)
 
 
+@pytest.mark.thorough
 def test_of_each_public_trace(real_traces, manifest_entry):
     agrees(real_traces / manifest_entry["file"])
 
