@@ -127,11 +127,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if late is None:
         return  # none is later than the others, or they take turns
     lag_share = late.lag_ns / run.measured.traced_step_ns
-    if late.steps_share < run.limit(LEAST_STEPS_SHARE) or lag_share < run.limit(WARNING_SHARE):
-        return
     lags = [one.lag_ns for one in arrivals[late.rank].steps]
-    steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
-    if not steady and late.chance(len(lags), len(arrivals)) > run.limit(MOST_CHANCE):
+    if lag_share < run.limit(WARNING_SHARE) or _by_chance(run, late, lags):
         return
     most, bound_by = _most(run, late, lags)
     busy = run.busy_ns() or {}
@@ -176,28 +173,39 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[],
         saves=saves,
         confidence="medium" if why else "low",
-        evidence=[
-            Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
-                run.measured.where_late(late.rank)
-            ),
-            Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank),
-            Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
-                run.measured.where("exposed_waiting_ns")
-            ),
-            *(
-                [Evidence(label="without its delays a step is shorter", value=gain, unit="of a traced step")]
-                if gain is not None
-                else []
-            ),
-            *(
-                Evidence(label=f"`{one.name}` explains", value=one.share, unit="of its lag", rank=late.rank)
-                for one in late.differences
-            ),
-            *([Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)] if cause else []),
-        ],
+        evidence=[*_evidence(run, late, lag_share), *_causes(late, cause, covered)],
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
     )
+
+
+def _by_chance(run: RunView, late: StragglerFigures, lags: list[int]) -> bool:
+    """Whether equal ranks may be late like that."""
+    steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
+    often = steady or late.chance(len(lags), len(run.measured.ranks)) <= run.limit(MOST_CHANCE)
+    return late.steps_share < run.limit(LEAST_STEPS_SHARE) or not often
+
+
+def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterator[Evidence]:
+    """How late it is, what that costs, and where to look."""
+    yield Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
+        run.measured.where_late(late.rank)
+    )
+    yield Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank)
+    yield Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
+        run.measured.where("exposed_waiting_ns")
+    )
+    gain = late.known("gain_share")
+    if gain is not None:
+        yield Evidence(label="without its delays a step is shorter", value=gain, unit="of a traced step")
+
+
+def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
+    """What explains how much of its lag."""
+    for one in late.differences:
+        yield Evidence(label=f"`{one.name}` explains", value=one.share, unit="of its lag", rank=late.rank)
+    if cause:
+        yield Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)
 
 
 def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float, str]:
