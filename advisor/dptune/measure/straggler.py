@@ -20,7 +20,8 @@ NOTHING_LONGER = "no operator, function, gap or kernel takes it longer than the 
 _SCRIPT = ("function", "range", "call", "gap")  # differences that are no slower operator
 _LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
 LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace
-MOST_OTHERS = 4  # ranks whose detailed traces are read beside that of the straggler: they are large
+MOST_OTHERS = 8  # ranks that the straggler's host is compared with: more tell no more
+MOST_DETAILED = 3  # of those whose detailed traces are read: they are large
 
 
 def straggler(
@@ -79,7 +80,8 @@ def _differences(
 
 def _of_host(run: Run, views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]) -> list[LagDifference]:
     """From the detailed windows, which have functions; from the light ones where those do not show the difference."""
-    light = on_host.longer(views, rank, lag_ns)
+    others = [number for number in views if number != rank][:MOST_OTHERS]
+    light = on_host.longer({number: views[number] for number in (rank, *others)}, rank, lag_ns)
     detailed = _detailed(run, rank)
     if len(detailed) < 2:
         return light
@@ -94,7 +96,7 @@ def _detailed(run: Run, rank: int) -> dict[int, RankView]:
     """The detailed windows of the rank and of some others; none where its own cannot be read."""
     ranks = sorted((one for one in run.ranks if one.rich_source), key=lambda one: one.rank != rank)
     found = {}
-    for one in ranks[: 1 + MOST_OTHERS]:
+    for one in ranks[: 1 + MOST_DETAILED]:
         own = _rich(run, one)
         if own is not None:
             found[one.rank] = own

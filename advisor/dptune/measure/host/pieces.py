@@ -63,6 +63,8 @@ def pieces(view: RankView, waiting: Intervals) -> Pieces:
         own = rows[columns.thread[rows] == thread]
         active = _everything(view) - going_back if thread in mains else going_back
         parts.append(_of_thread(view, own, thread, active))
+    nothing = np.zeros(0, dtype=np.int64)
+    parts.append((nothing, nothing, nothing, nothing))
     start, end, row, after = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.argsort(start, kind="stable")
     start, end, row, after = start[order], end[order], row[order], after[order]
