@@ -100,8 +100,9 @@ def difference(kind, name, rank_ms, others_ms, share, **known):
     return LagDifference.only("made by hand", kind=kind, name=name, share=share, **times, **known)
 
 
-def said(measured, advice=()):
-    return headline(measured, SOUND, advice, (), ("XX109",), True)
+def said(measured, advice=(), busy_ms=None):
+    busy_ns = None if busy_ms is None else {rank: ms * 1e6 for rank, ms in enumerate(busy_ms)}
+    return headline(measured, SOUND, advice, (), ("XX109",), True, busy_ns)
 
 
 def test_a_rank_that_sleeps_holds_the_others_up(make_late):
@@ -198,3 +199,19 @@ def test_a_function_is_named_with_its_line(make_late):
     assert "`hook` (train.py:15) in `## backward ##` takes 5 ms on rank 1 and does not run on the others" in told.why
     assert "unexplained" not in told.why
     assert told.why.endswith("without its delays a step would not be shorter.")
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "kind", "heads"),
+    [
+        ((5, 5), "host", False),  # without the profiler both do as much
+        ((5, 5.9), "host", False),
+        ((5, 6.1), "host", True),  # a fifth of the lag
+        ((5, 5), "function", True),  # it may sleep in a backward pass
+        (None, "host", True),
+    ],
+)
+def test_a_rank_that_is_late_only_while_it_is_traced_heads_nothing(make_late, busy_ms, kind, heads):
+    found = [difference(kind, "hook", 5, 0, 0.9)]
+    told = said(make_late(5_000, gain=0.4, found=found), busy_ms=busy_ms)
+    assert told.verdict.startswith("Held up by rank 1") == heads

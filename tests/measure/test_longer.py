@@ -121,3 +121,16 @@ def test_kernels_that_take_longer_are_named_and_kernels_that_do_not_are_no_cause
     (found,) = slow.straggler.differences
     assert (found.kind, found.name, found.rank_ns, found.others_ns) == ("kernels", "gemm", 400 * US, 100 * US)
     assert slow.ranks[1].arrival.cause == "slower compute"
+
+
+def test_what_takes_long_once_is_no_difference(tmp_path):
+    """In one step of four an operator takes all of the lag; in the others nothing but the gap grows."""
+
+    def once(at):
+        took = 290 if at == 1000 else 2
+        return [operator("aten::cat", at + 22, at + 22 + took)]
+
+    names = [
+        one.name for one in straggler(tmp_path, once, lambda at: [operator("aten::cat", at + 22, at + 24)]).differences
+    ]
+    assert names == ["aten::relu"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import (
@@ -46,13 +46,17 @@ def headline(
     skipped: Sequence[Skipped],
     quiet: Sequence[str],
     recorded: bool,
+    busy_ns: Mapping[int, float] | None = None,
 ) -> Headline:
-    """What limits the step, the figures behind that, and the one thing to do next."""
+    """What limits the step, the figures behind that, and the one thing to do next.
+
+    `busy_ns` is what each rank does without the profiler while it waits for none, where that is known.
+    """
     if trust.level == "unjudgeable":
         return _unjudgeable(trust.findings)
     try:
         found = shares(measured)
-        late = straggler(measured)
+        late = straggler(measured, busy_ns)
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from dptune.advice import Advice
 from dptune.advise.limits import milliseconds, percent
@@ -15,6 +16,9 @@ LEAST_NAMED_SHARE = 0.1  # of the lag, that a difference explains where it is na
 MOST_NAMED = 3
 LEAST_STEPS_SHARE = 0.60  # two equal ranks come last in half of the steps each
 
+_OF_SCRIPT = ("function", "range", "call")  # differences that no other process on the same cores makes
+_LEAST_EXPLAINED = 0.5  # of the lag
+_LEAST_UNTRACED = 0.2  # of the lag, that is there without the profiler too; see the rule late-rank
 _LEAST_GAIN = 0.005
 _ALL_OF_IT = 0.995  # a cause may cover more than the lag, where another makes up for it
 _KNOBS: dict[LagCause, str] = {"input": "loader."}  # cause -> how the names of the settings begin that mend it
@@ -65,10 +69,13 @@ class Straggler:
         return next(mends, None)
 
 
-def straggler(measured: Measured) -> Straggler | None:
-    """The straggler, where it is late in most steps and the others wait for it; raises Missing without an account."""
+def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) -> Straggler | None:
+    """The straggler, where it is late in most steps and the others wait for it; raises Missing without an account.
+
+    `busy_ns` is what each rank does in a step without the profiler while it waits for none, where that is known.
+    """
     worst = measured.known("straggler")
-    if worst is None:
+    if worst is None or _only_while_traced(worst, busy_ns or {}):
         return None
     window_ns = measured.account.window_ns
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
@@ -87,6 +94,17 @@ def straggler(measured: Measured) -> Straggler | None:
     costs = max(found.share, worst.waiting_share)
     stable = worst.steps_share >= LEAST_STEPS_SHARE
     return found if stable and found.lag_share >= LEAST_SHARE and costs >= LEAST_WAIT_SHARE else None
+
+
+def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) -> bool:
+    """Whether the rank does no more than the others without the profiler, and nothing of the script explains its lag: a
+    sleep in a backward hook is not seen without the profiler.
+    """
+    others = [ns for rank, ns in busy_ns.items() if rank != worst.rank]
+    of_script = sum(one.share for one in worst.differences if one.kind in _OF_SCRIPT)
+    if worst.rank not in busy_ns or not others or of_script >= _LEAST_EXPLAINED:
+        return False
+    return busy_ns[worst.rank] - median(others) < _LEAST_UNTRACED * worst.lag_ns
 
 
 def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:

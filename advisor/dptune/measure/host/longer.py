@@ -56,9 +56,9 @@ def longer(views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]
         groups[Doing(what.function, "", "") if what.function else what].append(what)
     lag = np.array([lag_ns[step] for step in steps])
     grew = {group: _sum([more[what] for what in parts], steps) for group, parts in groups.items()}
-    named = [group for group, each in grew.items() if _positive(each).sum() >= LEAST_SHARE * total_ns]
+    named = [group for group, each in grew.items() if _lasting(each, lag)]
     rest = [what for group, parts in groups.items() if group not in named for what in parts]
-    spread = _spread(late, others, more, rest, total_ns)
+    spread = _spread(late, others, more, rest, lag)
     parts = [_positive(grew[group]) for group in named] + ([] if spread is None else [_positive(spread[1])])
     scale = lag / np.maximum(np.maximum(lag, _sum(parts, steps)), 1.0)
     found = [
@@ -95,12 +95,21 @@ def _sum(values: Sequence[Floats], steps: Sequence[int]) -> Floats:
     return np.asarray(np.sum([np.zeros(len(steps)), *values], axis=0), dtype=np.float64)
 
 
+def _lasting(grew: Floats, lag: Floats) -> bool:
+    """Whether something explains enough of the lag, in all and in the median step: not once, in one long step."""
+    explains = np.minimum(_positive(grew), lag)
+    return bool(
+        _positive(grew).sum() >= LEAST_SHARE * lag.sum()
+        and np.median(explains[lag > 0]) >= LEAST_SHARE * np.median(lag[lag > 0])
+    )
+
+
 def _positive(values: Floats) -> Floats:
     return np.maximum(values, 0.0)
 
 
 def _spread(
-    late: Side, others: Sequence[Side], more: Mapping[Doing, Floats], rest: Sequence[Doing], total_ns: float
+    late: Side, others: Sequence[Side], more: Mapping[Doing, Floats], rest: Sequence[Doing], lag: Floats
 ) -> tuple[LagDifference, Floats] | None:
     """What is slower in small parts: operators that all ranks run; None where they are not, or it explains little."""
     shared = [what for what in rest if what.leaf and not what.before and all(what in side.work for side in others)]
@@ -109,7 +118,7 @@ def _spread(
     grew = _sum([more[what] for what in shared], late.steps)
     took = _sum([late.work[what] for what in shared], late.steps)
     usual = took - grew
-    if _positive(grew).sum() < LEAST_SHARE * total_ns or took.sum() < _SLOWER * usual.sum():
+    if not _lasting(grew, lag) or took.sum() < _SLOWER * usual.sum():
         return None
     named = [what for what in shared if not what.leaf.startswith(COLLECTIVE_PREFIXES)]
     most = max(named or shared, key=lambda what: float(more[what].sum()))
