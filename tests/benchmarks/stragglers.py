@@ -114,6 +114,12 @@ def cause_right(one: dict[str, Any]) -> bool:
     return first["name"] == name and first["at"] == f"train.py:{line}"
 
 
+def _names_a_rank(one: dict[str, Any]) -> bool:
+    """Whether the verdict or advice above a note says that a rank holds up the others."""
+    loud = any(each["rule"] == "DP701" and each["severity"] != "note" for each in one["late_advice"])
+    return loud or one["verdict"].startswith("Held up by rank")
+
+
 def _row(one: dict[str, Any]) -> str:
     said = ", ".join(f"{each['rule']} {each['severity']}" for each in one["late_advice"]) or "no advice"
     if not one["kind"]:
@@ -129,7 +135,8 @@ def table(results: dict[str, Any]) -> str:
     """The results as text."""
     ran = list(results["runs"].values())
     planted, healthy = [one for one in ran if one["kind"]], [one for one in ran if not one["kind"]]
-    silent = [one for one in healthy if not [each for each in one["late_advice"] if each["severity"] != "note"]]
+    named = [one for one in healthy if _names_a_rank(one)]
+    uneven = [one for one in healthy if any(each["rule"] == "DP702" for each in one["late_advice"])]
     return "\n".join(
         [
             f"machine: {results['machine']}; commits: {', '.join(dict.fromkeys(one['commit'] for one in ran))}",
@@ -137,8 +144,8 @@ def table(results: dict[str, Any]) -> str:
             *map(_row, healthy),
             f"of {len(planted)} planted stalls: rank right {sum(map(rank_right, planted))}, "
             f"cause and line right {sum(map(cause_right, planted))}, "
-            f"advised {sum(bool(one['late_advice']) for one in planted)}",
-            f"of {len(healthy)} healthy runs silent: {len(silent)}",
+            f"DP701 {sum(bool(one['late_advice']) for one in planted)}",
+            f"of {len(healthy)} healthy runs: a rank named {len(named)}, uneven ranks (DP702) {len(uneven)}",
         ]
     )
 
