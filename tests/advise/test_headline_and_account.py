@@ -34,7 +34,7 @@ def contradiction(verdict: str, measured: Measured) -> str:
     }
     if "ostly computing" in verdict and computing < 0.5:
         return f"computing takes {computing:.3f}"
-    if ("nearly all the time" in verdict or "Compute-bound" in verdict) and computing < 0.9:
+    if ("nearly all the time" in verdict or "Compute-bound" in verdict) and computing < 0.8:
         return f"computing takes {computing:.3f}"
     about = {"Communication": "communication", "Held up by late": "communication", "Idle": "idle", "Copy": "copy"}
     about |= {"Input": "input"} if measured.known("device_kind") != "cpu" else {}
@@ -77,8 +77,8 @@ def test_of_any_account(hand_made, parts, device):
             "No single bottleneck: computing takes 31 % of each step, and 14 % of each step waits for communication.",
         ),
         (
-            {"compute_ns": 80, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 12},
-            "Mostly computing: computing takes 80 % of each step, and nothing else much of the rest.",
+            {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},
+            "Mostly computing: computing takes 78 % of each step, and nothing else much of the rest.",
         ),
     ],
 )

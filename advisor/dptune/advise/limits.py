@@ -8,7 +8,7 @@ from dptune.measured import Measured, digits
 
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
 MOSTLY = 0.5  # of a step, from which on it mostly computes
-NEARLY_ALL = 0.9  # from which on it computes nearly all the time
+NEARLY_ALL = 0.8  # from which on it computes nearly all the time
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def greatest(found: dict[Limit, float]) -> tuple[Limit, float] | None:
     larger = exchange if moved >= waited else LATE
     if exchange is not UNSPLIT and min(moved, waited) >= _WORTH_NAMING:
         verdict = COMMUNICATION.verdict if moved >= waited else LATE.verdict
-        candidates[Limit(verdict, _BOTH.format(percent(moved), percent(waited)), larger.class_ns)] = moved + waited
+        least = larger.least_share if max(moved, waited) >= larger.least_share else 2 * larger.least_share
+        both = Limit(verdict, _BOTH.format(percent(moved), percent(waited)), larger.class_ns, least)
+        candidates[both] = moved + waited
     elif exchange is UNSPLIT:
         candidates[exchange] = moved + waited
     else:
