@@ -16,7 +16,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules advice-bench docs pictures dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ..
 
 bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_advice.py
+
+bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (ten minutes; resumes)
+	$(BIN)/python tests/benchmarks/stragglers.py
 
 advice-bench: $(VENV)/.test ## whether advice names planted faults and keeps its word (hours, as root, idle machine; resumes)
 	$(BIN)/python tests/benchmarks/advice.py

@@ -51,7 +51,7 @@ def test_what_limits_the_step_is_named_with_and_without_advice(make_measured, ma
 
 
 def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_measured, hand_made):
-    measured = make_measured(wait_share=0.2)
+    measured = make_measured(wait_share=0.2, device="cpu")
     waits = hand_made.figures(hand_made.InputFigures, wait_share=0.35, basis="unprofiled")
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."

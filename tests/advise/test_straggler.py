@@ -9,6 +9,7 @@ from dptune.measured import (
     ArrivalFigures,
     DeviceFigures,
     InputFigures,
+    LagDifference,
     RankFigures,
     StepAccount,
     StepLag,
@@ -24,7 +25,17 @@ SOUND = Trust(level="sound", findings=[])
 def make_late(make_measured, hand_made):
     """Rank 1 idles, or computes, `lag_us` of each step longer; rank 0 waits for it `waits_us` (default: as long)."""
 
-    def make(lag_us, waits_us=None, spends="host_idle_ns", cause="host", covers=1.0, steps_share=1.0, input_us=0):
+    def make(
+        lag_us,
+        waits_us=None,
+        spends="host_idle_ns",
+        cause="host",
+        covers=1.0,
+        steps_share=1.0,
+        input_us=0,
+        gain=None,
+        found=(),
+    ):
         waits_us = lag_us if waits_us is None else waits_us
         both = {"input_idle_ns": input_us * US}
 
@@ -70,7 +81,13 @@ def make_late(make_measured, hand_made):
         for _ in range(STEPS - 1):
             total = total + accounts[0] + accounts[1]
         worst = StragglerFigures(
-            rank=1, lag_ns=lag_us * US, steps_share=steps_share, waiting_share=total.share("exposed_waiting_ns")
+            rank=1,
+            lag_ns=lag_us * US,
+            steps_share=steps_share,
+            waiting_share=total.share("exposed_waiting_ns"),
+            gain_share=gain,
+            differences=list(found),
+            missing={"gain_share": "not replayed"} if gain is None else {},
         )
         wait = hand_made.figures(InputFigures, wait_share=total.share("input_idle_ns"), basis="unprofiled")
         return make_measured(account=total, ranks=ranks, straggler=worst, input=wait)
@@ -78,8 +95,14 @@ def make_late(make_measured, hand_made):
     return make
 
 
-def said(measured, advice=()):
-    return headline(measured, SOUND, advice, (), ("XX109",), True)
+def difference(kind, name, rank_ms, others_ms, share, **known):
+    times = {"rank_ns": int(rank_ms * 1e6), "others_ns": int(others_ms * 1e6)}
+    return LagDifference.only("made by hand", kind=kind, name=name, share=share, **times, **known)
+
+
+def said(measured, advice=(), busy_ms=None):
+    busy_ns = None if busy_ms is None else {rank: ms * 1e6 for rank, ms in enumerate(busy_ms)}
+    return headline(measured, SOUND, advice, (), ("XX109",), True, busy_ns)
 
 
 def test_a_rank_that_sleeps_holds_the_others_up(make_late):
@@ -89,27 +112,29 @@ def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     assert told.why == (
         "A step takes 10 ms (without the profiler): computing 40 %, waiting for late ranks 30 %, idle otherwise 30 %. "
         "What rank 1 does meanwhile: its device waits for the script: Python, files, sleep, blocking calls, launching "
-        "(all of its lag). The other ranks wait 60 % of their time for the last to come."
+        "(all of its lag). The other ranks wait 60 % of their time."
     )
-    assert told.next == "Look at rank 1, which comes last: under Ranks stands what it does meanwhile."
+    assert told.next == ("Open the trace of rank 1 in https://ui.perfetto.dev and compare a step with that of another.")
 
 
 @pytest.mark.parametrize(
-    ("run", "heads"),
+    ("run", "heads", "named"),
     [
-        ({"lag_us": 1_000}, True),
-        ({"lag_us": 990}, False),  # 9.9 % of the step
-        ({"lag_us": 2_000, "steps_share": 0.6}, True),
-        ({"lag_us": 2_000, "steps_share": 0.5}, False),  # as two equal ranks
+        ({"lag_us": 1_000}, True, True),
+        ({"lag_us": 990}, False, False),  # 9.9 % of the step
+        ({"lag_us": 2_000, "steps_share": 0.6}, True, True),
+        ({"lag_us": 2_000, "steps_share": 0.5}, False, False),  # as two equal ranks
+        ({"lag_us": 4_000, "gain": 0.1}, True, True),
+        ({"lag_us": 4_000, "gain": 0.09}, False, True),  # most of it another rank's delay hides
         # computes 3 ms longer, beside which rank 0 computes too: it waits 2 or 1.9 ms, half of that in the mean
-        ({"lag_us": 3_000, "waits_us": 2_000, "spends": "compute_ns", "cause": "slower compute"}, True),
-        ({"lag_us": 3_000, "waits_us": 1_900, "spends": "compute_ns", "cause": "slower compute"}, False),
+        ({"lag_us": 3_000, "waits_us": 2_000, "spends": "compute_ns", "cause": "slower compute"}, True, True),
+        ({"lag_us": 3_000, "waits_us": 1_900, "spends": "compute_ns", "cause": "slower compute"}, False, True),
     ],
 )
-def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_late, run, heads):
+def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_late, run, heads, named):
     told = said(make_late(**run))
     assert told.verdict.startswith("Held up by rank 1") == heads
-    assert ("rank 1 does meanwhile" in told.why) == heads
+    assert ("rank 1 does meanwhile" in told.why) == named
 
 
 def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(make_late):
@@ -133,8 +158,10 @@ def test_next_is_the_advice_that_mends_the_cause_if_there_is_one(make_late, make
     advice = [buckets, make_advice("XX101")]  # the second is about the loader
     told = said(make_late(5_000, spends="input_idle_ns", cause="input"), advice)
     assert told.next.startswith("Use `DataLoader(dataset, ..., num_workers=2")
-    assert said(make_late(5_000), advice).next.startswith("Look at rank 1")
-    assert said(make_late(5_000, spends="input_idle_ns", cause="input"), [buckets]).next.startswith("Look at rank 1")
+    assert said(make_late(5_000), advice).next.startswith("Open the trace of rank 1")
+    assert said(make_late(5_000, spends="input_idle_ns", cause="input"), [buckets]).next.startswith(
+        "Open the trace of rank 1"
+    )
 
 
 def test_a_cause_that_is_not_known_is_said(make_late):
@@ -146,3 +173,45 @@ def test_a_cause_that_is_not_known_is_said(make_late):
 )
 def test_a_cause_covers_all_of_a_lag_at_most(make_late, covers, words):
     assert words in said(make_late(5_000, covers=covers)).why
+
+
+def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplained(make_late):
+    found = [
+        difference(
+            "range", "# arch", 5.3, 1.2, 0.6, detail="before aten::empty", detail_rank_ns=4_010_000, detail_others_ns=0
+        ),
+        difference("kernels", "gemm", 2, 1, 0.25),
+        difference("operator", "aten::cat", 1, 0.9, 0.02),
+    ]
+    told = said(make_late(5_000, gain=0.4, found=found))
+    assert told.why.endswith(
+        "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
+        "(0 ms on the others), which explains 60 % of its lag. Kernels, most of all `gemm`, take 2 ms on rank 1, 1 ms "
+        "on the others, which explains 25 % of its lag. 13 % of its lag is unexplained. The other ranks wait 50 % of "
+        "their time; without its delays a step would be 40 % shorter."
+    )
+    assert told.next == "Find out what differs on rank 1 in `# arch`."
+
+
+def test_a_function_is_named_with_its_line(make_late):
+    found = [difference("function", "hook", 5, 0, 1.0, at="train.py:15", within="## backward ##")]
+    told = said(make_late(5_000, gain=0.0, found=found))
+    assert "`hook` (train.py:15) in `## backward ##` takes 5 ms on rank 1 and does not run on the others" in told.why
+    assert "unexplained" not in told.why
+    assert told.why.endswith("without its delays a step would not be shorter.")
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "kind", "heads"),
+    [
+        ((5, 5), "host", False),  # without the profiler both do as much
+        ((5, 5.9), "host", False),
+        ((5, 6.1), "host", True),  # a fifth of the lag
+        ((5, 5), "function", True),  # it may sleep in a backward pass
+        (None, "host", True),
+    ],
+)
+def test_a_rank_that_is_late_only_while_it_is_traced_heads_nothing(make_late, busy_ms, kind, heads):
+    found = [difference(kind, "hook", 5, 0, 0.9)]
+    told = said(make_late(5_000, gain=0.4, found=found), busy_ms=busy_ms)
+    assert told.verdict.startswith("Held up by rank 1") == heads

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
         ("real_replays", "predicting"),
         ("real_advice", "rules-tried"),
         ("advice", "rules-tried"),
+        ("stragglers", "rules-tried"),
         ("gate", "ci"),
     ],
 )

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dptune.measure import measure
 from dptune.measure.exchange.arrivals import Computing, arrivals
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.lag import Lateness, lags
 from dptune.measure.exchange.matching import RankCalls, match
+from dptune.trace import load
 
-from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step
+from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step, write
 
 MOVING = 40
 STEPS = 4
@@ -81,7 +83,7 @@ def test_the_cause_of_the_lag(tmp_path, cause):
     # The first step has no collective before it; in each other one, what the rank did more sums to its lag.
     assert sum(late.more_ns.values()) == 300 * US * (STEPS - 1)
     assert late.cause_share == pytest.approx(1, abs=0.02)
-    assert measured.straggler.model_dump() == {
+    assert measured.straggler.model_dump(include={"rank", "lag_ns", "steps_share", "waiting_share"}) == {
         "rank": 1,
         "lag_ns": 300 * US,
         "steps_share": 1.0,
@@ -105,19 +107,37 @@ def test_what_covers_less_than_half_of_the_lag_is_not_its_cause(tmp_path):
     assert late.missing["cause"] == "no one thing covers half of its lag"
 
 
-def test_a_collective_that_one_rank_has_not_left_is_no_beginning(tmp_path):
-    """The second begins on rank 0 at 150, within the first, which both leave at 200."""
+def test_a_rank_that_others_waited_for_is_late_anew(tmp_path):
+    """The second begins on rank 0 at 150, within the first, which both leave at 200: rank 1 is 80 late to the first,
+    and 110 to the second. Rank 0 only waits from 100 to 150, for 50 of the 80: of the 110 another 80 are new.
+    """
     first = [step(1, 0, 400), *launched(NCCL, 1, 100, 200, 1, stream=20), *launched(NCCL, 2, 150, 300, 2, stream=21)]
     second = [step(1, 0, 400), *launched(NCCL, 1, 180, 200, 1, stream=20), *launched(NCCL, 2, 260, 300, 2, stream=21)]
     late = measure_events(tmp_path, first, second).ranks[1].arrival
-    assert (late.last_share, late.more_ns) == (1, {})
-    assert late.missing["cause"].startswith("no collective before")
+    assert (late.last_share, [one.lag_ns for one in late.steps]) == (1, [160 * US])
 
 
-def test_late_to_two_collectives_at_once_is_late_once():
-    """[700,1000) and [800,1100)."""
-    late = [Lateness(3, 1, "cuda:0", arrival_ns=arrival, late_ns=300.0) for arrival in (1000, 1100)]
-    assert lags(late) == {(3, 1): 400}
+def test_a_delay_that_nobody_waited_for_counts_once(tmp_path):
+    """A step's compute goes on beside two all-reduces. Rank 1 computes 50 longer before the first, and is 50 late to
+    both.
+    """
+
+    def rank(late):
+        events = [step(1, 0, 1000), *launched("gemm", 1, 10, 400 + late, 1)]
+        events += launched(NCCL, 2, 100 + late, 210, 2, stream=20)
+        return events + launched(NCCL, 3, 300 + late, 410, 3, stream=20)
+
+    late = measure_events(tmp_path, rank(0), rank(50)).ranks[1].arrival
+    assert (late.last_share, [one.lag_ns for one in late.steps]) == (1, [50 * US])
+
+
+def test_a_rank_of_two_groups_is_late_once():
+    """200 and 100 ns in one group, 300 in another, all for one reason."""
+    late = [Lateness(3, 1, "cuda:0", 1000, late, added, group) for late, added, group in LATE_IN_TWO_GROUPS]
+    assert lags(late) == {(3, 1): 300}
+
+
+LATE_IN_TWO_GROUPS = [(200.0, 200.0, (0, 1)), (300.0, 100.0, (0, 1)), (300.0, 300.0, (1, 2))]
 
 
 def test_a_culprit_that_changes_is_said_to(tmp_path):
@@ -185,7 +205,7 @@ def test_what_shrank_is_taken_off_what_grew(more_ns, cause, covers):
     """40 ns late in all."""
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
     exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
-    late = [Lateness(0, 1, "cuda:0", 40, 40.0, {name: float(each) for name, each in more_ns.items()})]
+    late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {name: float(each) for name, each in more_ns.items()})]
     found = arrivals(exchanges, late, dict.fromkeys((0, 1), computing()))[1]
     assert (found.known("cause"), found.known("cause_share")) == (cause, covers and pytest.approx(covers))
 
@@ -211,7 +231,7 @@ def computing(operations=5.0, compute_ns=100, usual_ns=80, optimizer_ns=10, on_c
 def test_more_to_compute_or_slower(own, others, cause):
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
     exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
-    late = [Lateness(0, 1, "cuda:0", 40, 40.0, {"compute_ns": 40.0})]
+    late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {"compute_ns": 40.0})]
     assert arrivals(exchanges, late, {0: others, 1: own})[1].cause == cause
 
 
@@ -219,7 +239,7 @@ def test_more_to_compute_or_slower(own, others, cause):
 def test_on_a_cpu_what_runs_between_operators_is_slowed_with_them(on_cpu, covers):
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
     exchanges = match([RankCalls(rank, "cpu", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
-    late = [Lateness(0, 1, "cpu", 40, 40.0, {"compute_ns": 24.0, "host_idle_ns": 12.0, "input_idle_ns": 4.0})]
+    late = [Lateness(0, 1, "cpu", 40, 40.0, 40.0, (), {"compute_ns": 24.0, "host_idle_ns": 12.0, "input_idle_ns": 4.0})]
     found = arrivals(exchanges, late, dict.fromkeys((0, 1), computing(on_cpu=on_cpu)))[1]
     assert (found.cause, found.cause_share) == ("slower compute", pytest.approx(covers))
 
@@ -243,3 +263,22 @@ def test_what_late_ranks_did_more_sums_to_their_lag(tmp_path_factory, culprits):
     assert sum(step.lag_ns for rank in measured.ranks for step in rank.arrival.steps) == 300 * US * sum(
         planted is not None for _, planted in culprits
     )
+
+
+def test_a_rank_that_was_not_read_leaves_a_lower_bound(tmp_path):
+    """Of three ranks two were read. Rank 1 comes 300 late, and the third may have come later still."""
+    for rank in (0, 1):
+        told = {"backend": "nccl", "rank": rank, "world_size": 3}
+        write(tmp_path / f"{rank}.json", trace(rank, [(1, "host")] * STEPS), distributedInfo=told)
+    run = load([tmp_path])
+    assert [one.text for one in run.findings if one.code == "ranks-missing"] == [
+        "rank 2 is missing: 2 of 3 ranks were given"
+    ]
+    measured = measure(run)
+    assert measured.straggler.rank == 1
+    assert [one.lag_ns for one in measured.ranks[1].arrival.steps] == [300 * US] * STEPS
+    waits, late = (rank.devices[0].total for rank in measured.ranks)
+    assert (waits.exposed_waiting_ns, late.exposed_waiting_ns) == (300 * US * STEPS, 0)
+    # Of the rest of each all-reduce it is not known whether data moved in it.
+    for account in (waits, late):
+        assert (account.exposed_transfer_ns, account.exposed_unsplit_ns) == (0, MOVING * US * STEPS)

@@ -254,7 +254,10 @@ def test_missing_heads_and_tails(keys, head, tail, base_ns, random):
 def test_what_only_some_ranks_were_read_of_is_not_split():
     pair = [rank(n, calls(["all_reduce", "broadcast"], group="g", group_size=3)) for n in range(2)]
     assert [one.complete for one in match(pair, 3)] == [False, False]
-    assert splits(match(pair, 3)) == {}
+    assert all(not len(one.transfer) and not len(one.waiting) for one in splits(match(pair, 3)).values())
+    late = [rank(0, [Call(0, "all_reduce", 100, 400)]), rank(1, [Call(0, "all_reduce", 300, 200)])]
+    (waits, last) = splits(match(late, 3)).values()  # the third rank may have come later still: at least 200
+    assert (waits.waiting.total_ns, last.waiting.total_ns, len(waits.transfer)) == (200, 0, 0)
     whole = [rank(n, calls(["all_reduce", "broadcast"], group="g", group_size=2)) for n in range(2)]
     assert [one.splits for one in match(whole, 2)] == [True, False]  # a broadcast's root may leave first
 

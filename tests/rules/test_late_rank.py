@@ -2,12 +2,33 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measured import InputFigures, Missing, StragglerFigures
+from dptune.measured import Account, InputFigures, LagDifference, Missing, StragglerFigures
 from dptune.runfile.facts import Window
 
 
-def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12):
-    return StragglerFigures(rank=1, lag_ns=int(lag_ms * 1e6), steps_share=steps_share, waiting_share=waiting_share)
+def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12, gain=None, differences=()):
+    return StragglerFigures(
+        rank=1,
+        lag_ns=int(lag_ms * 1e6),
+        steps_share=steps_share,
+        waiting_share=waiting_share,
+        gain_share=gain,
+        differences=list(differences),
+        missing={"gain_share": "the steps were not replayed"} if gain is None else {},
+    )
+
+
+def difference(share=0.9, kind="function"):
+    """`hook` takes 2.7 ms on the late rank, and the others have none."""
+    return LagDifference.only(
+        "made by hand",
+        kind=kind,
+        name="hook",
+        at="train.py:15" if kind == "function" else None,
+        rank_ns=2_700_000,
+        others_ns=0,
+        share=share,
+    )
 
 
 def lags(*of_rank_1):
@@ -156,3 +177,49 @@ def test_what_it_saves_is_predicted_where_a_model_tells(ask, make_measured, pred
 def test_quiet_where_the_model_says_that_nothing_is_saved(ask, make_measured, predict):
     told = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
     assert ask("DP701", told, predictor=predict("straggler.removed", {True: 0.99})) == []
+
+
+def test_the_difference_is_named_with_its_line(ask, make_measured):
+    run = make_measured(straggler=late(gain=0.25, differences=[difference()]), lags_ms=lags(3, 3, 3, 3, 3))
+    (advice,) = ask("DP701", run)
+    assert advice.title.endswith(
+        "wait for it: `hook` (train.py:15) takes 2.7 ms on rank 1 and does not run on the others"
+    )
+    assert (advice.severity, advice.confidence) == ("error", "medium")
+    assert advice.saves.high_share == pytest.approx(0.25)
+    shown = {one.label: one.value for one in advice.evidence}
+    assert (shown["without its delays a step is shorter"], shown["`hook` explains"]) == (0.25, 0.9)
+
+
+def test_a_difference_that_explains_little_is_no_reason(ask, make_measured):
+    run = make_measured(straggler=late(gain=0.25, differences=[difference(0.3)]), lags_ms=lags(3, 3, 3, 3, 3))
+    (advice,) = ask("DP701", run)
+    assert (advice.severity, advice.title.endswith("why is not known")) == ("note", True)
+
+
+@pytest.mark.parametrize(("gain", "high"), [(0.06, 0.1), (0.2, 0.2)])
+def test_it_saves_at_most_what_the_replay_gains_or_all_others_wait(ask, make_measured, gain, high):
+    """The other rank waits 1 of 10 ms."""
+    waits = Account(
+        window_ns=10_000_000, compute_ns=9_000_000, exposed_waiting_ns=1_000_000, communication_ns=1_000_000
+    )
+    none = Account(window_ns=10_000_000, compute_ns=10_000_000)
+    run = make_measured(straggler=late(gain=gain), lags_ms=lags(3, 3, 3, 3, 3), spent=[waits, none])
+    (advice,) = ask("DP701", run)
+    assert advice.saves.high_share == pytest.approx(high)
+
+
+def test_a_lag_whose_end_gains_nothing_is_at_most_a_note(ask, make_measured):
+    named = late(gain=0.0, differences=[difference()])
+    (advice,) = ask("DP701", make_measured(straggler=named, lags_ms=lags(3, 3, 3, 3, 3)))
+    assert advice.severity == "note"
+    assert ask("DP701", make_measured(straggler=late(gain=0.0), lags_ms=lags(3, 3, 3, 3, 3))) == []
+
+
+def test_a_stall_in_a_backward_hook_that_sleeps_is_no_matter_of_tracing(ask, make_measured, make_facts):
+    """Outside of backward passes both ranks do 5 ms, and compute 4 in them: a sleep in one shows in neither."""
+    window = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[5_000_000] * 5, backward_cpu_ns=[4_000_000] * 5)
+    facts = [make_facts(rank=rank, windows=[window]) for rank in range(2)]
+    told = {"lags_ms": lags(3, 3, 3, 3, 3), "device": "cpu"}
+    assert len(ask("DP701", make_measured(straggler=late(differences=[difference()]), **told), facts)) == 1
+    assert ask("DP701", make_measured(straggler=late(differences=[difference(kind="host")]), **told), facts) == []

@@ -19,7 +19,9 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
 
 def test_of_two_ranks_one_is_always_late_in_half_of_the_steps_or_more(ask, make_measured, hand_made):
     """3 of 5 steps, as equal ranks are by chance: it is not named itself, but both are."""
-    late = StragglerFigures(rank=0, lag_ns=4_000_000, steps_share=0.6, waiting_share=0.2)
+    late = StragglerFigures(
+        rank=0, lag_ns=4_000_000, steps_share=0.6, waiting_share=0.2, missing={"gain_share": "not replayed"}
+    )
     turns = {"lags_ms": [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]], "straggler": late}
     assert len(ask("DP702", make_measured(account=waiting(hand_made, 0.2), **turns))) == 1
     assert len(ask("DP702", make_measured(account=waiting(hand_made, 0.2), **turns), limits={"most_chance": 1.0})) == 0
@@ -27,7 +29,9 @@ def test_of_two_ranks_one_is_always_late_in_half_of_the_steps_or_more(ask, make_
 
 @pytest.mark.parametrize("lags", [[4, 4, 4, 4, 4], [4, 3, 5, 4, 4]])
 def test_one_that_is_late_in_most_steps_is_named_itself(ask, make_measured, hand_made, lags):
-    late = StragglerFigures(rank=1, lag_ns=4_000_000, steps_share=1.0, waiting_share=0.2)
+    late = StragglerFigures(
+        rank=1, lag_ns=4_000_000, steps_share=1.0, waiting_share=0.2, missing={"gain_share": "not replayed"}
+    )
     run = make_measured(account=waiting(hand_made, 0.2), straggler=late, lags_ms=[[0] * 5, lags])
     assert ask("DP702", run) == []
 

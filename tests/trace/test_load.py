@@ -237,6 +237,17 @@ def test_the_folder_of_runs_leads_to_the_latest(run_folder):
     assert load([run_folder.parent]).sources == [str(run_folder)]
 
 
+def test_a_process_that_was_not_recorded_is_named(run_folder):
+    says = "rank 0: not recorded: run has its recording already"
+    (run_folder / "rank-00000.unrecorded.txt").write_text(f"{says}\n{says}\n\n{'x' * 1000}\n" + "and more\n" * 100)
+    found = [one for one in load([run_folder]).findings if one.code == "process-unrecorded"]
+    assert [(one.level, one.text) for one in found] == [
+        ("partial", says),
+        ("partial", "x" * 300),
+        ("partial", "and more"),
+    ]
+
+
 def test_a_run_folder_with_holes_is_read_and_they_are_named(run_folder):
     (run_folder / "rank-00000.trace.json.gz").unlink()
     (run_folder / "rank-00001.trace.json.gz").write_bytes(b"")

@@ -111,7 +111,7 @@ def assemble(
     return Report(
         dptune=__version__,
         run=about,
-        headline=headline(measured, trust, advice, could_not, outcome.quiet, recorded=about.command is not None),
+        headline=headline(measured, trust, advice, could_not, outcome.quiet, about.command is not None, view.busy_ns()),
         trust=trust,
         advice=advice,
         together=together(advice, view),

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
-from dptune.advise.limits import LATE, UNSPLIT, Limit, milliseconds, parts, percent, shares
-from dptune.advise.straggler import Straggler, straggler
+from dptune.advise.limits import (
+    LATE,
+    MOSTLY,
+    NEARLY_ALL,
+    UNSPLIT,
+    Limit,
+    greatest,
+    milliseconds,
+    parts,
+    percent,
+    shares,
+)
+from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
 from dptune.finding import Finding
-from dptune.measured import Measured, Missing, digits
+from dptune.measured import Measured, Missing, StragglerFigures, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
@@ -38,6 +49,7 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+_SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
@@ -48,17 +60,23 @@ def headline(
     skipped: Sequence[Skipped],
     quiet: Sequence[str],
     recorded: bool,
+    busy_ns: Mapping[int, float] | None = None,
 ) -> Headline:
-    """What limits the step, the figures behind that, and the one thing to do next."""
+    """What limits the step, the figures behind that, and the one thing to do next.
+
+    `busy_ns` is what each rank does without the profiler while it waits for none, where that is known.
+    """
     if trust.level == "unjudgeable":
         return _unjudgeable(trust.findings)
     try:
         found = shares(measured)
-        late = straggler(measured)
+        late = straggler(measured, busy_ns)
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
-    heads = late is not None and late.share >= max(found[one] - late.own.get(one.class_ns, 0.0) for one in found)
+    heads = late is not None and late.share >= max(
+        LEAST_SHARE, *(found[one] - late.own.get(one.class_ns, 0.0) for one in found if one is not LATE)
+    )
     if late is not None:
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
@@ -79,8 +97,9 @@ def headline(
         remedy = late.remedy(advice)
         return Headline(verdict=verdict, why=why, next=_next_of_late(late, remedy), rule=remedy.rule if remedy else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
-    limit = next((one for one in sorted(found, key=lambda s: -found[s]) if found[one] >= one.least_share), None)
-    verdict = limit.said(found[limit]) if limit else _unlimited(advice, whole)
+    most, computing = greatest(found), measured.share("compute_ns")
+    limit = most[0] if most else None
+    verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing)
     return Headline(
         verdict=verdict,
         why=why,
@@ -115,10 +134,14 @@ def _why(measured: Measured) -> str:
     return why
 
 
-def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
-    if any(one.severity != "note" and one.kind == "time" for one in advice):
+def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
+    found = [one for one in advice if one.severity != "note"]
+    if computing < NEARLY_ALL:
+        spent = f"computing takes {percent(computing)} of each step, and nothing else much of the rest"
+        return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
+    if any(one.kind == "time" for one in found):
         return "Compute-bound, and the computing can be made cheaper."
-    if any(one.severity != "note" for one in advice):
+    if found:
         return "The device computes nearly all the time, but something else needs a look."
     if advice:
         return "The device computes nearly all the time: only small things were found."
@@ -128,19 +151,25 @@ def _unlimited(advice: Sequence[Advice], whole: bool) -> str:
 
 
 def _next_of_late(late: Straggler, remedy: Advice | None) -> str:
-    return _change(remedy) if remedy is not None else _look_at(late.figures.rank)
+    return _change(remedy) if remedy is not None else _look_at(late.figures)
 
 
-def _look_at(rank: int) -> str:
-    return f"Look at rank {rank}, which comes last: under Ranks stands what it does meanwhile."
+def _look_at(late: StragglerFigures) -> str:
+    named = next((one for one in late.differences if one.share >= LEAST_NAMED_SHARE), None)
+    if named is None:
+        return f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with that of another."
+    if named.kind in ("host", "kernels", "copies"):
+        return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than the others."
+    where = f" ({named.at})" if named.known("at") else ""
+    return f"Find out what differs on rank {late.rank} in `{named.name}`{where}."
 
 
 def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, whole: bool, recorded: bool) -> str:
     last = measured.known("straggler")
     if advice:
         return _change(advice[0])
-    if limit is LATE and last is not None:
-        return _look_at(last.rank)
+    if limit is not None and limit.class_ns == LATE.class_ns and last is not None:
+        return _look_at(last)
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
     if not whole and not recorded:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from dptune.measured import Measured, digits
 
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
+MOSTLY = 0.5  # of a step, from which on it mostly computes
+NEARLY_ALL = 0.8  # from which on it computes nearly all the time
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,14 @@ class Limit:
     class_ns: str
     least_share: float = 0.05
 
-    def said(self, share: float) -> str:
-        """The verdict where it takes this share."""
+    def said(self, share: float, computing: float) -> str:
+        """The verdict where it takes this share, and computing that."""
         what = self.sentence.format(percent(share))
-        return f"{self.verdict}: {what}." if share >= BOUND_SHARE else f"Mostly computing, but {what}."
+        if share >= BOUND_SHARE:
+            return f"{self.verdict}: {what}."
+        if computing >= MOSTLY:
+            return f"Mostly computing, but {what}."
+        return f"No single bottleneck: computing takes {percent(computing)} of each step, and {what}."
 
 
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
@@ -36,6 +42,7 @@ LATE = Limit(
     "{} of each step is spent in collectives that wait for the last rank to come",
     "exposed_waiting_ns",
 )
+_BOTH = "{{}} of each step is exposed communication: {} transfers data, {} waits for late ranks"
 INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
 _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")
@@ -46,6 +53,7 @@ _IDLE = Limit(
     "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
+_WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
     "exposed_transfer_ns": "exposed transfer",
     "exposed_unsplit_ns": "exposed communication",
@@ -57,11 +65,13 @@ _PARTS = {
 
 
 def shares(measured: Measured) -> dict[Limit, float]:
-    """What a step spends on each limit; the loader's wait as the script saw it, where that is known."""
+    """What a step spends on each limit. On a CPU the loader's wait is that of the script, where it is known: it was
+    timed without the profiler. A GPU may compute meanwhile: there only the time counts in which it is idle.
+    """
     exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
     found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, _IDLE)} | _copies(measured)
     wait = measured.input.known("wait_share")
-    if wait is not None:
+    if wait is not None and measured.known("device_kind") in ("cpu", None):
         found[INPUT] = wait
     return found
 
@@ -76,6 +86,29 @@ def _copies(measured: Measured) -> dict[Limit, float]:
     if not whole_ns:
         return {_COPY_UNKNOWN: share}
     return {limit: share * part / whole_ns for limit, part in exposed_ns.items()}
+
+
+def greatest(found: dict[Limit, float]) -> tuple[Limit, float] | None:
+    """What limits the step most, and its share, where that is worth saying; None where nothing is.
+
+    Communication and waiting for late ranks are one: a rank that waits in a collective does not compute for either.
+    """
+    exchange = next(limit for limit in found if limit.class_ns == "exchange_ns")
+    moved, waited = found[exchange], found[LATE]
+    candidates = {limit: share for limit, share in found.items() if limit not in (exchange, LATE)}
+    larger = exchange if moved >= waited else LATE
+    if exchange is not UNSPLIT and min(moved, waited) >= _WORTH_NAMING:
+        verdict = COMMUNICATION.verdict if moved >= waited else LATE.verdict
+        least = larger.least_share if max(moved, waited) >= larger.least_share else 2 * larger.least_share
+        both = Limit(verdict, _BOTH.format(percent(moved), percent(waited)), larger.class_ns, least)
+        candidates[both] = moved + waited
+    elif exchange is UNSPLIT:
+        candidates[exchange] = moved + waited
+    else:
+        candidates[larger] = found[larger]
+    worth = [limit for limit, share in candidates.items() if share >= limit.least_share]
+    most = max(worth, key=lambda limit: candidates[limit], default=None)
+    return None if most is None else (most, candidates[most])
 
 
 def parts(measured: Measured) -> str:

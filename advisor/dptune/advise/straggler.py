@@ -1,17 +1,25 @@
-"""The one rank that holds up the others: what it costs, and what it does meanwhile."""
+"""The one rank that holds up the others: what it costs, and what takes it longer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from dptune.advice import Advice
-from dptune.advise.limits import milliseconds
+from dptune.advise.limits import milliseconds, percent
 from dptune.measured import IDLE, LAG_CAUSES, ArrivalFigures, LagCause, Measured, StragglerFigures
 
-LEAST_SHARE = 0.10  # that the lag is of the traced step, and that it costs of the account: less is no bottleneck
+LEAST_SHARE = 0.10  # that the lag is of the traced step, and that the step would gain: less is no bottleneck
+LEAST_WAIT_SHARE = 0.05  # that the others wait, from which on a straggler is named beside another bottleneck
+LEAST_NAMED_SHARE = 0.1  # of the lag, that a difference explains where it is named
+MOST_NAMED = 3
 LEAST_STEPS_SHARE = 0.60  # two equal ranks come last in half of the steps each
 
+_OF_SCRIPT = ("function", "range", "call")  # differences that no other process on the same cores makes
+_LEAST_EXPLAINED = 0.5  # of the lag
+_LEAST_UNTRACED = 0.2  # of the lag, that is there without the profiler too; see the rule late-rank
+_LEAST_GAIN = 0.005
 _ALL_OF_IT = 0.995  # a cause may cover more than the lag, where another makes up for it
 _KNOBS: dict[LagCause, str] = {"input": "loader."}  # cause -> how the names of the settings begin that mend it
 
@@ -20,8 +28,7 @@ _KNOBS: dict[LagCause, str] = {"input": "loader."}  # cause -> how the names of 
 class Straggler:
     """A rank that comes late in most steps, by a large part of each.
 
-    `own` is what it copies or idles longer than the others, by class, as shares of the account of all ranks; `share`
-    adds what the others wait, so it is all that the lag costs there: little where the others compute meanwhile.
+    `own` is what it copies or idles longer than the others, by class, as shares of the account of all ranks.
     """
 
     figures: StragglerFigures
@@ -32,8 +39,11 @@ class Straggler:
 
     @property
     def share(self) -> float:
-        """What would be gone from the account of all ranks if it came with the others."""
-        return self.figures.waiting_share + sum(self.own.values())
+        """By how much shorter the step would be without its delays; else what would be gone from the account of all
+        ranks, where the steps could not be replayed.
+        """
+        gain = self.figures.known("gain_share")
+        return self.figures.waiting_share + sum(self.own.values()) if gain is None else gain
 
     @property
     def lag(self) -> str:
@@ -42,9 +52,15 @@ class Straggler:
 
     @property
     def why(self) -> str:
-        """What it does meanwhile, and what the others wait."""
-        does = meanwhile(self.arrival, f"rank {self.figures.rank}")
-        return f"{does} The other ranks wait {100 * self.others_wait_share:.0f} % of their time for the last to come."
+        """What differs on it, what the others wait, and what a step would gain."""
+        words = (
+            f"{cause(self.figures, self.arrival)} The other ranks wait {percent(self.others_wait_share)} of their time"
+        )
+        gain = self.figures.known("gain_share")
+        if gain is None:
+            return f"{words}."
+        gains = f"would be {percent(gain)} shorter" if gain >= _LEAST_GAIN else "would not be shorter"
+        return f"{words}; without its delays a step {gains}."
 
     def remedy(self, advice: Sequence[Advice]) -> Advice | None:
         """The advice that mends the cause, if there is one."""
@@ -53,10 +69,13 @@ class Straggler:
         return next(mends, None)
 
 
-def straggler(measured: Measured) -> Straggler | None:
-    """The straggler, where it costs enough to be a bottleneck; raises Missing without an account."""
+def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) -> Straggler | None:
+    """The straggler, where it is late in most steps and the others wait for it; raises Missing without an account.
+
+    `busy_ns` is what each rank does in a step without the profiler while it waits for none, where that is known.
+    """
     worst = measured.known("straggler")
-    if worst is None:
+    if worst is None or _only_while_traced(worst, busy_ns or {}):
         return None
     window_ns = measured.account.window_ns
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
@@ -72,17 +91,40 @@ def straggler(measured: Measured) -> Straggler | None:
             "other_idle_ns": sum(more.get(name, 0.0) for name in IDLE if name != "input_idle_ns"),
         },
     )
+    costs = max(found.share, worst.waiting_share)
     stable = worst.steps_share >= LEAST_STEPS_SHARE
-    return found if stable and min(found.lag_share, found.share) >= LEAST_SHARE else None
+    return found if stable and found.lag_share >= LEAST_SHARE and costs >= LEAST_WAIT_SHARE else None
+
+
+def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) -> bool:
+    """Whether the rank does no more than the others without the profiler, and nothing of the script explains its lag: a
+    sleep in a backward hook is not seen without the profiler.
+    """
+    others = [ns for rank, ns in busy_ns.items() if rank != worst.rank]
+    of_script = sum(one.share for one in worst.differences if one.kind in _OF_SCRIPT)
+    if worst.rank not in busy_ns or not others or of_script >= _LEAST_EXPLAINED:
+        return False
+    return busy_ns[worst.rank] - median(others) < _LEAST_UNTRACED * worst.lag_ns
+
+
+def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
+    """What takes the straggler longer than the others, and how much of its lag nothing explains."""
+    found = [one for one in figures.differences if one.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
+    if not found:
+        return meanwhile(arrival, f"rank {figures.rank}")
+    words = [f"{one.words(figures.rank)}, which explains {percent(one.share)} of its lag" for one in found]
+    said = ". ".join(text[:1].upper() + text[1:] for text in words)
+    left = 1 - figures.explained_share
+    return f"{said}." if left < LEAST_NAMED_SHARE else f"{said}. {percent(left)} of its lag is unexplained."
 
 
 def meanwhile(arrival: ArrivalFigures, who: str = "it") -> str:
     """What a late rank spends more time on than the others."""
-    cause = arrival.known("cause")
-    if cause is None:
+    known = arrival.known("cause")
+    if known is None:
         return f"Why is not known: {arrival.missing['cause']}."
     covers = "all" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
-    return f"What {who} does meanwhile: {LAG_CAUSES[cause]} ({covers} of its lag)."
+    return f"What {who} does meanwhile: {LAG_CAUSES[known]} ({covers} of its lag)."
 
 
 def _others_wait(measured: Measured, late: int) -> float:

@@ -40,6 +40,8 @@ class Across:
     spent: list[tuple[RankView, DeviceView, Timeline]]
     devices: dict[int, list[DeviceFigures]]
     arrivals: dict[int, ArrivalFigures]
+    compared: list[Exchange]
+    tracks: dict[tuple[int, str], Track]
     phased: Phased | str
 
 
@@ -77,7 +79,9 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     windowed = [each for each in timelines if each[1].windows]
     told = phased(windowed)
     computing = {own.rank: _computing(own, windowed, told) for own in accounted}
-    return Across(calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), told)
+    return Across(
+        calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), compared, tracks, told
+    )
 
 
 def host_of(run: Run, rank: int) -> str | None:

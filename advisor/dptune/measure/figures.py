@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dptune.errors import TraceError
-from dptune.measure import platform
+from dptune.measure import platform, straggler
 from dptune.measure.across import Across, across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
@@ -12,7 +14,7 @@ from dptune.measure.host import attribution, launch_idle, launching
 from dptune.measure.steps import accumulation, feeding, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
-from dptune.measured import CriticalPath, Loss, Measured, RankFigures
+from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -31,7 +33,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
-    late = no_steps if account is None else arrivals.straggler(together.arrivals, account)
+    late: StragglerFigures | str = no_steps
+    if account is not None:
+        late, arrived = straggler.straggler(run, accounted, together, account)
+        together = replace(together, arrivals=arrived)
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)

@@ -28,17 +28,12 @@ from dptune.measured.device import (
     PhaseFigures,
 )
 from dptune.measured.exchange import (
-    LAG_CAUSES,
-    ArrivalFigures,
     CollectiveFigures,
     CommunicationFigures,
-    LagCause,
     LinkFigures,
     LinkSize,
     MatchBasis,
     OverlapFigures,
-    StepLag,
-    StragglerFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import (
@@ -52,6 +47,15 @@ from dptune.measured.host import (
     SourceTime,
     by_profiler,
     short_name,
+)
+from dptune.measured.lag import (
+    LAG_CAUSES,
+    ArrivalFigures,
+    DifferenceKind,
+    LagCause,
+    LagDifference,
+    StepLag,
+    StragglerFigures,
 )
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
@@ -86,6 +90,7 @@ __all__ = [
     "CopySite",
     "CriticalPath",
     "DeviceFigures",
+    "DifferenceKind",
     "Figure",
     "Figures",
     "GapFigures",
@@ -94,6 +99,7 @@ __all__ = [
     "KernelFigures",
     "KernelTime",
     "LagCause",
+    "LagDifference",
     "LaunchFigures",
     "LaunchIdleFigures",
     "LinkFigures",

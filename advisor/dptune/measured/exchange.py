@@ -1,8 +1,7 @@
-"""What ranks exchange: collectives, the links they cross, their overlap with compute, and who comes late."""
+"""What ranks exchange: collectives, the links they cross, and their overlap with compute."""
 
 from __future__ import annotations
 
-from math import comb
 from typing import Literal
 
 from pydantic import Field
@@ -114,54 +113,3 @@ class OverlapFigures(Figures):
     slowdown_pairs: int = Field(
         0, description="places in a step at which one operation was seen both with and without communication beside it"
     )
-
-
-class StepLag(Model):
-    """How late one rank came to the collectives of one step."""
-
-    number: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
-    lag_ns: int = Field(description="union of its lateness, each time after the mean of the others")
-
-
-LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "host", "communication", "unexplained"]
-
-# What a late rank does meanwhile, in words, by the cause.
-LAG_CAUSES: dict[LagCause, str] = {
-    "input": "it waits for its data loader",
-    "copies": "it copies",
-    "slower compute": "the same operations take longer there",
-    "more compute": "it has more to compute than the others",
-    "gc": "Python collects garbage",
-    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
-    "communication": "it takes part in other collectives",
-    "unexplained": "its device is idle, and why is not known",
-}
-
-
-class ArrivalFigures(Figures):
-    """How a rank comes to symmetric collectives (those that no rank can leave before the last has come)."""
-
-    collectives: int = Field(description="those that it took part in, of which all ranks were read")
-    last_share: float = Field(description="the share of them to which it came last")
-    lag_ns: int = Field(description="median over steps of how late it came")
-    steps: list[StepLag] = Field(description="each step")
-    cause: Figure[LagCause] = Field(ABSENT, description="what it spent more time on than the mean of the others")
-    cause_share: Figure[float] = Field(ABSENT, description="how much of its lag that covers")
-    more_ns: dict[str, int] = Field(
-        default_factory=dict, description="time that it spent more, by class of the account; sums to the lag explained"
-    )
-
-
-class StragglerFigures(Model):
-    """The rank that the others wait for most: half of all lag or more is its own."""
-
-    rank: int = Field(description="number of the rank")
-    lag_ns: int = Field(description="median over steps of how late it came")
-    steps_share: float = Field(description="the share of steps in which it came late and no rank later")
-    waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
-
-    def chance(self, steps: int, ranks: int) -> float:
-        """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
-        least, one = round(self.steps_share * steps), 1 / ranks
-        tail = sum(comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
-        return min(1.0, ranks * tail)

@@ -14,9 +14,10 @@ from dptune.measured.device import (
     MemoryFigures,
     PhaseFigures,
 )
-from dptune.measured.exchange import ArrivalFigures, CollectiveFigures, LinkFigures, OverlapFigures, StragglerFigures
+from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures
+from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.place import Place
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 

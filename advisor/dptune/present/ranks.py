@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dptune.advice import Report
-from dptune.advise.straggler import meanwhile
+from dptune.advise.straggler import cause, meanwhile
 from dptune.measured import Account, DeviceFigures, Measured, Missing, RankFigures
 from dptune.present.amounts import ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
@@ -94,7 +94,9 @@ def straggler(measured: Measured) -> str:
         f"other in {percent(worst.steps_share)} of them. All ranks together wait "
         f"{percent(worst.waiting_share)} of their time for the last to come."
     )
-    return f"{said} {meanwhile(arrival)}" if arrival.lag_ns else said
+    if (measured.known("world_size") or 0) > len(measured.ranks):
+        said += " A rank that was not read may be later still: these are lower bounds."
+    return f"{said} {cause(worst, arrival)}" if arrival.lag_ns else said
 
 
 def lateness(rank: RankFigures) -> str:

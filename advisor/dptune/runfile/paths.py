@@ -31,6 +31,16 @@ def trace(folder: Path, rank: int, window: str) -> Path:
     return folder / f"rank-{rank:05d}.{'detail.' if window == 'rich' else ''}trace.json.gz"
 
 
+def unrecorded(folder: Path, rank: int) -> Path:
+    """Path of the list of a rank's processes that trained and were not recorded, a line each."""
+    return folder / f"rank-{rank:05d}.unrecorded.txt"
+
+
+def is_unrecorded(path: Path) -> bool:
+    """Whether a file name is that of such a list."""
+    return path.is_file() and re.match(r"^rank-\d+\.unrecorded\.txt$", path.name) is not None
+
+
 def rank_of(path: Path) -> int | None:
     """The rank in a file name of this format; None for any other name."""
     match = _RANK_FILE.match(path.name)

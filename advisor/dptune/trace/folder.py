@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,8 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 from dptune.trace import plausible
 from dptune.trace.run import spans
+
+_MOST_UNRECORDED, _MOST_SIGNS = 16, 300  # lines of the list that are read, and of each so much
 
 
 @dataclass
@@ -54,6 +58,7 @@ def contents(path: Path) -> Contents:
         else:
             found.traces[rank] = file
     found.repeats = [*_repeats(found, again)]
+    found.findings += _unrecorded(one for one in sorted(path.iterdir()) if names.is_unrecorded(one))
     for rank in sorted(set(found.details) - set(found.traces)):
         # The lean window was lost: the rich one still shows the structure of a step.
         found.traces[rank] = found.details[rank]
@@ -64,6 +69,15 @@ def contents(path: Path) -> Contents:
         which = f"rank {spans(without)} has a trace" if len(without) == 1 else f"ranks {spans(without)} have traces"
         found.findings.append(Finding(code="facts-missing", level="partial", text=f"{which} but no facts"))
     return found
+
+
+def _unrecorded(files: Iterable[Path]) -> Iterator[Finding]:
+    """The processes that trained and were not recorded, as they said themselves."""
+    for path in files:
+        with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            for line in dict.fromkeys(line.strip()[:_MOST_SIGNS] for line in itertools.islice(file, _MOST_UNRECORDED)):
+                if line:
+                    yield Finding(code="process-unrecorded", level="partial", text=line)
 
 
 def _numbered(folder: Path) -> list[Path]:

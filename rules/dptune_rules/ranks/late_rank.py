@@ -9,10 +9,15 @@ ranks last in so many steps in one run of ten at most.
 
 Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
 its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
-in the traced steps alone, as when something else ran on its core then.
+in the traced steps alone, as when something else ran on its core then; unless a function, a range or a call explains
+it, which may sleep in a backward pass.
 
-What it does meanwhile is told by comparing where its time goes with where that of the others does, and only where one
-cause covers four fifths of the lag. Where none does, it is a note, whatever it costs: nothing can be changed by it.
+Why it is late is a difference: what takes it longer than the others in the same steps, of ranges that the script names,
+Python functions (with their line, where the detailed window has them), operators, time in which the host runs none, and
+kernels, each with the share of the lag that it explains. Where differences explain less than half of the lag, and no
+class of the account four fifths, why it is late is not known, and it is a note: nothing can be changed by it.
+
+A delay before several collectives makes it late to each of them, and counts once.
 
 ## Why it costs time
 
@@ -34,9 +39,11 @@ Where it is late because other collectives reach it later (it receives, and anot
 have rules of their own.
 
 What that saves is predicted where the run has a step model: the step in which it takes what the rank in the middle of
-the others takes. Without one it is at most what the rank is late, or what the others wait for it with nothing else to
-do; where CPUs compute, at most all but what the others do without waiting, if that is more: of a rank with more samples
-the former was 37 % of a step, the latter 43 %, and mending it gave 40.
+the others takes. Without one the collectives are replayed, with its work between two of them as long as that of the
+others: that is the gain. At most it is what that rank of the others waits that waits least, if that is more, as waiting
+kernels slow others down; where the steps cannot be replayed, what the rank is late, or what the others wait. Where CPUs
+compute it is at most all but what the others do without waiting, if that is more: of a rank with more samples the
+lateness was 37 % of a step, the latter 43 %, and mending it gave 40.
 
 ## When to leave it alone
 
@@ -46,8 +53,8 @@ the former was 37 % of a step, the latter 43 %, and mending it gave 40.
 
 - Zhang et al. 2024, "Understanding Stragglers in Large Model Training Using What-if Analysis":
   https://arxiv.org/abs/2505.05713
-- Calibrated on public traces: of four V100 it names rank 2 in the set that was made with a straggler (1,010 ms late in
-  each step), of eight H100 rank 1, which is 10 ms late in three of four steps; of two V100 it is quiet.
+- Calibrated on public traces: of four V100 it names rank 2 in the set that was made with a straggler (1,002 ms late in
+  each step), of eight H100 rank 1, which is 9 ms late in three of four steps; of two V100 it is quiet.
 - Measured with two gloo ranks over a link of 200 Mbit/s: without a straggler of 50 ms a step ran 1.37 times as fast.
 """
 
@@ -57,7 +64,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dptune.advice import Advice, Evidence, severity_of
-from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing, digits
+from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_STEPS_SHARE = Threshold(
@@ -68,6 +75,9 @@ CAUSE_SHARE = Threshold(
     "cause_share", 0.8, "a cause that covers less of the lag is not the reason, or not the only one"
 )
 MOST_CHANCE = Threshold("most_chance", 0.1, "of 4 steps of 8 ranks it takes 3 that are late, of 8 steps of 2 ranks 7")
+EXPLAINED_SHARE = Threshold(
+    "explained_share", 0.5, "differences that explain less of the lag leave most of it to something else"
+)
 INPUT_SHARE = Threshold("input_share", 0.05, "from there on the wait for the loader has a rule of its own")
 
 UNPROFILED_SHARE = Threshold(
@@ -77,6 +87,9 @@ UNPROFILED_SHARE = Threshold(
     "seen in part) to 1, two healthy runs with a rank that was late while it was traced 0.1 and less",
 )
 
+# What only the script makes longer, and no other process on its cores. A sleep in a backward hook is not seen without
+# the profiler.
+OF_SCRIPT = ("function", "range", "call")
 STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
 
 MOST_STRETCH = Threshold(
@@ -94,6 +107,7 @@ RULE = Rule(
         LEAST_STEPS_SHARE,
         WARNING_SHARE,
         CAUSE_SHARE,
+        EXPLAINED_SHARE,
         MOST_CHANCE,
         INPUT_SHARE,
         MOST_STRETCH,
@@ -113,35 +127,35 @@ def check(run: RunView) -> Iterator[Advice]:
     if late is None:
         return  # none is later than the others, or they take turns
     lag_share = late.lag_ns / run.measured.traced_step_ns
-    if late.steps_share < run.limit(LEAST_STEPS_SHARE) or lag_share < run.limit(WARNING_SHARE):
-        return
     lags = [one.lag_ns for one in arrivals[late.rank].steps]
-    steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
-    if not steady and late.chance(len(lags), len(arrivals)) > run.limit(MOST_CHANCE):
+    if lag_share < run.limit(WARNING_SHARE) or _by_chance(run, late, lags):
         return
-    # The late rank itself waits for none, and what it does longer would be gone from its own steps, too.
-    most = max(
-        late.waiting_share * len(arrivals) / (len(arrivals) - 1), sum(lags) / len(lags) / run.measured.traced_step_ns
-    )
-    busy = run.busy_ns()
-    others = [ns for rank, ns in busy.items() if rank != late.rank] if busy else []
-    bound = run.bound(
-        0.0, run.unstretched(most), "no more than it is late, or the others wait for it, whichever is more"
-    )
+    most, bound_by = _most(run, late, lags)
+    busy = run.busy_ns() or {}
+    others = [ns for rank, ns in busy.items() if rank != late.rank]
+    bound = run.bound(0.0, run.unstretched(most), bound_by)
     unbusy = 1 - max(others) / run.measured.step.median_ns if others else 0.0
     if unbusy > bound.high_share:
         bound = run.bound(0.0, unbusy, "no more than all but what the others do without waiting for it")
     saves = run.saving({"straggler.removed": True}, bound)
-    share = late.waiting_share if saves.predicted_share is None else saves.predicted_share
-    severity = severity_of(share)
-    if min(share, late.waiting_share) < run.limit(WARNING_SHARE) / 2 or severity is None:
+    explained = late.explained_share >= run.limit(EXPLAINED_SHARE)
+    gain = late.known("gain_share")
+    share = saves.predicted_share
+    if share is None:
+        share = late.waiting_share if gain is None else gain
+    least = run.limit(WARNING_SHARE) / 2
+    if late.waiting_share < least or (share < least and (saves.predicted_share is not None or not explained)):
         return
+    severity = severity_of(share) or "note"
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
-    if busy and others and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
+    of_script = explained and late.differences[0].kind in OF_SCRIPT
+    if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
     cause, covered = _cause(run, arrivals[late.rank])
+    why = [one.words(late.rank) for one in late.differences[:1]] if explained else []
+    why += [LAG_CAUSES[cause]] if cause and not why else []
     if cause == "communication":
         return
     if cause == "gc" and run.facts:
@@ -152,25 +166,66 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity if cause else "note",
+        severity=severity if why else "note",
         title=f"Rank {late.rank} comes {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
-        f"it: {LAG_CAUSES[cause] if cause else 'why is not known'}",
+        f"it: {why[0] if why else 'why is not known'}",
         why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
         changes=[],
         saves=saves,
-        confidence="medium" if cause else "low",
-        evidence=[
-            Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
-                run.measured.where_late(late.rank)
-            ),
-            Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank),
-            Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
-                run.measured.where("exposed_waiting_ns")
-            ),
-            *([Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)] if cause else []),
-        ],
+        confidence="medium" if why else "low",
+        evidence=[*_evidence(run, late, lag_share), *_causes(late, cause, covered)],
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
+    )
+
+
+def _by_chance(run: RunView, late: StragglerFigures, lags: list[int]) -> bool:
+    """Whether equal ranks may be late like that."""
+    steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
+    often = steady or late.chance(len(lags), len(run.measured.ranks)) <= run.limit(MOST_CHANCE)
+    return late.steps_share < run.limit(LEAST_STEPS_SHARE) or not often
+
+
+def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterator[Evidence]:
+    """How late it is, what that costs, and where to look."""
+    yield Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
+        run.measured.where_late(late.rank)
+    )
+    yield Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank)
+    yield Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
+        run.measured.where("exposed_waiting_ns")
+    )
+    gain = late.known("gain_share")
+    if gain is not None:
+        yield Evidence(label="without its delays a step is shorter", value=gain, unit="of a traced step")
+
+
+def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
+    """What explains how much of its lag."""
+    for one in late.differences:
+        yield Evidence(label=f"`{one.name}` explains", value=one.share, unit="of its lag", rank=late.rank)
+    if cause:
+        yield Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)
+
+
+def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float, str]:
+    """What the step saves at most, as a share of the traced one, and why no more."""
+    ranks, gain = len(run.measured.ranks), late.known("gain_share")
+    if (
+        gain is None
+    ):  # the late rank itself waits for none, and what it does longer would be gone from its own steps too
+        waiting = late.waiting_share * ranks / (ranks - 1)
+        mean_lag = sum(lags) / len(lags) / run.measured.traced_step_ns
+        return max(waiting, mean_lag), "no more than it is late, or the others wait for it, whichever is more"
+    waits = [
+        sum(step.account.exposed_waiting_ns for step in device.steps)
+        / sum(step.account.window_ns for step in device.steps)
+        for rank in run.measured.ranks
+        for device in rank.devices
+        if rank.rank != late.rank and device.steps
+    ]
+    return max(gain, min(waits, default=gain)), (
+        "no more than the replay gains without its delays, or than every other rank waits, whichever is more"
     )
 
 

@@ -22,7 +22,7 @@ from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.observers import observers
 from dptune.capture.injected.plan import DONE, ENDED, Plan
 from dptune.capture.injected.room import why_not_written
-from dptune.capture.injected.speech import say
+from dptune.capture.injected.speech import say, say_unrecorded
 from dptune.capture.injected.take import GivesWay, Take
 
 # How long a dying process waits for its main thread to finish what it writes; launchers kill after 30 s.
@@ -127,8 +127,9 @@ class Recorder:
             return
         take = Take(self._plan, self._observers)
         if not take.claim():
-            self._elsewhere, self._unrecorded, self._ends_script = True, True, False
-            say(f"rank {rank}: not recorded: {self._plan.folder} has its recording already")
+            self._elsewhere, self._ends_script = True, False
+            text = f"rank {rank}: not recorded: {self._plan.folder} has its recording already"
+            say_unrecorded(self._plan.path, rank, text)
             return
         self._take, self._recorded = take, True
         self._live.claim(rank, stays=not self._ends_script)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from dptune.capture.injected.plan import Plan
-from dptune.capture.injected.speech import say
+from dptune.capture.injected.speech import say, say_unrecorded
 
 
 def start() -> None:
     """Install the recorder in this process. A failure is one line on stderr, and the script runs unrecorded."""
+    plan = None
     try:
         plan = Plan.from_environment()
         if plan is None:
@@ -22,4 +25,6 @@ def start() -> None:
             apply(plan.settings)
         Recorder(plan).install()
     except Exception as error:
-        say(f"this process is not recorded: {type(error).__name__}: {error}")
+        text = f"process {os.getpid()} is not recorded: {type(error).__name__}: {error}"
+        rank = os.environ.get("RANK", "")
+        say(text) if plan is None else say_unrecorded(plan.path, int(rank) if rank.isdecimal() else 0, text)

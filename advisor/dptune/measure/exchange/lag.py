@@ -1,10 +1,11 @@
-"""Who comes late to collectives, by how much, and what it did meanwhile.
+"""Which rank arrives last at collectives, by how much, and what it did longer than the others.
 
-Equal step times hide the culprit: a collective holds every rank until the last has come. So the arrivals tell: the rank
-whose part of a collective begins last, and how long after the mean of the others.
+Equal step times hide a straggler: a collective holds every rank until the last one arrives. Lateness is how long after
+the mean of the others a rank arrives. A delay before several collectives makes the rank late to each of them: it counts
+once. Only what comes on top of the lateness counted before counts again, after what the others have waited for it
+since: a rank that was waited for starts level with the others.
 
-What a late rank did more of is found from one collective to the next: both ends are shared by all ranks, so the account
-of a rank between them, less the mean of the others', adds up to its lag exactly.
+What a late rank did longer is its account between two collectives, without waiting, less the median of the others'.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from numpy.typing import NDArray
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.exchange.clocks import Clock
 from dptune.measure.exchange.matching import Exchange
-from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.intervals import Ints
 from dptune.measured import CLASSES
 
 Floats = NDArray[np.float64]
-_FARTHEST = 16  # how many collectives back the last shared end is looked for
+_WAITING = CLASSES.index("exposed_waiting_ns")
 
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
-    """The last rank to come to one collective: `late_ns` after the mean of the others, at `arrival_ns` of its clock.
+    """The last rank to arrive at one collective, at `arrival_ns` of its clock, `late_ns` after the mean of the others.
 
-
-    `more_ns`: by class of the account, what it did longer than the mean of the others since the end of the last
-    collective that all of them had left before; empty where there is none.
+    `added_ns` is what of that was not counted at an earlier collective. `more_ns` splits it by class of the account:
+    what the rank did longer than the others (their median), in proportion: since the collective before, or that at
+    which it was late before and whose delay is not over; empty at the first, and where nothing was added.
     """
 
     step: int
@@ -40,6 +41,8 @@ class Lateness:
     device: str
     arrival_ns: int
     late_ns: float
+    added_ns: float
+    members: tuple[int, ...] = ()
     more_ns: dict[str, float] = field(default_factory=dict)
 
 
@@ -55,46 +58,35 @@ Tracks = Mapping[tuple[int, str], Track]  # by rank and device
 
 
 def comparable(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> list[Exchange]:
-    """The symmetric collectives that were read on all their ranks, whose clocks are known."""
-    return [one for one in exchanges if one.splits and all(rank in clocks for rank in one.ranks.tolist())]
+    """The symmetric collectives read on at least two ranks, all of which have a known clock.
+
+    A rank that was not read may arrive later still: then lateness and waiting are lower bounds.
+    """
+    return [one for one in exchanges if one.symmetric and all(rank in clocks for rank in one.ranks.tolist())]
 
 
 def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
-    """The last to come to each comparable collective, where they do not come at once.
+    """The last rank to arrive at each comparable collective, where the ranks do not arrive at once.
 
-    Whose lag in a step is no longer than its clock may be off is not late in it.
+    A rank whose lag in a step is no longer than its clock may be off is not late in it.
     """
     found = []
     off_ns = max((clocks[rank].off_ns for one in exchanges for rank in one.ranks.tolist()), default=0)
     for same in _by_members(exchanges):
-        ahead = np.array([clocks[rank].ahead_ns for rank in same[0].ranks.tolist()], dtype=np.int64)
-        arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
-        last = arrivals.argmax(axis=1)
-        late = _less_others(arrivals[..., np.newaxis], last)[:, 0]
-        before = [_before(same, at) for at in range(len(same))]
-        more = _less_others(_spent(same, before, tracks), last)
-        for at in np.flatnonzero(late > 0).tolist():
-            exchange, rank = same[at], int(last[at])
-            found.append(
-                Lateness(
-                    step=exchange.step,
-                    rank=int(exchange.ranks[rank]),
-                    device=exchange.devices[rank],
-                    arrival_ns=int(exchange.start_ns[rank]),
-                    late_ns=float(late[at]),
-                    more_ns={} if before[at] is None else dict(zip(CLASSES, more[at].tolist(), strict=True)),
-                )
-            )
+        found += _of_group(same, clocks, tracks)
     by_step = lags(found)
     return [one for one in found if by_step[one.step, one.rank] > off_ns]
 
 
 def lags(late: Sequence[Lateness]) -> dict[tuple[int, int], int]:
-    """By step and rank, how long the rank came late in all, ns: the union, since lateness to two at once is one."""
-    spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    """By step and rank, how late the rank was in all, ns: each delay once.
+
+    A rank of several groups arrives late in each of them after one delay: the largest sum over a group counts.
+    """
+    sums: dict[tuple[int, int], dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
     for one in late:
-        spans[one.step, one.rank].append((one.arrival_ns - round(one.late_ns), one.arrival_ns))
-    return {key: Intervals.union(*np.array(times, dtype=np.int64).T).total_ns for key, times in spans.items()}
+        sums[one.step, one.rank][one.members] += one.added_ns
+    return {key: round(max(groups.values())) for key, groups in sums.items()}
 
 
 def _by_members(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
@@ -105,27 +97,77 @@ def _by_members(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
     return [sorted(group, key=lambda one: int(one.start_ns.max())) for group in groups.values()]
 
 
-def _before(same: Sequence[Exchange], at: int) -> Exchange | None:
-    """The last collective that all ranks had left before any came to this one."""
-    starts = same[at].start_ns
-    return next((one for one in same[max(at - _FARTHEST, 0) : at][::-1] if (one.end_ns <= starts).all()), None)
+def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
+    """Lateness to the collectives of one set of ranks."""
+    ranks = same[0].ranks.tolist()
+    ahead = np.array([clocks[rank].ahead_ns for rank in ranks], dtype=np.int64)
+    arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
+    last = arrivals.argmax(axis=1)
+    spent = _spent(same, tracks)
+    waited_ns = _waited_for(spent[..., _WAITING])
+    counted: dict[int, tuple[int, float]] = {}  # by rank, where lateness was last counted, and how much of it
+    found = []
+    for at, rank in enumerate(last.tolist()):
+        late_ns = float(_less_others(arrivals[at][:, np.newaxis], rank)[0])
+        if late_ns <= 0:
+            continue
+        since, before_ns = counted.get(rank, (0, 0.0))
+        before_ns = max(0.0, before_ns - float(waited_ns[at, rank] - waited_ns[since, rank]))
+        added_ns = max(0.0, late_ns - before_ns)
+        since = since if before_ns else max(at - 1, 0)
+        more = _longer(spent[at] - spent[since], rank, added_ns)
+        if added_ns:
+            counted[rank] = at, late_ns
+        longer_ns = float(more.sum())
+        known = at > 0 and added_ns > 0 and longer_ns > 0
+        found.append(
+            Lateness(
+                step=same[at].step,
+                rank=ranks[rank],
+                device=same[at].devices[rank],
+                arrival_ns=int(same[at].start_ns[rank]),
+                late_ns=late_ns,
+                added_ns=added_ns,
+                members=tuple(ranks),
+                more_ns=dict(zip(CLASSES, (more * added_ns / longer_ns).tolist(), strict=True)) if known else {},
+            )
+        )
+    return found
 
 
-def _spent(same: Sequence[Exchange], before: Sequence[Exchange | None], tracks: Tracks) -> Ints:
-    """Nanoseconds between the collective before and this one: exchanges x ranks x classes; 0 where there is none."""
-    ends = np.array([one.start_ns for one in same], dtype=np.int64)
-    starts = np.array([one.start_ns if last is None else last.end_ns for one, last in zip(same, before, strict=True)])
-    spent = np.zeros((*ends.shape, len(CLASSES)), dtype=np.int64)
+def _waited_for(waiting: Ints) -> Floats:
+    """By exchange and rank how long the others had waited for the rank in all until then, the mean of them.
+
+    `waiting` is how long each rank had waited itself.
+    """
+    since = np.diff(waiting, axis=0, prepend=waiting[:1]).astype(np.float64)
+    others = (since.sum(axis=1, keepdims=True) - since) / (since.shape[1] - 1)
+    return np.asarray(np.maximum(others - since, 0.0).cumsum(axis=0), dtype=np.float64)
+
+
+def _longer(between: Ints, rank: int, added_ns: float) -> Floats:
+    """By class what a rank did longer than the median of the others, of what ranks did by class.
+
+    It waits for others because these are late; only what its work leaves of its lateness is that it waits elsewhere.
+    """
+    more = np.asarray(between[rank] - np.median(np.delete(between, rank, axis=0), axis=0), dtype=np.float64)
+    waits, more[_WAITING] = max(0.0, more[_WAITING]), 0.0
+    more[_WAITING] = min(waits, max(0.0, added_ns - more.sum()))
+    return more
+
+
+def _spent(same: Sequence[Exchange], tracks: Tracks) -> Ints:
+    """Nanoseconds from the start of each track to each arrival: exchanges x ranks x classes."""
+    arrivals = np.array([one.start_ns for one in same], dtype=np.int64)
+    spent = np.zeros((*arrivals.shape, len(CLASSES)), dtype=np.int64)
     for at, (rank, device) in enumerate(zip(same[0].ranks.tolist(), same[0].devices, strict=True)):
-        own = tracks[rank, device]
-        for each, name in enumerate(CLASSES):
-            lengths = own.timeline.classes[name].lengths(starts[:, at] - own.base_ns, ends[:, at] - own.base_ns)
-            spent[:, at, each] = lengths
+        track = tracks[rank, device]
+        for number, name in enumerate(CLASSES):
+            spent[:, at, number] = track.timeline.classes[name].before(arrivals[:, at] - track.base_ns)
     return spent
 
 
-def _less_others(values: Ints, last: Ints) -> Floats:
-    """Of values by exchange, rank and anything, those of the last rank less the mean of the others."""
-    chosen = np.take_along_axis(values, last[:, np.newaxis, np.newaxis], axis=1)[:, 0]
-    others = (values - values[:, :1]).sum(axis=1) - (chosen - values[:, 0])  # small numbers: exact in a float64
-    return np.asarray(chosen - values[:, 0] - others / (values.shape[1] - 1), dtype=np.float64)
+def _less_others(values: Ints, rank: int) -> Floats:
+    """Of values by rank and anything, those of one rank less the mean of the others."""
+    less = values - values[rank]  # small numbers: exact in a float64
+    return np.asarray(-less.sum(axis=0) / (len(values) - 1), dtype=np.float64)

@@ -16,11 +16,13 @@ def splits(exchanges: Iterable[Exchange]) -> dict[tuple[int, str], Split]:
     """By rank and device, in nanoseconds since the epoch.
 
     Of a symmetric collective whose whole group was read the transfer is as long as its shortest duration, that of the
-    last rank to come, and lies at its end; what comes before is waiting. Others stay unsplit.
+    last rank to come, and lies at its end; what comes before is waiting. Where a rank of the group was not read it may
+    have come later still: what the others take longer than the shortest is waiting all the same, a lower bound, and the
+    rest stays unsplit. So does all of other collectives.
     """
     moving: dict[tuple[int, str], list[tuple[int, int, int]]] = defaultdict(list)
     for exchange in exchanges:
-        if exchange.splits:
+        if exchange.symmetric:
             transfer_ns = exchange.transfer_ns
             for rank, device, start, end in zip(
                 exchange.ranks.tolist(),
@@ -29,7 +31,7 @@ def splits(exchanges: Iterable[Exchange]) -> dict[tuple[int, str], Split]:
                 exchange.end_ns.tolist(),
                 strict=True,
             ):
-                moving[rank, device].append((start, end - transfer_ns, end))
+                moving[rank, device].append((start, end - transfer_ns, end if exchange.complete else end - transfer_ns))
     found = {}
     for key, times in moving.items():
         start, moved, end = np.array(times, dtype=np.int64).T

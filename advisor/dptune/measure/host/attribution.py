@@ -54,7 +54,7 @@ def _of_window(view: RankView, window: Literal["lean", "rich"]) -> AttributionFi
     sorts: dict[str, tuple[Ints, Callable[[str], str]]] = {
         "modules": (columns.rows(PYTHON_CATEGORIES, lambda name: name.startswith(_MODULE)), _class),
         "functions": (columns.rows(PYTHON_CATEGORIES, is_users), str),
-        "annotations": (columns.rows({"user_annotation"}, _is_scripts), str),
+        "annotations": (columns.rows({"user_annotation"}, is_scripts), str),
     }
     steps_ns = sum(step.length_ns for device in view.devices for step in device.windows)
     compute_ns = sum(
@@ -77,7 +77,8 @@ def _of_window(view: RankView, window: Literal["lean", "rich"]) -> AttributionFi
     )
 
 
-def _is_scripts(name: str) -> bool:
+def is_scripts(name: str) -> bool:
+    """Whether a range is one that the script names itself."""
     own = (STEP_NAME, ENCLOSING, COLLECTIVE_CALL, COLLECTION_NAME, _TORCHS)
     return not name.startswith(COLLECTIVE_PREFIXES) and not any(pattern.match(name) for pattern in own)
 

@@ -1,0 +1,267 @@
+"""What a step would gain if one rank took as long between collectives as the others do.
+
+The steps of all ranks are replayed: a collective starts when its last rank arrives and then takes as long as it took; a
+rank that communication blocks goes on when that collective ends; all else takes its recorded time. Replayed once as
+recorded and once with the work of the one rank between two collectives scaled to the median of the others' work there,
+the gain is how much earlier the last collective ends. A delay that makes a rank late to many collectives counts
+once, and one that another rank's delay hides gains nothing.
+
+What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is
+less.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from dptune.measure.device.timeline import EXPOSED
+from dptune.measure.exchange.clocks import Clock
+from dptune.measure.exchange.lag import Track, Tracks
+from dptune.measure.exchange.matching import Exchange
+from dptune.measure.intervals import Intervals
+from dptune.measure.steps.windows import Step
+
+# From the end of a collective to the start of what waited for it: the next kernel of a stream, or a thread that wakes.
+_AT_ONCE_NS, _AT_ONCE_ON_CPU_NS = 10_000, 100_000
+MOST_ARRIVALS = 200_000  # that are replayed; of more ranks, those that wait least: they set the pace
+
+Key = tuple[int, str]  # rank and device
+
+
+class _Event(NamedTuple):
+    """An arrival at the collective `number`, or the end of a block by it; by the first rank's clock.
+
+    `worked_ns` is the time until then in which no communication blocked the device, `blocked_ns` how long it has been
+    blocked at that moment. `behind` is the collective at whose end an arrival starts at once, -1 where it waits for
+    none.
+    """
+
+    time_ns: int
+    kind: str
+    number: int
+    worked_ns: int
+    blocked_ns: int
+    behind: int = -1
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """The events of one device in order of time, from the start of its first step, and when it left each collective."""
+
+    start_ns: int
+    events: list[_Event]
+    left_ns: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What all steps together gain, of the time from when all ranks had arrived at the first collective to the end of
+    the last. What comes before is not compared: ranks start apart. What comes after nobody waits for.
+    """
+
+    gain_ns: int
+    span_ns: int
+
+    @property
+    def share(self) -> float:
+        """Of that time."""
+        return self.gain_ns / self.span_ns
+
+
+def gain(
+    rank: int,
+    exchanges: Sequence[Exchange],
+    clocks: Mapping[int, Clock],
+    tracks: Tracks,
+    windows: Mapping[Key, Sequence[Step]],
+) -> Gain | None:
+    """What the steps gain without the delays of one rank; None where it shares no collective with another."""
+    members = {key for one in exchanges for key in zip(one.ranks.tolist(), one.devices, strict=True)}
+    keys = sorted(key for key in members if windows.get(key))
+    if len({key[0] for key in keys}) < 2 or all(key[0] != rank for key in keys):
+        return None
+    keys = _slowest(rank, keys, exchanges, tracks, windows)
+    origin_ns = tracks[keys[0]].base_ns + windows[keys[0]][0].start_ns  # times from there on are small: exact in floats
+    ranks = {key: _rank(key, exchanges, clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys}
+    work = {key: _work(each) for key, each in ranks.items()}
+    scaled: dict[Key, dict[int, float]] = {}
+    for key in keys:
+        if key[0] == rank:
+            others = [work[other] for other in keys if other[0] != rank]
+            scaled[key] = {
+                mark: _factor(mine, [each[mark] for each in others if mark in each]) for mark, mine in work[key].items()
+            }
+    recorded, mended = _replay(ranks, {}), _replay(ranks, scaled)
+    if recorded is None or mended is None:
+        return None
+    first = [next((one.time_ns for one in each.events if one.kind == "arrival"), 0) for each in ranks.values()]
+    span_ns = round(recorded) - max(first)
+    return Gain(max(0, round(recorded - mended)), span_ns) if span_ns > 0 else None
+
+
+def _slowest(
+    rank: int, keys: list[Key], exchanges: Sequence[Exchange], tracks: Tracks, windows: Mapping[Key, Sequence[Step]]
+) -> list[Key]:
+    most = max(2, MOST_ARRIVALS // max(1, len(exchanges)))
+    if len(keys) <= most:
+        return keys
+
+    def waited(key: Key) -> tuple[bool, int]:
+        begin, end = windows[key][0].start_ns, windows[key][-1].end_ns
+        return key[0] != rank, tracks[key].timeline.account(begin, end).exposed_waiting_ns
+
+    return sorted(sorted(keys, key=waited)[:most])
+
+
+def _rank(
+    key: Key, exchanges: Sequence[Exchange], clock: Clock, track: Track, steps: Sequence[Step], origin_ns: int
+) -> _Rank:
+    ahead_ns = clock.ahead_ns + origin_ns
+    shift = track.base_ns - ahead_ns
+    begin, end = steps[0].start_ns + shift, steps[-1].end_ns + shift
+    spans: dict[int, tuple[int, int]] = {}
+    for number, one in enumerate(exchanges):
+        for at in np.flatnonzero(one.ranks == key[0]).tolist():
+            start, stop = int(one.start_ns[at]) - ahead_ns, int(one.end_ns[at]) - ahead_ns
+            if one.devices[at] == key[1] and begin <= start and stop <= end:
+                spans[number] = start, stop
+    numbers = sorted(spans, key=lambda number: spans[number][1])
+    ends = np.array([spans[number][1] for number in numbers], dtype=np.int64)
+
+    on_cpu = key[1] == "cpu"
+    at_once_ns = _AT_ONCE_ON_CPU_NS if on_cpu else _AT_ONCE_NS
+
+    def behind(time_ns: int) -> int:
+        """The collective that ended last, just before a moment; -1 where none did."""
+        place = int(np.searchsorted(ends, time_ns, side="right")) - 1
+        return numbers[place] if place >= 0 and time_ns - int(ends[place]) <= at_once_ns else -1
+
+    def released(time_ns: int) -> int:
+        """The collective that lets go what waits until then; -1 for none. On a CPU a waiting thread may wake before the
+        range of the collective ends, which a thread of its own writes: as early as when data begins to move.
+        """
+        place = int(np.searchsorted(ends, time_ns - at_once_ns))
+        number = numbers[place] if place < len(numbers) else -1
+        early_ns = max(at_once_ns, exchanges[number].transfer_ns) if on_cpu else at_once_ns
+        return number if number >= 0 and int(ends[place]) - early_ns <= time_ns else -1
+
+    blocks = [
+        (since, until, number)
+        for since, until in _exposed(track.timeline.classes, begin - shift, end - shift, shift)
+        if (number := released(until)) >= 0
+    ]
+    moments = [(until, "block", number) for _, until, number in blocks]
+    moments += [(start, "arrival", number) for number, (start, _) in spans.items()]
+    moments.sort(key=lambda one: one[0])
+    times = np.array([time for time, _, _ in moments], dtype=np.int64)
+    blocked = Intervals(
+        np.array([since for since, _, _ in blocks], dtype=np.int64),
+        np.array([until for _, until, _ in blocks], dtype=np.int64),
+    )
+    worked = times - begin - blocked.before(times)
+    events = [
+        _Event(time, kind, number, done, _since(blocked, time), behind(time) if kind == "arrival" else -1)
+        for (time, kind, number), done in zip(moments, worked.tolist(), strict=True)
+    ]
+    return _Rank(begin, events, {number: stop for number, (_, stop) in spans.items()})
+
+
+def _exposed(classes: Mapping[str, Intervals], begin: int, end: int, shift: int) -> list[tuple[int, int]]:
+    """The time of a device with communication and nothing beside it, as pairs of start and end."""
+    start = np.concatenate([classes[name].start_ns for name in EXPOSED])
+    found = Intervals.union(start, np.concatenate([classes[name].end_ns for name in EXPOSED])).within(begin, end)
+    return list(zip((found.start_ns + shift).tolist(), (found.end_ns + shift).tolist(), strict=True))
+
+
+def _since(blocked: Intervals, time_ns: int) -> int:
+    """How long the block around a moment has lasted; 0 outside of all."""
+    at = int(np.searchsorted(blocked.start_ns, time_ns)) - 1
+    return time_ns - int(blocked.start_ns[at]) if at >= 0 and time_ns < int(blocked.end_ns[at]) else 0
+
+
+def _work(rank: _Rank) -> dict[int, int]:
+    """By collective the work since the arrival before; without the first, as ranks start apart."""
+    found: dict[int, int] = {}
+    before = None
+    for one in rank.events:
+        if one.kind != "block":
+            if before is not None:
+                found[one.number] = one.worked_ns - before
+            before = one.worked_ns
+    return found
+
+
+def _factor(mine: int, others: Sequence[int]) -> float:
+    return median(others) / mine if others and mine > 0 else 1.0
+
+
+@dataclass
+class _Walk:
+    """How far one device is replayed: its next event, its last moment in replayed time, and the work done by then.
+
+    `factors` scale the work up to each event.
+    """
+
+    events: Sequence[_Event]
+    factors: Sequence[float]
+    at_ns: float
+    at: int = 0
+    worked_ns: int = 0
+
+
+def _factors(events: Sequence[_Event], scaled: Mapping[int, float]) -> list[float]:
+    """For each event by how much the work before the next arrival is scaled."""
+    factors, factor = [], 1.0
+    for one in reversed(events):
+        if one.kind != "block":
+            factor = scaled.get(one.number, 1.0)
+        factors.append(factor)
+    return factors[::-1]
+
+
+def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]]) -> float | None:
+    """When the last collective ends; None where devices wait in a circle, as of clocks that are wrong."""
+    walks = {
+        key: _Walk(each.events, _factors(each.events, scaled.get(key, {})), float(each.start_ns))
+        for key, each in ranks.items()
+    }
+    missing: dict[int, int] = defaultdict(int)
+    begun_ns: dict[int, int] = {}
+    for each in ranks.values():
+        for one in each.events:
+            if one.kind == "arrival":
+                missing[one.number] += 1
+                begun_ns[one.number] = max(one.time_ns, begun_ns.get(one.number, one.time_ns))
+    earlier_ns: dict[int, float] = dict.fromkeys(missing, float("inf"))  # how much earlier each collective starts
+    held: dict[int, list[Key]] = defaultdict(list)
+    ready, ended = list(walks), 0
+    while ready:
+        key = ready.pop()
+        walk = walks[key]
+        while walk.at < len(walk.events):
+            one = walk.events[walk.at]
+            needs = one.number if one.kind == "block" else one.behind
+            if needs >= 0 and missing[needs]:
+                held[needs].append(key)
+                break
+            own_ns = walk.at_ns + walk.factors[walk.at] * (one.worked_ns - walk.worked_ns)
+            if one.kind == "block":
+                own_ns = max(own_ns, one.time_ns - earlier_ns[needs])
+            elif one.kind == "arrival":
+                arrival_ns = own_ns + one.blocked_ns if needs < 0 else one.time_ns - earlier_ns[needs]
+                earlier_ns[one.number] = min(earlier_ns[one.number], begun_ns[one.number] - arrival_ns)
+                missing[one.number] -= 1
+                if not missing[one.number]:
+                    ready += held.pop(one.number, [])
+            walk.at_ns, walk.worked_ns = own_ns, one.worked_ns
+            walk.at += 1
+        else:
+            ended += 1
+    ends = [stop - earlier_ns[number] for each in ranks.values() for number, stop in each.left_ns.items()]
+    return max(ends) if ended == len(walks) and ends else None

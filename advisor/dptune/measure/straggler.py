@@ -1,0 +1,113 @@
+"""The rank that the others wait for most: what the steps would gain without its delays, and what differs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from dptune.errors import TraceError
+from dptune.measure.across import Across
+from dptune.measure.device import longer as on_device
+from dptune.measure.exchange.arrivals import straggler as latest
+from dptune.measure.exchange.gain import gain
+from dptune.measure.host import longer as on_host
+from dptune.measure.views import RankView, view
+from dptune.measured import Account, ArrivalFigures, LagDifference, StragglerFigures
+from dptune.trace.run import RankTrace, Run
+
+NO_REPLAY = "the collectives of the ranks cannot be replayed: too few of them match"
+NOTHING_LONGER = "no operator, function, gap or kernel takes it longer than the others"
+_SCRIPT = ("function", "range", "call", "gap")  # differences that are no slower operator
+_LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
+LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace
+MOST_OTHERS = 8  # ranks that the straggler's host is compared with: more tell no more
+MOST_DETAILED = 3  # of those whose detailed traces are read: they are large
+
+
+def straggler(
+    run: Run, views: Sequence[RankView], together: Across, account: Account
+) -> tuple[StragglerFigures | str, dict[int, ArrivalFigures]]:
+    """The straggler, or why there is none; and the arrivals of all ranks, with what its differences tell of its own."""
+    arrived = together.arrivals
+    found = latest(arrived, account)
+    if isinstance(found, str):
+        return found, arrived
+    rank = found.rank
+    windows = {(own.rank, device.operations.device): device.windows for own in views for device in own.devices}
+    gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
+    missing = {"gain_share": NO_REPLAY} if gained is None else {}
+    found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
+    lag_ns = {step.number: float(step.lag_ns) for step in arrived[rank].steps}
+    steps = sum(len(device.steps) for devices in together.devices.values() for device in devices)
+    if sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
+        return found, arrived
+    by_rank = {own.rank: own for own in views if own.rank in arrived}
+    differences = _differences(run, by_rank, together, rank, lag_ns)
+    arrived = {**arrived, rank: settled(arrived[rank], differences)}
+    return found.model_copy(update={"differences": differences}), arrived
+
+
+def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> ArrivalFigures:
+    """The straggler's arrivals, whose cause is compute only where operators or kernels do take longer.
+
+    On a CPU whatever a hook or a function does inside of an operator counts as compute.
+    """
+    if arrival.known("cause") not in ("slower compute", "more compute"):
+        return arrival
+    script, work = (sum(one.share for one in differences if (one.kind in _SCRIPT) == of_script) for of_script in (1, 0))
+    if work >= max(_LEAST_WORK, script):
+        return arrival
+    if script >= _LEAST_WORK:
+        return arrival.model_copy(update={"cause": "host", "cause_share": script})
+    missing = dict.fromkeys(("cause", "cause_share"), NOTHING_LONGER)
+    return arrival.model_copy(update={"cause": None, "cause_share": None, "missing": {**arrival.missing, **missing}})
+
+
+def _differences(
+    run: Run, views: Mapping[int, RankView], together: Across, rank: int, lag_ns: Mapping[int, float]
+) -> list[LagDifference]:
+    """What takes the rank longer, on its host and its device, the largest share of the lag first."""
+    device, most = [], 1.0
+    if any(not each.operations.on_cpu for each in views[rank].devices):
+        spent = {number: together.devices.get(number, []) for number in views}
+        device = on_device.longer(views, spent, rank, lag_ns, on_host.LEAST_SHARE)
+        most = min(1.0 - sum(one.share for one in device), on_device.idle_share(spent, rank, lag_ns))
+    host = _of_host(run, views, rank, lag_ns) if most >= on_host.LEAST_SHARE else []
+    too_much = max(1.0, sum(one.share for one in host) / max(most, on_host.LEAST_SHARE))
+    host = [one.model_copy(update={"share": one.share / too_much}) for one in host]
+    return sorted([*device, *host], key=lambda one: -one.share)
+
+
+def _of_host(run: Run, views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]) -> list[LagDifference]:
+    """From the detailed windows, which have functions; from the light ones where those do not show the difference."""
+    others = [number for number in views if number != rank][:MOST_OTHERS]
+    light = on_host.longer({number: views[number] for number in (rank, *others)}, rank, lag_ns)
+    detailed = _detailed(run, rank)
+    if len(detailed) < 2:
+        return light
+    usual_ns = median(lag_ns.values()) or sum(lag_ns.values()) / len(lag_ns)
+    numbers = [step.number for step in detailed[rank].steps]
+    found = on_host.longer(detailed, rank, dict.fromkeys(numbers, usual_ns))
+    explained, by_light = (sum(one.share for one in each) for each in (found, light))
+    return found if explained >= by_light / 2 else light
+
+
+def _detailed(run: Run, rank: int) -> dict[int, RankView]:
+    """The detailed windows of the rank and of some others; none where its own cannot be read."""
+    ranks = sorted((one for one in run.ranks if one.rich_source), key=lambda one: one.rank != rank)
+    found = {}
+    for one in ranks[: 1 + MOST_DETAILED]:
+        own = _rich(run, one)
+        if own is not None:
+            found[one.rank] = own
+    return found if rank in found else {}
+
+
+def _rich(run: Run, rank: RankTrace) -> RankView | None:
+    try:
+        trace = rank.rich
+    except TraceError:
+        return None
+    facts = run.facts.get(rank.rank)
+    own = None if trace is None else view(rank.rank, trace, facts.window("rich") if facts else None)
+    return None if own is None or own.no_steps else own

@@ -1,0 +1,124 @@
+"""Which ranks arrive late at collectives, by how much, and what takes them longer than the others."""
+
+from __future__ import annotations
+
+from math import comb
+from typing import Literal
+
+from pydantic import Field
+
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, digits
+
+
+class StepLag(Model):
+    """How late one rank came to the collectives of one step."""
+
+    number: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
+    lag_ns: int = Field(description="how long after the mean of the others; a delay before several collectives once")
+
+
+LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "host", "communication", "unexplained"]
+
+# What a late rank does meanwhile, in words, by the cause.
+LAG_CAUSES: dict[LagCause, str] = {
+    "input": "it waits for its data loader",
+    "copies": "it copies",
+    "slower compute": "it spends longer on as many operations",
+    "more compute": "it has more to compute than the others",
+    "gc": "Python collects garbage",
+    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
+    "communication": "it takes part in other collectives",
+    "unexplained": "its device is idle, and why is not known",
+}
+
+
+class ArrivalFigures(Figures):
+    """How a rank comes to symmetric collectives (those that no rank can leave before the last has come)."""
+
+    collectives: int = Field(description="those that it took part in, of which all ranks were read")
+    last_share: float = Field(description="the share of them to which it came last")
+    lag_ns: int = Field(description="median over steps of how late it came")
+    steps: list[StepLag] = Field(description="each step")
+    cause: Figure[LagCause] = Field(ABSENT, description="what it spent more time on than the mean of the others")
+    cause_share: Figure[float] = Field(ABSENT, description="how much of its lag that covers")
+    more_ns: dict[str, int] = Field(
+        default_factory=dict, description="time that it spent more, by class of the account; sums to the lag explained"
+    )
+
+
+_BEFORE = "before "  # begins a detail that is the time up to the next operator
+
+DifferenceKind = Literal["function", "work", "range", "operator", "call", "gap", "host", "kernels", "copies"]
+
+
+class LagDifference(Figures):
+    """Something that takes a late rank longer than the others in the same steps. Times are of the median step."""
+
+    kind: DifferenceKind = Field(
+        description="a function of the user by what Python does in it, or by the operators in it (work); a range that "
+        "the script names, an operator, a call of the runtime; a gap with none of these around it; all operators of "
+        "the host; kernels or copies of the device"
+    )
+    name: str = Field(description="its name; of a gap, of kernels and of the host's operators that with the most of it")
+    at: Figure[str] = Field(ABSENT, description="file and line of a function: where it begins")
+    within: Figure[str] = Field(ABSENT, description="the innermost range that the script names around it")
+    rank_ns: int = Field(description="how long it takes on the late rank, a step")
+    others_ns: int = Field(description="how long it takes on the others, the median of them; 0 where none has it")
+    detail: Figure[str] = Field(ABSENT, description="what most of the difference is inside of it")
+    detail_rank_ns: Figure[int] = Field(ABSENT, description="how long that takes on the late rank, a step")
+    detail_others_ns: Figure[int] = Field(ABSENT, description="how long that takes on the others")
+    share: float = Field(description="the share of the lag that it explains")
+
+    def words(self, rank: int) -> str:
+        """What takes how long on the late rank and on the others."""
+        times = f"{_ms(self.rank_ns)} on rank {rank}, {_ms(self.others_ns)} on the others"
+        if self.kind == "gap":
+            return f"the host runs no operator before `{self.name}` for {times}"
+        if self.kind == "host":
+            return f"operators of the host, most of all `{self.name}`, take {times}"
+        if self.kind in ("kernels", "copies"):
+            return f"{self.kind}, most of all `{self.name}`, take {times}"
+        place = f" ({self.at})" if self.known("at") else ""
+        within = f" in `{self.within}`" if self.known("within") else ""
+        if not self.others_ns:
+            times = f"{_ms(self.rank_ns)} on rank {rank} and does not run on the others"
+        said = f"`{self.name}`{place}{within} takes {times}"
+        if not self.known("detail") or self.detail_rank_ns == self.rank_ns:
+            return said
+        spent, usual = _ms(self.detail_rank_ns), f"({_ms(self.detail_others_ns)} on the others)"
+        if self.detail.startswith(_BEFORE):
+            return f"{said}: no operator runs for {spent} before `{self.detail.removeprefix(_BEFORE)}` {usual}"
+        return f"{said}: {spent} in `{self.detail}` {usual}"
+
+
+class StragglerFigures(Figures):
+    """The rank that the others wait for most: half of all lag or more is its own.
+
+    Of ranks that were not read nothing is known: one of them may be later still.
+    """
+
+    rank: int = Field(description="number of the rank")
+    lag_ns: int = Field(description="median over steps of how late it came")
+    steps_share: float = Field(description="the share of steps in which it came late and no rank later")
+    waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
+    gain_share: Figure[float] = Field(
+        ABSENT, description="how much shorter the steps would be if it took as long between collectives as the others"
+    )
+    differences: list[LagDifference] = Field(
+        default_factory=list, description="what takes it longer than the others, the largest share of its lag first"
+    )
+
+    @property
+    def explained_share(self) -> float:
+        """The share of its lag that the differences explain."""
+        return min(1.0, sum(one.share for one in self.differences))
+
+    def chance(self, steps: int, ranks: int) -> float:
+        """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
+        least, one = round(self.steps_share * steps), 1 / ranks
+        tail = sum(comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
+        return min(1.0, ranks * tail)
+
+
+def _ms(duration_ns: int) -> str:
+    return f"{digits(duration_ns / 1e6)} ms"

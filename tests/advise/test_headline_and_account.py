@@ -1,0 +1,109 @@
+"""The verdict of a report and the account below it never contradict each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptune.advice import Trust
+from dptune.advise.headline import headline
+from dptune.advise.trust import judge
+from dptune.measure import measure
+from dptune.measured import Account, Measured
+from dptune.trace import load
+
+SETS = (
+    *("nanogpt_8xh100", "torchrec_4xv100", "torchrec_qcomm_a_4xv100", "torchrec_qcomm_b_4xv100"),
+    *("torchrec_resnet18_2xv100", "torchrec_straggler_4xv100", "hta_sampled_ranks"),
+)
+ROUNDING = 0.005
+SOUND = Trust(level="sound", findings=[])
+
+
+def contradiction(verdict: str, measured: Measured) -> str:
+    """What of the verdict the account denies; "" for nothing."""
+    computing = measured.share("compute_ns")
+    spent = {
+        "communication": measured.share("exposed_communication_ns"),
+        "input": measured.share("input_idle_ns"),
+        "copy": measured.share("copy_ns"),
+        "idle": measured.share("other_idle_ns"),
+    }
+    if "ostly computing" in verdict and computing < 0.5:
+        return f"computing takes {computing:.3f}"
+    if ("nearly all the time" in verdict or "Compute-bound" in verdict) and computing < 0.8:
+        return f"computing takes {computing:.3f}"
+    about = {"Communication": "communication", "Held up by late": "communication", "Idle": "idle", "Copy": "copy"}
+    about |= {"Input": "input"} if measured.known("device_kind") != "cpu" else {}
+    named = next((what for words, what in about.items() if verdict.startswith(words)), None)
+    if named is None:
+        return ""
+    if spent[named] + ROUNDING < max(spent.values()):
+        return f"{named} takes {spent[named]:.3f} of {spent}"
+    (share, *_) = re.findall(r"([\d.]+) %", verdict)
+    return "" if abs(float(share) / 100 - spent[named]) <= 4 * ROUNDING else f"{named} is {spent[named]:.3f}"
+
+
+def verdict_of(measured: Measured) -> str:
+    return headline(measured, SOUND, (), (), ("XX109",), True).verdict
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 100), min_size=7, max_size=7).filter(any), st.sampled_from(["cpu", "cuda"]))
+def test_of_any_account(hand_made, parts, device):
+    names = ("compute_ns", "exposed_transfer_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
+    spent = dict(zip((*names, "copy_ns", "input_idle_ns", "host_idle_ns"), parts, strict=True))
+    exposed = sum(spent[name] for name in names[1:])
+    account = Account(window_ns=sum(parts), **spent, communication_ns=exposed)
+    measured = hand_made.measured_run(spent=[account], device=device, wait_share=None)
+    assert contradiction(verdict_of(measured), measured) == ""
+
+
+@pytest.mark.parametrize(
+    ("spent", "verdict"),
+    [
+        # Each of the parts of communication is less than what is idle, together they are more.
+        (
+            {"compute_ns": 61, "exposed_transfer_ns": 12, "exposed_waiting_ns": 9, "host_idle_ns": 18},
+            "Communication-bound: 21 % of each step is exposed communication: 12 % transfers data, 9 % waits for late "
+            "ranks.",
+        ),
+        (
+            {"compute_ns": 31, "exposed_transfer_ns": 14, "copy_ns": 13, "input_idle_ns": 13, "host_idle_ns": 14}
+            | {"exposed_waiting_ns": 0, "memset_ns": 15},
+            "No single bottleneck: computing takes 31 % of each step, and 14 % of each step waits for communication.",
+        ),
+        (
+            {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},
+            "Mostly computing: computing takes 78 % of each step, and nothing else much of the rest.",
+        ),
+    ],
+)
+def test_by_hand(make_measured, spent, verdict):
+    exposed = spent.get("exposed_transfer_ns", 0) + spent.get("exposed_waiting_ns", 0)
+    measured = make_measured(spent=[Account(window_ns=100, **spent, communication_ns=exposed)], wait_share=None)
+    assert verdict_of(measured) == verdict
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_of_public_sets(real_traces, name):
+    agrees(real_traces / name)
+
+
+@pytest.mark.thorough
+def test_of_each_public_trace(real_traces, manifest_entry):
+    agrees(real_traces / manifest_entry["file"])
+
+
+def test_of_findings(findings):
+    for place in sorted((findings / "traces").glob("[!.]*")):
+        agrees(place)
+
+
+def agrees(place):
+    measured = measure(load([place]))
+    if judge(measured, []).level != "unjudgeable":
+        assert contradiction(verdict_of(measured), measured) == ""

@@ -1,0 +1,119 @@
+"""What the steps would gain without the delays of one rank: runs whose truth is computed beside, in plain loops.
+
+A rank computes a segment, asks for a collective, and so on; a step ends when its compute and collectives are over, or
+each collective is waited for at once. Times in microseconds.
+"""
+
+from statistics import median
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from .handmade import NCCL, launched, measure_events, step
+
+TRANSFER = 700
+
+
+def played(work, blocking):
+    """`work` by rank, step and segment -> the kernels of each rank as (name, step, start, end), and when all ends."""
+    compute, stream = [100] * len(work), [0] * len(work)
+    kernels = [[] for _ in work]
+    for number, segments in enumerate(work[0]):
+        for at in range(len(segments)):
+            arrivals = []
+            for rank, steps in enumerate(work):
+                kernels[rank].append(("gemm", number, compute[rank], compute[rank] + steps[number][at]))
+                compute[rank] += steps[number][at]
+                arrivals.append(max(compute[rank], stream[rank]))
+            for rank, arrival in enumerate(arrivals):
+                stream[rank] = max(arrivals) + TRANSFER
+                kernels[rank].append((NCCL, number, arrival, stream[rank]))
+                if blocking or at == len(segments) - 1:
+                    compute[rank] = max(compute[rank], stream[rank])
+    return kernels, max(compute)
+
+
+def mended(work, late):
+    """The work with that of one rank as the median of the others', but for the first segment: ranks start apart."""
+    ours = [
+        [
+            work[late][number][at]
+            if number == at == 0
+            else median(steps[number][at] for rank, steps in enumerate(work) if rank != late)
+            for at in range(len(work[late][number]))
+        ]
+        for number in range(len(work[late]))
+    ]
+    return [ours if rank == late else steps for rank, steps in enumerate(work)]
+
+
+def measured_gain(folder, work, blocking):
+    ranks, _ = played(work, blocking)
+    traces = []
+    for kernels in ranks:
+        events = [step(number, 10 * number, 10 * number + 9) for number in range(len(work[0]))]
+        for correlation, (name, number, start, end) in enumerate(kernels, 1):
+            events += launched(name, 10 * number + 1, start, end, correlation, stream=20 if name == NCCL else 7)
+        traces.append(events)
+    return measure_events(folder, *traces)
+
+
+def truth(work, late, blocking):
+    kernels, ends = played(work, blocking)
+    first = max(next(start for name, _, start, _ in rank if name == NCCL) for rank in kernels)
+    return (ends - played(mended(work, late), blocking)[1]) / (ends - first)
+
+
+def stalled(ranks, steps, segments, late, extra, usual=6_000):
+    """All ranks alike, but that one takes `extra` longer in the second segment of each step."""
+    return [
+        [[usual + (extra if rank == late and at == 1 else 0) for at in range(segments)] for _ in range(steps)]
+        for rank in range(ranks)
+    ]
+
+
+def test_a_delay_before_each_of_which_all_wait_is_gained_each_step(tmp_path):
+    """Four steps of 2 x 6 ms and 2 x 0.7, one rank 4 more in each: 16 of the time from the first collective on."""
+    measured = measured_gain(tmp_path, stalled(3, 4, 2, late=1, extra=4_000), blocking=True)
+    assert measured.straggler.gain_share == pytest.approx(16 / (4 * (13.4 + 4) - 6))
+
+
+def test_a_delay_before_three_collectives_is_gained_once(tmp_path):
+    """Nobody waits for the first two: the rank is 4 ms late to each of the three, and the step is 4 longer."""
+    work = [[[6_000, 6_000, 6_000] for _ in range(4)] for _ in range(2)]
+    for number in range(1, 4):
+        work[1][number][0] += 4_000
+    measured = measured_gain(tmp_path, work, blocking=False)
+    assert measured.straggler.gain_share == pytest.approx(12 / (4 * 18.7 + 12 - 6))
+    assert [one.lag_ns for one in measured.ranks[1].arrival.steps][1:] == [4_000_000] * 3
+
+
+def test_a_delay_that_another_rank_hides_gains_what_it_is_longer(tmp_path):
+    work = stalled(3, 4, 2, late=1, extra=5_000)
+    for number in range(4):
+        work[2][number][1] += 4_000
+    measured = measured_gain(tmp_path, work, blocking=True)
+    assert measured.straggler.gain_share == pytest.approx(4 / (4 * (13.4 + 5) - 6))
+
+
+WORK, ALIKE = st.integers(4_000, 9_000), st.integers(6_000, 6_500)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.data(), st.integers(2, 4), st.booleans())
+def test_the_replay_is_that_of_plain_loops(tmp_path_factory, data, ranks, blocking):
+    """The late rank takes 3 ms longer, so that no rank is so early that its next collective queues for the last."""
+    steps, segments = 3, 2
+    draw = st.lists(
+        st.lists(WORK if blocking else ALIKE, min_size=segments, max_size=segments),
+        min_size=steps,
+        max_size=steps,
+    )
+    work = [data.draw(draw) for _ in range(ranks)]
+    for number in range(steps):
+        work[0][number][-1] += 3_000
+    measured = measured_gain(tmp_path_factory.mktemp("run"), work, blocking)
+    late = measured.known("straggler")
+    assume(late is not None)
+    assert measured.straggler.gain_share == pytest.approx(max(0.0, truth(work, late.rank, blocking)), abs=1e-6)

@@ -1,0 +1,136 @@
+"""What differs on a late rank: three ranks, by hand, whose steps end in an all-reduce. Times in microseconds.
+
+Of each step of 1000 the host launches a kernel that runs from 100 to 200, and one that runs from 300 to 400; on the
+late rank something keeps it from launching the second one for 300 more.
+"""
+
+import pytest
+
+from .handmade import BACKWARD, NCCL, US, annotation, call, launched, measure_events, operator, python, step
+
+STEPS = 4
+LATE = 300
+
+
+def trace(late, planted, usual=()):
+    """One rank: `planted` and `usual` make the events of a late and of another rank from where its step begins."""
+    events = []
+    for number in range(STEPS):
+        at, first, more = 1000 * number, 10 * number, LATE if late else 0
+        events += [step(number, at, at + 1000), operator("aten::linear", at + 5, at + 20)]
+        events += launched("gemm", at + 10, at + 100, at + 200, first + 1)
+        events += (planted if late else usual)(at) if (planted if late else usual) else []
+        events += [operator("aten::relu", at + 290 + more, at + 296 + more)]
+        events += launched("relu", at + 292 + more, at + 300 + more, at + 400 + more, first + 2)
+        events += launched(NCCL, at + 298 + more, at + 400 + more, at + 740, first + 3, stream=20)
+    return events
+
+
+def straggler(folder, planted, usual=(), **header):
+    measured = measure_events(folder, *(trace(rank == 1, planted, usual) for rank in range(3)), **header)
+    assert measured.straggler.rank == 1
+    return measured.straggler
+
+
+def test_a_gap_in_a_range_is_named_by_the_range_and_what_comes_after(tmp_path):
+    def ranged(more):
+        return lambda at: [annotation("# sparse arch", at + 250, at + 299 + more)]
+
+    (found,) = straggler(tmp_path, ranged(LATE), ranged(0)).differences
+    assert (found.kind, found.name, found.rank_ns, found.others_ns) == ("range", "# sparse arch", 349 * US, 49 * US)
+    assert (found.detail, found.detail_rank_ns, found.detail_others_ns) == ("before aten::relu", 340 * US, 40 * US)
+    assert found.share == pytest.approx(1)
+    assert found.words(1) == (
+        "`# sparse arch` takes 0.349 ms on rank 1, 0.049 ms on the others: no operator runs for 0.34 ms before "
+        "`aten::relu` (0.04 ms on the others)"
+    )
+
+
+def test_a_gap_outside_of_all_is_named_by_what_comes_after(tmp_path):
+    (found,) = straggler(tmp_path, None).differences
+    assert (found.kind, found.name, found.rank_ns, found.others_ns) == ("gap", "aten::relu", 570 * US, 270 * US)
+
+
+def test_a_function_that_only_the_late_rank_runs_is_named_with_its_line(tmp_path):
+    """It runs in an operator of autograd's thread, while the script's waits for the pass."""
+
+    def hooked(at):
+        return [
+            operator(BACKWARD, at + 30, at + 30 + LATE, thread=2),
+            operator("AddmmBackward0", at + 31, at + 29 + LATE, 2),
+            python("train.py(15): hook", at + 32, at + 28 + LATE, 2),
+            python("<built-in function sleep>", at + 33, at + 27 + LATE, 2),
+        ]
+
+    def unhooked(at):
+        return [operator(BACKWARD, at + 30, at + 34, thread=2), operator("AddmmBackward0", at + 31, at + 33, 2)]
+
+    (found,) = straggler(tmp_path, hooked, unhooked).differences
+    assert (found.kind, found.name, found.at) == ("function", "hook", "train.py:15")
+    assert (found.rank_ns, found.others_ns, found.detail) == (296 * US, 0, "<built-in function sleep>")
+    assert found.share == pytest.approx(0.99, abs=0.02)
+
+
+def test_functions_are_alike_whatever_line_they_stood_at(tmp_path):
+    """A function that ran as recording began has the line at which it stood."""
+
+    def at_line(line, more):
+        return lambda at: [python(f"data/load.py({line}): decode", at + 30, at + 40 + more)]
+
+    (found,) = straggler(tmp_path, at_line(12, LATE), at_line(19, 0)).differences
+    assert (found.name, found.at, found.rank_ns, found.others_ns) == ("decode", "data/load.py:12", 310 * US, 10 * US)
+
+
+def test_time_in_which_the_host_waits_for_the_device_is_no_difference(tmp_path):
+    """The late rank is held in a call all that time."""
+
+    def held(more):
+        return lambda at: [call("cudaStreamSynchronize", at + 30, at + 40 + more)]
+
+    found = straggler(tmp_path, held(LATE), held(0))
+    assert found.differences == []
+    assert found.explained_share == 0
+
+
+def test_many_operators_that_take_longer_are_one_difference(tmp_path):
+    """15 operators of 22 us, 2 on the others: each is 7 % of the lag."""
+
+    def many(took):
+        def operators(at):
+            starts = [at + 22 + number * (took + 6) for number in range(15)]
+            return [operator(f"aten::op{number}", start, start + took) for number, start in enumerate(starts)]
+
+        return operators
+
+    (slow,) = straggler(tmp_path, many(22), many(2)).differences
+    assert (slow.kind, slow.rank_ns - slow.others_ns) == ("host", 15 * 20 * US)
+    assert slow.words(1).startswith("operators of the host, most of all `aten::op")
+
+
+def test_kernels_that_take_longer_are_named_and_kernels_that_do_not_are_no_cause(tmp_path):
+    def kernels(late, slow):
+        events = []
+        for number in range(STEPS):
+            at, first = 1000 * number, 10 * number
+            events += [step(number, at, at + 1000)]
+            events += launched("gemm", at + 10, at + 100, at + 200 + (LATE if slow else 0), first + 1)
+            events += launched(NCCL, at + 20, at + 200 + (LATE if late else 0), at + 540, first + 3, stream=20)
+        return events
+
+    slow = measure_events(tmp_path, *(kernels(rank == 1, rank == 1) for rank in range(3)))
+    (found,) = slow.straggler.differences
+    assert (found.kind, found.name, found.rank_ns, found.others_ns) == ("kernels", "gemm", 400 * US, 100 * US)
+    assert slow.ranks[1].arrival.cause == "slower compute"
+
+
+def test_what_takes_long_once_is_no_difference(tmp_path):
+    """In one step of four an operator takes all of the lag; in the others nothing but the gap grows."""
+
+    def once(at):
+        took = 290 if at == 1000 else 2
+        return [operator("aten::cat", at + 22, at + 22 + took)]
+
+    names = [
+        one.name for one in straggler(tmp_path, once, lambda at: [operator("aten::cat", at + 22, at + 24)]).differences
+    ]
+    assert names == ["aten::relu"]
