@@ -15,23 +15,27 @@ from dptune.knobs import ENVIRONMENT, Value, knob
 from dptune.measured import Measured, Model, Place
 
 Kind = Literal["time", "risk", "convergence"]
-Severity = Literal["note", "warning", "error"]
+Impact = Literal["low", "medium", "high"]
+Confidence = Literal["low", "medium", "high"]
 Basis = Literal["measured", "replayed", "bound"]
-SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
+IMPACTS: tuple[Impact, ...] = ("low", "medium", "high")
+CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
+# What reports and files of accepted advice of schema 0.1 called impact, and its values there.
+FORMER_SEVERITY: dict[str, Impact] = {"note": "low", "warning": "medium", "error": "high"}
 
-SCHEMA_VERSION = "0.1"
+SCHEMA_VERSION = "0.2"
 
 _LINE = re.compile("[0-9]{1,9}")  # of a file: no file has more
 
 
-def severity_of(share: float) -> Severity | None:
-    """Severity of something that a step pays `share` of its time for: error >= 15 %, warning >= 5 %, note >= 2 %."""
+def impact_of(share: float) -> Impact | None:
+    """Impact of something that a step pays `share` of its time for: high >= 15 %, medium >= 5 %, low >= 2 %."""
     if share >= 0.15:
-        return "error"
+        return "high"
     if share >= 0.05:
-        return "warning"
+        return "medium"
     if share >= 0.02:
-        return "note"
+        return "low"
     return None
 
 
@@ -146,12 +150,12 @@ class Advice(Model):
     rule: str = Field(description="the rule's code, e.g. DP101")
     slug: str
     kind: Kind
-    severity: Severity
+    impact: Impact
     title: str = Field(description="one sentence with its numbers")
     why: str = Field(description="the mechanism, in one or two sentences")
     changes: list[Change]
     saves: Saving | None = Field(None, description="for kind time")
-    confidence: Literal["low", "medium", "high"]
+    confidence: Confidence
     evidence: list[Evidence]
     numerics: Literal["same", "changes"]
     watch: str = Field("", description="what to watch after the change, where numerics change")
@@ -161,7 +165,15 @@ class Advice(Model):
     @property
     def threatens_results(self) -> bool:
         """Whether the model that is trained is not the one that is meant, as far as is known for sure."""
-        return (self.kind, self.severity, self.confidence) == ("risk", "error", "high") and self.numerics == "changes"
+        return (self.kind, self.impact, self.confidence) == ("risk", "high", "high") and self.numerics == "changes"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _severity_was_impact(cls, data: object) -> object:
+        if isinstance(data, dict) and "impact" not in data and data.get("severity") in FORMER_SEVERITY:
+            rest = {name: value for name, value in data.items() if name != "severity"}
+            return {**rest, "impact": FORMER_SEVERITY[data["severity"]]}
+        return data
 
     @model_validator(mode="after")
     def _time_has_a_saving(self) -> Advice:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.advice import Advice, Severity, Skipped, Trust, Verified
+from dptune.advice import Advice, Confidence, Impact, Skipped, Trust, Verified
 from dptune.measured import Model
 
 SCHEMA_VERSION = "0.1"
@@ -58,7 +58,8 @@ class Gate(Model):
     runs: list[str] = Field(description="what was judged: where each run lies, and its command")
     baseline: list[str] = Field(default_factory=list, description="what it was compared with, like `runs`")
     step_ns: int | None = Field(None, description="step time of the run; null where unknown, or of several runs")
-    fail_on: Severity | Literal["never"] = Field(description="the least severity of advice that trips the gate")
+    fail_on: Impact | Literal["never"] = Field(description="the least impact of advice that trips the gate")
+    least_confidence: Confidence = Field("medium", description="the least confidence of advice that trips the gate")
     tripped: list[Advice] = Field(description="advice that trips it")
     passed_over: list[PassedOver] = Field(default_factory=list, description="advice that would, but was accepted")
     verified: list[Verified] = Field(default_factory=list, description="what came of running the advice that trips it")
@@ -69,7 +70,8 @@ class Gate(Model):
     skipped: list[Skipped] = Field(default_factory=list, description="rules that could not run")
     quiet: list[str] = Field(default_factory=list, description="rules that had nothing to say")
     below: list[str] = Field(
-        default_factory=list, description="rules whose advice is less severe than that, or of a minority of the runs"
+        default_factory=list,
+        description="rules whose advice has less impact or confidence than that, or comes from a minority of the runs",
     )
     reservations: list[str] = Field(default_factory=list, description="what an outcome leaves open, a clause each")
 

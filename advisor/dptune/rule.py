@@ -12,7 +12,7 @@ from math import isclose, isfinite
 from statistics import mean, median
 from typing import Protocol
 
-from dptune.advice import Advice, Basis, Change, Kind, Saving, Severity, severity_of
+from dptune.advice import Advice, Basis, Change, Impact, Kind, Saving, impact_of
 from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, digits
 from dptune.predicted import Prediction
@@ -20,6 +20,8 @@ from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch
 from dptune.runfile.facts import Facts
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
+
+UNVALIDATED = "; GPU predictions have not been checked against measured steps yet"
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
@@ -68,12 +70,12 @@ class RunView:
         """The threshold's value: the user's, else its default."""
         return self.limits.get(threshold.name, threshold.default)
 
-    def severity(self, share: float, least: Threshold) -> Severity | None:
-        """Severity of something that takes a share of the step; None below `least`, and where it takes nothing.
+    def impact(self, share: float, least: Threshold) -> Impact | None:
+        """Impact of something that takes a share of the step; None below `least`, and where it takes nothing.
 
         A user who sets that below what a note is wants to hear of less: it is a note, too.
         """
-        return None if share <= 0 or share < self.limit(least) else severity_of(share) or "note"
+        return None if share <= 0 or share < self.limit(least) else impact_of(share) or "low"
 
     def any_facts(self) -> Facts:
         """The facts of the lowest recorded rank; raises Missing for a trace that dptune did not record."""
@@ -256,6 +258,7 @@ class RunView:
             f"replayed with the change, a step takes {digits(told.step_ns / 1e6)} ms instead of {digits(step_ns / 1e6)}"
         )
         how += f", with {grown:.3g} times the samples" if grown != 1 else ""
+        how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
         return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 
     def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:

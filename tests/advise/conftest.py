@@ -36,7 +36,7 @@ def advice_of(rule="XX101", low=0.0, high=0.1, **changed):
         "rule": rule,
         "slug": "made-up",
         "kind": "time",
-        "severity": "warning",
+        "impact": "medium",
         "title": "something costs 10 % of a step",
         "why": "it is slow.",
         "changes": [Change(knob="loader.num_workers", now=0, then=2)],

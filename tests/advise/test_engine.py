@@ -107,7 +107,7 @@ def endless(run):
         rule="XX101",
         slug="made-up",
         kind="risk",
-        severity="note",
+        impact="low",
         title="once more",
         why="",
         changes=[],

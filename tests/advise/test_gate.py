@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dptune.advice import Advice, Headline, Report, RunSummary, Saving, Severity, Skipped, Trust, Verified
+from dptune.advice import Advice, Confidence, Headline, Impact, Report, RunSummary, Saving, Skipped, Trust, Verified
 from dptune.advise.gate import BUDGETS, Terms, judge, of_comparison, of_proof
 from dptune.compared import Comparison
 from dptune.finding import Finding
@@ -26,18 +26,18 @@ from dptune.proof import Look, Proof, Trial
 WHY = "it was not recorded"
 
 
-def advice(fingerprint: str, severity: Severity = "error") -> Advice:
+def advice(fingerprint: str, impact: Impact = "high", confidence: Confidence = "high") -> Advice:
     saves = Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis="bound", how="by reasoning")
     return Advice(
         rule=fingerprint[:5],
         slug="made-up",
         kind="time",
-        severity=severity,
-        title=f"{fingerprint} is {severity}",
+        impact=impact,
+        title=f"{fingerprint} is {impact}",
         why="because",
         changes=[],
         saves=saves,
-        confidence="high",
+        confidence=confidence,
         evidence=[],
         numerics="same",
         fingerprint=fingerprint,
@@ -92,24 +92,24 @@ def test_what_is_accepted_or_was_there_before_is_passed_over():
         ("DP101:a", "it is accepted"),
         ("DP102:b", "the baseline has it too"),
     ]
-    accepted = Terms(accepted=dict.fromkeys(("DP101:a", "DP102:b", "DP103:c"), "error"))
+    accepted = Terms(accepted=dict.fromkeys(("DP101:a", "DP102:b", "DP103:c"), "high"))
     assert judge(now, accepted).outcome == "passed"
 
 
 def test_what_has_become_more_severe_is_not_passed_over():
-    now = [report(advice("DP101:a", "error"))]
-    assert judge(now, Terms(accepted={"DP101:a": "warning"})).outcome == "failed"
-    assert judge(now, Terms(), before=[report(advice("DP101:a", "note"))]).outcome == "failed"
-    assert judge([report(advice("DP101:a", "warning"))], Terms(accepted={"DP101:a": "error"})).outcome == "passed"
+    now = [report(advice("DP101:a", "high"))]
+    assert judge(now, Terms(accepted={"DP101:a": "medium"})).outcome == "failed"
+    assert judge(now, Terms(), before=[report(advice("DP101:a", "low"))]).outcome == "failed"
+    assert judge([report(advice("DP101:a", "medium"))], Terms(accepted={"DP101:a": "high"})).outcome == "passed"
 
 
 @pytest.mark.parametrize("turn", range(4))
-def test_severity_is_the_one_that_most_runs_reach_in_whatever_order_they_are_named(turn):
-    runs = [report(advice("DP101:a", severity)) for severity in ("note", "error", "error", "error")]
-    (one,) = judge(runs[turn:] + runs[:turn], Terms(fail_on="error")).tripped
-    assert one.severity == "error"
-    two = [report(advice("DP101:a", severity)) for severity in ("note", "note", "error", "error")]
-    assert judge(two[turn:] + two[:turn], Terms(fail_on="error")).outcome == "passed"
+def test_impact_is_the_one_that_most_runs_reach_in_whatever_order_they_are_named(turn):
+    runs = [report(advice("DP101:a", impact)) for impact in ("low", "high", "high", "high")]
+    (one,) = judge(runs[turn:] + runs[:turn], Terms(fail_on="high")).tripped
+    assert one.impact == "high"
+    two = [report(advice("DP101:a", impact)) for impact in ("low", "low", "high", "high")]
+    assert judge(two[turn:] + two[:turn], Terms(fail_on="high")).outcome == "passed"
 
 
 def test_of_several_runs_no_step_is_named_that_is_another_one_s():
@@ -300,3 +300,22 @@ def test_what_came_of_running_the_advice_stands_beside_it():
     gate = judge([found], Terms())
     assert gate.verified == [proof]
     assert "proven: better: time per step 50.0 % less" in " ".join(paint(page(gate, 100), False).split())
+
+
+@pytest.mark.parametrize(
+    ("confidence", "least", "outcome"),
+    [
+        ("low", "medium", "passed"),
+        ("medium", "medium", "failed"),
+        ("medium", "high", "passed"),
+        ("low", "low", "failed"),
+    ],
+)
+def test_advice_trips_the_gate_with_the_confidence_asked_for(confidence, least, outcome):
+    gate = judge([report(advice("DP101:a", "high", confidence))], Terms(least_confidence=least))
+    assert gate.outcome == outcome
+    assert gate.below == ([] if outcome == "failed" else ["DP101"])
+
+
+def test_low_confidence_fails_nothing_by_default():
+    assert judge([report(advice("DP101:a", "high", "low"))], Terms()).outcome == "passed"

@@ -10,8 +10,8 @@ def rules(advice):
 
 
 def test_what_a_step_pays_most_for_comes_first_whatever_its_ceiling(make_advice):
-    loose = make_advice("XX101", low=0, high=0.9, severity="note")
-    costly = make_advice("XX102", low=0, high=0.2, severity="error")
+    loose = make_advice("XX101", low=0, high=0.9, impact="low")
+    costly = make_advice("XX102", low=0, high=0.2, impact="high")
     assert rules(ranked([loose, costly])) == ["XX102", "XX101"]
 
 
@@ -25,31 +25,31 @@ def test_then_time_is_ranked_by_the_middle_of_what_it_saves(make_advice):
 def test_of_what_costs_alike_what_leaves_learning_as_it_is_comes_first(make_advice):
     larger = make_advice("XX101", low=0.5, high=0.6, numerics="changes")
     safe = make_advice("XX102", low=0.1, high=0.2)
-    worse = make_advice("XX103", low=0.1, high=0.2, severity="error", numerics="changes")
+    worse = make_advice("XX103", low=0.1, high=0.2, impact="high", numerics="changes")
     batch = make_advice("XX104", numerics="changes")
     batch = batch.model_copy(update={"saves": batch.saves.model_copy(update={"samples_times": 4.0, "high_share": 0.9})})
     assert rules(ranked([batch, larger, safe, worse])) == ["XX103", "XX102", "XX101", "XX104"]
 
 
 def test_then_by_confidence_and_name(make_advice):
-    one = make_advice("XX104", severity="warning")
-    worse = make_advice("XX103", severity="error", confidence="low")
-    surer = make_advice("XX102", severity="error", confidence="high")
-    same = make_advice("XX101", severity="warning")
+    one = make_advice("XX104", impact="medium")
+    worse = make_advice("XX103", impact="high", confidence="low")
+    surer = make_advice("XX102", impact="high", confidence="high")
+    same = make_advice("XX101", impact="medium")
     assert rules(ranked([one, worse, surer, same])) == ["XX102", "XX103", "XX101", "XX104"]
 
 
 def test_kinds_are_ranked_within_themselves(make_advice):
-    time = make_advice("XX101", high=0.01, severity="note")
-    risk = make_advice("XX102", kind="risk", severity="error", saves=None)
-    lesser = make_advice("XX103", kind="risk", severity="note", saves=None)
-    learning = make_advice("XX104", kind="convergence", severity="error", saves=None)
+    time = make_advice("XX101", high=0.01, impact="low")
+    risk = make_advice("XX102", kind="risk", impact="high", saves=None)
+    lesser = make_advice("XX103", kind="risk", impact="low", saves=None)
+    learning = make_advice("XX104", kind="convergence", impact="high", saves=None)
     assert rules(ranked([learning, lesser, risk, time])) == ["XX101", "XX102", "XX103", "XX104"]
 
 
 def test_a_saving_does_not_lift_a_risk(make_advice):
-    costly = make_advice("XX101", kind="risk", severity="note", high=0.9)
-    severe = make_advice("XX102", kind="risk", severity="error", saves=None)
+    costly = make_advice("XX101", kind="risk", impact="low", high=0.9)
+    severe = make_advice("XX102", kind="risk", impact="high", saves=None)
     assert rules(ranked([costly, severe])) == ["XX102", "XX101"]
 
 
@@ -57,7 +57,7 @@ def test_a_saving_does_not_lift_a_risk(make_advice):
 def test_the_order_does_not_depend_on_the_order_of_the_rules(hand_made, order):
     from dptune.advice import Advice
 
-    base = {"slug": "", "kind": "risk", "severity": "note", "title": "", "why": "", "changes": [], "evidence": []}
+    base = {"slug": "", "kind": "risk", "impact": "low", "title": "", "why": "", "changes": [], "evidence": []}
     advice = [
         Advice(**base, rule=f"XX{n}", confidence="low", numerics="same", fingerprint=f"XX{n}:subject") for n in order
     ]
@@ -65,10 +65,10 @@ def test_the_order_does_not_depend_on_the_order_of_the_rules(hand_made, order):
 
 
 def test_one_mechanism_gives_one_card(make_advice):
-    first = make_advice(high=0.3, severity="error", evidence=[Evidence(label="a", value=1)])
+    first = make_advice(high=0.3, impact="high", evidence=[Evidence(label="a", value=1)])
     again = make_advice(
         high=0.1,
-        severity="warning",
+        impact="medium",
         changes=[*first.changes, Change(knob="ddp.no_sync", now=False, then=True)],
         evidence=[Evidence(label="a", value=1), Evidence(label="b", value=2)],
     )
@@ -76,7 +76,7 @@ def test_one_mechanism_gives_one_card(make_advice):
     card, left = merged([again, other, first])
     assert (card.rule, left.rule) == ("XX101", "XX102")
     assert card.saves.high_share == 0.3
-    assert card.severity == "error"
+    assert card.impact == "high"
     assert [change.knob for change in card.changes] == ["loader.num_workers", "ddp.no_sync"]
     assert [evidence.label for evidence in card.evidence] == ["a", "b"]
 

@@ -141,7 +141,7 @@ def told(folder: Path) -> dict[str, Any]:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
-    kept = ("rule", "kind", "severity", "title", "numerics", "changes", "saves")
+    kept = ("rule", "kind", "impact", "confidence", "title", "numerics", "changes", "saves")
     report = json.loads(done.stdout)
     advice = [{name: one[name] for name in kept} for one in report["advice"]]
     return {"commit": commit(), "measured_ns": report["measured"]["step"]["median_ns"], "advice": advice}
@@ -305,7 +305,7 @@ def kept(saves: dict[str, Any] | None, saved: float | None) -> bool | None:
 
 
 def _said(advice: dict[str, Any]) -> str:
-    return f"{advice['rule']} {advice['severity']}"
+    return f"{advice['rule']} {advice.get('impact') or advice['severity']}"  # rows of before have the latter
 
 
 def _row(name: str, case: Case, own: dict[str, Any]) -> str:
@@ -361,7 +361,10 @@ def table(results: dict[str, Any]) -> str:
     lines += _promises(faulty)
     lines += ["", "healthy                             runs  said above a note, by run"]
     for name, own in results["healthy"].items():
-        loud = [[_said(one) for one in run["advice"] if one["severity"] != "note"] for run in own]
+        loud = [
+            [_said(one) for one in run["advice"] if (one.get("impact") or one["severity"]) not in ("low", "note")]
+            for run in own
+        ]
         lines.append(f"{name:35s} {len(own):4d}  {'; '.join(', '.join(one) for one in loud if one) or 'nothing'}")
     return "\n".join(lines)
 

@@ -42,7 +42,7 @@ def collect(_: Path) -> dict[str, Any]:
             "advice": [
                 {
                     "rule": one.rule,
-                    "severity": one.severity,
+                    "impact": one.impact,
                     "title": one.title,
                     "most_share": one.saves.high_share if one.saves else None,
                 }
@@ -60,9 +60,7 @@ def table(results: dict[str, Any]) -> str:
     judged = {name: one for name, one in results["runs"].items() if one["level"] != "unjudgeable"}
     lines = ["run                                            step ms  advice"]
     for name, one in judged.items():
-        said = ", ".join(
-            f"{each['rule']} {each['severity']} {100 * each['most_share']:.0f} %" for each in one["advice"]
-        )
+        said = ", ".join(f"{each['rule']} {each['impact']} {100 * each['most_share']:.0f} %" for each in one["advice"])
         lines.append(f"{name[:46]:46s} {one['step_ns'] / 1e6:7.1f}  {said or 'none'}")
     others = len(results["runs"]) - len(judged)
     lines += ["", f"{others} others cannot be judged: they have no steps, or fewer than three, or no kernels"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.advice import Advice, Change, Headline, Location, Report, RunSummary, Saving, Severity, Skipped, Trust
+from dptune.advice import Advice, Change, Headline, Impact, Location, Report, RunSummary, Saving, Skipped, Trust
 from dptune.cli import main
 from dptune.commands.check import arguments
 from dptune.finding import Finding
@@ -17,25 +17,25 @@ from dptune.proof import Learning, Proof, Side, Trial
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
-def advice(severity: Severity) -> Advice:
+def advice(impact: Impact) -> Advice:
     saves = Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis="bound", how="by reasoning")
     return Advice(
         rule="DP102",
         slug="no-sync",
         kind="time",
-        severity=severity,
-        title=f"a problem of severity {severity}",
+        impact=impact,
+        title=f"a problem of impact {impact}",
         why="because",
         changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location(file="train.py", line=31))],
         saves=saves,
         confidence="high",
         evidence=[],
         numerics="same",
-        fingerprint=f"DP102:ddp:{severity}",
+        fingerprint=f"DP102:ddp:{impact}",
     )
 
 
-def report(*severities: Severity, level: str = "sound") -> Report:
+def report(*impacts: Impact, level: str = "sound") -> Report:
     unknown = "not in the trace"
     measured = Measured.only(
         unknown,
@@ -54,7 +54,7 @@ def report(*severities: Severity, level: str = "sound") -> Report:
             if level != "sound"
             else {"level": level, "findings": []}
         ),
-        advice=[advice(severity) for severity in severities],
+        advice=[advice(impact) for impact in impacts],
         skipped=[Skipped(rule="DP201", reason=unknown)],
         quiet=[],
         measured=measured,
@@ -72,47 +72,50 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 @pytest.mark.parametrize(
-    ("severities", "fail_on", "status"),
+    ("impacts", "fail_on", "status"),
     [
-        ((), "note", 0),
-        (("note",), "note", 1),
-        (("note",), "warning", 0),
-        (("warning", "note"), "warning", 1),
-        (("warning",), "error", 0),
-        (("error",), "note", 1),
+        ((), "low", 0),
+        (("low",), "low", 1),
+        (("low",), "medium", 0),
+        (("medium", "low"), "medium", 1),
+        (("medium",), "high", 0),
+        (("high",), "low", 1),
     ],
 )
-def test_the_gate_trips_at_the_severity_asked_for(severities, fail_on, status, judged, capsys) -> None:  # type: ignore[no-untyped-def]
-    judged(report(*severities))
+def test_the_gate_trips_at_the_impact_asked_for(impacts, fail_on, status, judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report(*impacts))
     assert main(["check", "x", "--fail-on", fail_on]) == status
     said = capsys.readouterr()
     assert said.out.startswith("FAILED: " if status else "PASSED")
     assert said.err == ""
 
 
-def test_a_warning_trips_it_when_nothing_is_asked_for(judged, capsys) -> None:  # type: ignore[no-untyped-def]
-    judged(report("note"))
+def test_medium_impact_trips_it_when_nothing_is_asked_for(judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report("low"))
     assert main(["check", "x"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "PASSED with reservations: no advice at 'warning' or worse, but 1 rule could not run on it" in said
-    judged(report("warning"))
+    assert (
+        "PASSED with reservations: no advice of at least medium impact and medium confidence, but 1 rule could not run "
+        "on it" in said
+    )
+    judged(report("medium"))
     assert main(["check", "x"]) == 1
 
 
 def test_it_names_what_tripped_it_where_and_what_it_saves(judged, capsys) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error", "note"))
+    judged(report("high", "low"))
     assert main(["check", "x"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "FAILED: 1 piece of advice at 'warning' or worse." in said
-    assert "error: DP102 no-sync: a problem of severity error (train.py:31)" in said
+    assert "FAILED: 1 piece of advice of at least medium impact and medium confidence." in said
+    assert "high impact, high confidence: DP102 no-sync: a problem of impact high (train.py:31)" in said
     assert "saves 1.00 to 2.00 ms of each 10.0 ms step (10.0 to 20.0 %)" in said
-    assert "severity note" not in said
+    assert "impact low" not in said
 
 
-@pytest.mark.parametrize("severities", [(), ("error",)])
-def test_a_run_that_cannot_be_judged_never_passes(severities, judged, capsys) -> None:  # type: ignore[no-untyped-def]
-    judged(report(*severities, level="unjudgeable"))
-    assert main(["check", "x", "--fail-on", "error"]) == 2
+@pytest.mark.parametrize("impacts", [(), ("high",)])
+def test_a_run_that_cannot_be_judged_never_passes(impacts, judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report(*impacts, level="unjudgeable"))
+    assert main(["check", "x", "--fail-on", "high"]) == 2
     said = capsys.readouterr().out
     assert said.startswith("UNJUDGEABLE: ")
     assert "unjudgeable: two steps are too few" in said
@@ -122,30 +125,32 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
     judged(report(level="partial"))
     assert main(["check", "x"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("PASSED with reservations: no advice at 'warning' or worse, but the run is partial")
+    assert said.startswith(
+        "PASSED with reservations: no advice of at least medium impact and medium confidence, but the run is partial"
+    )
     assert "partial: two steps are too few" in said
 
 
 def test_nothing_is_reserved_where_every_rule_ran(judged, capsys) -> None:  # type: ignore[no-untyped-def]
     judged(report().model_copy(update={"skipped": [], "quiet": ["DP102"]}))
     assert main(["check", "x"]) == 0
-    assert capsys.readouterr().out.startswith("PASSED: no advice at 'warning' or worse.\n")
+    assert capsys.readouterr().out.startswith("PASSED: no advice of at least medium impact and medium confidence.\n")
 
 
-@pytest.mark.parametrize("severities", [(), ("error",)])
-def test_it_names_the_run_it_judged(severities, judged, capsys) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("impacts", [(), ("high",)])
+def test_it_names_the_run_it_judged(impacts, judged, capsys) -> None:  # type: ignore[no-untyped-def]
     run = RunSummary(sources=["runs/mine"], command="python train.py")
-    judged(report(*severities).model_copy(update={"run": run}))
+    judged(report(*impacts).model_copy(update={"run": run}))
     main(["check", "x"])
     assert "  run: runs/mine (python train.py)\n" in capsys.readouterr().out
 
 
 def test_json_says_the_outcome_and_what_tripped_it(judged, capsys) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error", "note"))
+    judged(report("high", "low"))
     assert main(["check", "x", "--format", "json"]) == 1
     said = json.loads(capsys.readouterr().out)
-    assert (said["outcome"], said["fail_on"]) == ("failed", "warning")
-    assert [one["fingerprint"] for one in said["tripped"]] == ["DP102:ddp:error"]
+    assert (said["outcome"], said["fail_on"]) == ("failed", "medium")
+    assert [one["fingerprint"] for one in said["tripped"]] == ["DP102:ddp:high"]
     assert said["trust"]["level"] == "sound"
 
 
@@ -156,7 +161,7 @@ def test_what_cannot_be_read_ends_with_2(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error"))
+    judged(report("high"))
     words = ["--output", f"junit={tmp_path / 'a.xml'}", "--output", f"markdown={tmp_path / 'a.md'}"]
     assert main(["check", "x", *words, "--output", "github=-"]) == 1
     said = capsys.readouterr()
@@ -209,26 +214,28 @@ def test_a_share_that_is_none_is_refused(judged, capsys, share: str) -> None:  #
 
 
 def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error", "warning", "note"))
+    judged(report("high", "medium", "low"))
     file = tmp_path / "accepted.json"
     assert main(["check", "x", "--accept", str(file), "--update-accepted"]) == 0
     assert "accepted 2 more, 2 in all" in capsys.readouterr().err
     held = json.loads(file.read_text())
-    assert {one["fingerprint"] for one in held["accepted"]} == {"DP102:ddp:error", "DP102:ddp:warning"}
+    assert {one["fingerprint"] for one in held["accepted"]} == {"DP102:ddp:high", "DP102:ddp:medium"}
     held["accepted"][0]["why"] = "a toy"
     file.write_text(json.dumps(held))
     assert main(["check", "x", "--accept", str(file)]) == 0
-    assert "passed over, for it is accepted: error: DP102 no-sync" in " ".join(capsys.readouterr().out.split())
-    assert main(["check", "x", "--accept", str(file), "--fail-on", "note"]) == 1
-    assert main(["check", "x", "--accept", str(file), "--fail-on", "note", "--update-accepted"]) == 0
+    assert "passed over, for it is accepted: high impact, high confidence: DP102 no-sync" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main(["check", "x", "--accept", str(file), "--fail-on", "low"]) == 1
+    assert main(["check", "x", "--accept", str(file), "--fail-on", "low", "--update-accepted"]) == 0
     again = json.loads(file.read_text())
     assert len(again["accepted"]) == 3
     assert "a toy" in [one["why"] for one in again["accepted"]]
-    assert {one["severity"] for one in again["accepted"]} == {"error", "warning", "note"}
+    assert {one["impact"] for one in again["accepted"]} == {"high", "medium", "low"}
 
 
 def test_annotations_stand_where_the_repository_has_the_lines(judged, capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error"))
+    judged(report("high"))
     (tmp_path / "training").mkdir()
     monkeypatch.chdir(tmp_path / "training")
     for top, file in ((tmp_path, "training/train.py"), (tmp_path / "training", "train.py"), ("/elsewhere", "train.py")):
@@ -239,7 +246,7 @@ def test_annotations_stand_where_the_repository_has_the_lines(judged, capsys, tm
 
 def test_annotations_stand_where_the_script_was_started(judged, capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The lines of a recording are relative to the folder that it was started in, wherever `check` is."""
-    judged(report("error"))
+    judged(report("high"))
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "train.py").write_text("")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
@@ -251,7 +258,7 @@ def test_annotations_stand_where_the_script_was_started(judged, capsys, tmp_path
 
 
 def test_what_is_accepted_now_is_still_named(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error"))
+    judged(report("high"))
     words = ["check", "x", "--accept", str(tmp_path / "accepted.json"), "--update-accepted", "--format", "json"]
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
@@ -259,30 +266,30 @@ def test_what_is_accepted_now_is_still_named(judged, capsys, tmp_path: Path) -> 
     assert [(one["why"], one["advice"]["rule"]) for one in told["passed_over"]] == [("it is accepted", "DP102")]
 
 
-@pytest.mark.parametrize("severity", ['"warn"', '"Warning"', "null", "3", '["error"]'])
-def test_a_severity_that_is_none_accepts_nothing(judged, capsys, tmp_path: Path, severity: str) -> None:  # type: ignore[no-untyped-def]
-    judged(report("error"))
+@pytest.mark.parametrize("impact", ['"warn"', '"Warning"', "null", "3", '["high"]'])
+def test_a_impact_that_is_none_accepts_nothing(judged, capsys, tmp_path: Path, impact: str) -> None:  # type: ignore[no-untyped-def]
+    judged(report("high"))
     file = tmp_path / "accepted.json"
-    entry = {"fingerprint": "DP102:ddp:error", "severity": json.loads(severity)}
+    entry = {"fingerprint": "DP102:ddp:high", "impact": json.loads(impact)}
     file.write_text(json.dumps({"accepted": [entry]}))
     assert main(["check", "x", "--accept", str(file)]) == 2
-    assert "the severity of DP102:ddp:error is none of note, warning, error" in capsys.readouterr().err
+    assert "the impact of DP102:ddp:high is none of low, medium, high" in capsys.readouterr().err
 
 
 def test_accepting_more_keeps_all_that_the_file_holds(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Of two entries for one piece of advice the one that accepts more counts; both stay."""
     file = tmp_path / "accepted.json"
-    twice = [{"fingerprint": "DP102:ddp:error", "severity": at, "why": at} for at in ("error", "note")]
+    twice = [{"fingerprint": "DP102:ddp:high", "impact": at, "why": at} for at in ("high", "low")]
     file.write_text(json.dumps({"team": "vision", "accepted": twice}))
-    judged(report("error", "warning"))
-    assert main(["check", "x", "--accept", str(file), "--fail-on", "error"]) == 0
+    judged(report("high", "medium"))
+    assert main(["check", "x", "--accept", str(file), "--fail-on", "high"]) == 0
     assert main(["check", "x", "--accept", str(file), "--update-accepted"]) == 0
     told = json.loads(file.read_text())
     assert told["team"] == "vision"
     assert told["accepted"][:2] == twice
-    assert [one["fingerprint"] for one in told["accepted"][2:]] == ["DP102:ddp:warning"]
-    file.write_text('{"accepted": [{"fingerprint": "DP102:ddp:error"}]}')  # at any severity
-    judged(report("error"))
+    assert [one["fingerprint"] for one in told["accepted"][2:]] == ["DP102:ddp:medium"]
+    file.write_text('{"accepted": [{"fingerprint": "DP102:ddp:high"}]}')  # at any impact
+    judged(report("high"))
     assert main(["check", "x", "--accept", str(file)]) == 0
 
 
@@ -305,7 +312,7 @@ def test_a_baseline_may_be_named_in_parts() -> None:
 
 def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """With a byte order mark, and with its keys sorted by another tool, too."""
-    told = json.loads(report("error").model_dump_json())
+    told = json.loads(report("high").model_dump_json())
     for n, text in enumerate((json.dumps(told), "\ufeff" + json.dumps(told), json.dumps(told, sort_keys=True))):
         file = tmp_path / f"{n}.json"
         file.write_text(text, encoding="utf-8")
@@ -341,7 +348,7 @@ def test_a_run_that_is_named_twice_is_refused(capsys) -> None:  # type: ignore[n
 
 def test_a_report_with_a_setting_that_is_not_known_is_refused_by_name(capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "base.json"
-    file.write_text(report("error").model_dump_json().replace("ddp.no_sync", "ddp.no_sink"))
+    file.write_text(report("high").model_dump_json().replace("ddp.no_sync", "ddp.no_sink"))
     assert main(["check", str(file)]) == 2
     said = capsys.readouterr().err
     assert f"{file} is not a report that this dptune can read" in said
@@ -350,10 +357,10 @@ def test_a_report_with_a_setting_that_is_not_known_is_refused_by_name(capsys, tm
 
 def test_accepting_advice_does_not_let_anything_else_pass(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = ["check", "x", "--accept", str(tmp_path / "accepted.json"), "--update-accepted"]
-    judged(report("error", level="unjudgeable"))
+    judged(report("high", level="unjudgeable"))
     assert main(words) == 2
     assert capsys.readouterr().out.startswith("UNJUDGEABLE")
-    judged(report("error"))
+    judged(report("high"))
     assert main(words) == 0
     assert capsys.readouterr().out.startswith("PASSED")
 
@@ -381,12 +388,12 @@ def test_a_file_of_something_else_is_refused(judged, capsys, tmp_path: Path, tex
 def test_a_byte_order_mark_is_no_mistake_and_what_is_more_severe_than_accepted_is_told(  # type: ignore[no-untyped-def]
     judged, capsys, tmp_path: Path
 ) -> None:
-    judged(report("error"))
-    entry = {"fingerprint": "DP102:ddp:error", "severity": "note"}
+    judged(report("high"))
+    entry = {"fingerprint": "DP102:ddp:high", "impact": "low"}
     (tmp_path / "accepted.json").write_text("\ufeff" + json.dumps({"accepted": [entry]}), encoding="utf-8")
     for form in ("text", "json", "markdown", "github"):
         assert main(["check", "x", "--accept", str(tmp_path / "accepted.json"), "--format", form]) == 1
-        assert "DP102 is accepted up to 'note' and is 'error' now" in capsys.readouterr().out
+        assert "DP102 is accepted up to low impact and has high impact now" in capsys.readouterr().out
 
 
 def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -459,3 +466,39 @@ def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().err
     assert "the runs are not comparable: " in told
     assert "hint: record the baseline anew" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("warning", "'warning' is now 'medium'"),
+        ("loud", "'loud' is no impact: low, medium, high, never"),
+        ("high:sure", "'sure' is no confidence: low, medium, high"),
+        ("high:", "'' is no confidence: low, medium, high"),
+    ],
+)
+def test_what_is_no_impact_is_refused_with_those_there_are(words, told, judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    judged(report("high"))
+    assert main(["check", "x", "--fail-on", words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_impact_and_confidence_may_be_asked_for(judged, capsys) -> None:  # type: ignore[no-untyped-def]
+    unsure = report("high")
+    judged(unsure.model_copy(update={"advice": [unsure.advice[0].model_copy(update={"confidence": "low"})]}))
+    assert main(["check", "x"]) == 0
+    assert main(["check", "x", "--fail-on", "high:low"]) == 1
+    assert "FAILED: 1 piece of advice of high impact." in capsys.readouterr().out
+
+
+def test_what_was_written_with_severities_still_reads(judged, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    old = json.loads(report("high").model_dump_json())
+    for one in old["advice"]:
+        del one["impact"]
+        one["severity"] = "error"
+    assert Report.model_validate(old).advice[0].impact == "high"
+    file = tmp_path / "accepted.json"
+    file.write_text(json.dumps({"accepted": [{"fingerprint": "DP102:ddp:high", "severity": "warning"}]}))
+    judged(report("high"))
+    assert main(["check", "x", "--accept", str(file)]) == 1
+    assert "DP102 is accepted up to medium impact and has high impact now" in capsys.readouterr().out

@@ -19,11 +19,11 @@ def account_ms(report: dict[str, Any]) -> dict[str, float]:
 
 
 def advice(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each recommendation in order: rule, severity, confidence, title, and what it promises."""
+    """Each recommendation in order: rule, impact, confidence, title, and what it promises."""
     return [
         {
             "rule": one["rule"],
-            "severity": one.get("severity") or one.get("impact"),
+            "impact": one.get("impact") or one.get("impact"),
             "confidence": one["confidence"],
             "title": one["title"],
             "changes": {change["knob"]: change["then"] for change in one["changes"]},

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dptune.advice import Advice, Change, Location, Saving, Severity, Skipped, Trust, Verified
+from dptune.advice import Advice, Change, Impact, Location, Saving, Skipped, Trust, Verified
 from dptune.finding import Finding
 from dptune.judged import Budget, Gate, PassedOver, Regression
 from dptune.present import github, junit, markdown
@@ -17,13 +17,13 @@ from dptune.present.gate import budget_value, opening, page
 HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
 
 
-def advice(severity: Severity = "error", title: str = "made up", number: int = 1) -> Advice:
+def advice(impact: Impact = "high", title: str = "made up", number: int = 1) -> Advice:
     saves = Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis="bound", how="by reasoning")
     return Advice(
         rule=f"DP1{number:02d}",
         slug="made-up",
         kind="time",
-        severity=severity,
+        impact=impact,
         title=title,
         why="because",
         changes=[Change(knob="ddp.no_sync", now=False, then=True, at=Location(file="src/a,b:c.py", line=31))],
@@ -36,7 +36,7 @@ def advice(severity: Severity = "error", title: str = "made up", number: int = 1
 
 
 def gate(**more: Any) -> Gate:
-    own = {"dptune": "0.1", "outcome": "failed", "runs": ["runs/one (python train.py)"], "fail_on": "warning"}
+    own = {"dptune": "0.1", "outcome": "failed", "runs": ["runs/one (python train.py)"], "fail_on": "medium"}
     return Gate(**{**own, "step_ns": 10_000_000, "tripped": [], "trust": Trust(level="sound", findings=[]), **more})
 
 
@@ -81,12 +81,14 @@ def test_what_was_proven_is_told_in_every_format():
 
 def test_the_opening_counts_what_broke():
     told = gate(tripped=[advice()], budgets=BUDGETS, regression=SLOWER)
-    assert (
-        opening(told) == "FAILED: 1 piece of advice at 'warning' or worse, 1 budget broken, slower than the baseline."
+    assert opening(told) == (
+        "FAILED: 1 piece of advice of at least medium impact and medium confidence, 1 budget broken, slower than the "
+        "baseline."
     )
     fine = gate(outcome="passed", budgets=BUDGETS[:1], regression=SLOWER.model_copy(update={"outcome": "passed"}))
     assert opening(fine) == (
-        "PASSED: no advice at 'warning' or worse, 1 budget kept, no slower than the baseline by more than is allowed."
+        "PASSED: no advice of at least medium impact and medium confidence, 1 budget kept, no slower than the baseline "
+        "by more than is allowed."
     )
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
         "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
@@ -95,8 +97,11 @@ def test_the_opening_counts_what_broke():
 
 
 def test_annotations_stand_at_the_lines_of_the_script():
-    first, second = github.text(gate(tripped=[advice("warning")])).splitlines()
-    assert first == "::error title=dptune check::FAILED: 1 piece of advice at 'warning' or worse."
+    first, second = github.text(gate(tripped=[advice("medium")])).splitlines()
+    assert (
+        first
+        == "::error title=dptune check::FAILED: 1 piece of advice of at least medium impact and medium confidence."
+    )
     assert second.startswith(
         "::warning file=src/a%2Cb%3Ac.py,line=31,title=DP101 made-up::made up. Saves 1.00 to 2.00 ms"
     )
@@ -105,7 +110,7 @@ def test_annotations_stand_at_the_lines_of_the_script():
 
 def test_what_github_would_drop_is_counted():
     """Ten of a level are shown: with 12 errors, the first and eight others, and how many more."""
-    many = [advice("error", number=n) for n in range(11)] + [advice("note", number=n) for n in range(20, 25)]
+    many = [advice("high", number=n) for n in range(11)] + [advice("low", number=n) for n in range(20, 25)]
     lines = github.text(gate(tripped=many)).splitlines()
     errors = [line for line in lines if line.startswith("::error")]
     assert len(errors) == github.MOST
@@ -240,8 +245,8 @@ def test_markdown_shows_tables():
             passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
         )
     )
-    assert told.startswith("## dptune: FAILED: 1 piece of advice at 'warning' or worse")
-    assert "| error | DP101 made-up | made up |" in told
+    assert told.startswith("## dptune: FAILED: 1 piece of advice of at least medium impact and medium confidence")
+    assert "| high | high | DP101 made-up | made up |" in told
     assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
     assert "Against the baseline: **failed**. It is" in told
     assert "- passed over, for it is accepted: DP102 made up" in told
@@ -249,9 +254,9 @@ def test_markdown_shows_tables():
 
 def test_markdown_of_hostile_text_keeps_its_rows():
     told = markdown.text(gate(tripped=[advice(title=HOSTILE), advice(title="x" * 10_000)], runs=[HOSTILE]))
-    rows = [row for row in told.splitlines() if row.startswith("| error")]
+    rows = [row for row in told.splitlines() if row.startswith("| high")]
     assert len(rows) == 2
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows)
     assert "<script>" not in told
     assert "@you" not in told
     assert len([row for row in told.splitlines() if row.startswith("##")]) == 1
@@ -275,5 +280,5 @@ def test_a_thousand_findings_and_long_names_stay_below_what_github_drops():
 
 def test_markdown_counts_what_it_leaves_out():
     told = markdown.text(gate(tripped=[advice(number=n) for n in range(60)]))
-    assert told.count("| error |") == markdown.MOST
+    assert told.count("| high | high |") == markdown.MOST
     assert "and 10 more" in told

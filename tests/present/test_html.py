@@ -104,7 +104,7 @@ def test_the_page_says_what_the_report_says(report: Report) -> None:
     ]
     assert len(headings) == 3
     cards = [attributes["class"] for tag, attributes in whole.seen if tag == "article"]
-    assert cards == [f"card {one.severity}" for one in report.advice]
+    assert cards == [f"card {one.impact}" for one in report.advice]
     for change in (change for one in report.advice for change in one.changes):
         assert change.paste.splitlines()[0] in words
 

@@ -19,7 +19,7 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
         False,
         "train.py:31",
     )
-    assert (advice.severity, advice.saves.basis, advice.numerics) == ("warning", "bound", "changes")
+    assert (advice.impact, advice.saves.basis, advice.numerics) == ("medium", "bound", "changes")
     assert advice.saves.high_share == pytest.approx(0.16)  # rank 0 sends, and waits for none
 
 
@@ -35,11 +35,11 @@ def test_the_ceiling_takes_in_how_far_processes_lie_apart(ask, make_measured, ma
 
 def test_a_few_bytes_are_a_note_whatever_they_hold_up(ask, make_measured, make_facts, hand_made):
     rows = hand_made.exchanges(("broadcast", "forward", 0.2))
-    for buffer_bytes, severity in ((2**16 - 1, "note"), (2**16, "error")):
+    for buffer_bytes, impact in ((2**16 - 1, "low"), (2**16, "high")):
         ddp = DdpFacts("Net", broadcast_buffers=True, buffer_bytes=buffer_bytes)
         sent = hand_made.all_reduce(buffer_bytes, 1, kind="broadcast")
         (advice,) = ask("DP104", make_measured(overlap=rows, collectives=[sent]), [make_facts(ddp=[ddp])])
-        assert advice.severity == severity
+        assert advice.impact == impact
 
 
 @pytest.mark.parametrize(

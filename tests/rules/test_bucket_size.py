@@ -39,7 +39,7 @@ def test_many_tiny_buckets_are_to_be_raised(ask, tiny):
     assert advice.saves.low_ms == 0
     assert advice.saves.basis == "bound"
     assert advice.saves.high_us_per_sample == pytest.approx(3900 / 64)
-    assert advice.severity == "error"
+    assert advice.impact == "high"
     assert "40 all-reduces of 51.2 KiB" in advice.title
 
 
@@ -47,7 +47,7 @@ def test_a_step_pays_no_more_than_is_exposed(ask, tiny):
     (advice,) = ask("DP101", *tiny(exposed=0.06))
     assert "start-ups take about 6 % of a step" in advice.title
     assert advice.saves.high_share == pytest.approx(0.06 + 0.10 - 2 * 50e3 / 10e6)
-    assert advice.severity == "warning"
+    assert advice.impact == "medium"
 
 
 def test_hidden_start_ups_cost_nothing(ask, tiny):
@@ -171,7 +171,7 @@ def test_a_single_bucket_is_as_severe_as_what_splitting_it_saves(ask, single, pr
     """30 % of the step wait for it; a replay says that 7 % go."""
     told = predict("ddp.bucket_cap_mb", dict.fromkeys((0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50), 0.93))
     (advice,) = ask("DP101", *single(), predictor=told)
-    assert (advice.severity, advice.saves.predicted_share) == ("warning", pytest.approx(0.07))
+    assert (advice.impact, advice.saves.predicted_share) == ("medium", pytest.approx(0.07))
 
 
 def test_what_is_exposed_need_not_be_stretched_by_the_profiler(ask, single):

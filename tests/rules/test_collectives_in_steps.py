@@ -10,7 +10,7 @@ def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made)
     (advice,) = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [make_facts(ddp=[DDP])])
     assert advice.title == "Collectives outside of backward passes hold up 9 % of a step: all_gather, barrier"
     assert advice.saves.high_share == pytest.approx(0.09)
-    assert (advice.severity, advice.saves.basis, advice.changes) == ("warning", "bound", [])
+    assert (advice.impact, advice.saves.basis, advice.changes) == ("medium", "bound", [])
     assert [(one.label, one.unit) for one in advice.evidence] == [
         ("barrier (forward phase)", "of a step, 1 calls in each"),
         ("all_gather (forward phase)", "of a step, 1 calls in each"),
@@ -42,7 +42,7 @@ def test_quiet_where_it_is_little(ask, make_measured, make_facts, hand_made):
     run = make_measured(overlap=hand_made.exchanges(("barrier", "forward", 0.015)))
     assert ask("DP105", run, [make_facts(ddp=[DDP])]) == []
     (advice,) = ask("DP105", run, [make_facts(ddp=[DDP])], {"worth_share": 0.01})  # below what a note is, and asked for
-    assert advice.severity == "note"
+    assert advice.impact == "low"
 
 
 def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, make_measured, make_facts, hand_made):

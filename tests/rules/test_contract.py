@@ -71,9 +71,7 @@ def test_each_threshold_is_a_constant_with_a_reason_and_is_asked_for(installed_r
     assert set(constants.values()) == set(installed_rule.rule.thresholds)
     assert len({threshold.name for threshold in constants.values()}) == len(constants)
     calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
-    asking = [
-        call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in ("limit", "severity")
-    ]
+    asking = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in ("limit", "impact")]
     limits = [call.args[-1] for call in asking]
     assert {argument.id for argument in limits if isinstance(argument, ast.Name)} == set(constants)
     assert all(len(threshold.reason) > 20 for threshold in constants.values())

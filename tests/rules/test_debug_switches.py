@@ -14,7 +14,7 @@ def test_switches_of_any_rank(ask, make_measured, make_facts):
         ("env.TORCH_DISTRIBUTED_DEBUG", "detail", "OFF"),
         ("env.CUDA_LAUNCH_BLOCKING", "1", "0"),
     ]
-    assert (advice.kind, advice.severity) == ("risk", "warning")
+    assert (advice.kind, advice.impact) == ("risk", "medium")
 
 
 def test_a_switch_that_is_on_whatever_it_is_set_to_can_only_be_taken_out(ask, make_measured, make_facts):

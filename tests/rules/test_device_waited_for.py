@@ -41,7 +41,7 @@ def test_a_gpu_that_runs_dry(ask, hand_made, make_facts):
     assert advice.title == (
         "The GPU idles 24 % of a step because the script waits for it: read results back less often"
     )
-    assert (advice.severity, advice.saves.basis, advice.saves.low_share) == ("error", "bound", 0.0)
+    assert (advice.impact, advice.saves.basis, advice.saves.low_share) == ("high", "bound", 0.0)
     assert advice.saves.high_share == pytest.approx(0.24)
     told = {one.label: one.value for one in advice.evidence}
     assert told["copies to the host that hold the script"] == 1.3  # 4 of 6, two a step

@@ -6,7 +6,7 @@ WIDE = DdpFacts("Net", gradient_dtypes=["float64"])
 
 
 def test_gradients_of_doubles(ask, make_measured, make_facts):
-    """80 % is computed and 20 exchanged; the severity goes by half of that."""
+    """80 % is computed and 20 exchanged; the impact goes by half of that."""
     facts = make_facts(ddp=[WIDE], settings={"default_dtype": "torch.float32"})
     (advice,) = ask("DP402", make_measured(device="cpu", exposed_share=0.2), [facts])
     assert advice.title.startswith("The parameters of Net are float64")
@@ -16,7 +16,7 @@ def test_gradients_of_doubles(ask, make_measured, make_facts):
         "compute and exposed communication",
         advice.saves.high_share,
     )
-    assert (advice.severity, advice.numerics, advice.saves.basis) == ("error", "changes", "bound")
+    assert (advice.impact, advice.numerics, advice.saves.basis) == ("high", "changes", "bound")
 
 
 @pytest.mark.parametrize("dtypes", [["bfloat16", "float32"], ["float32", "float64"], []])

@@ -13,7 +13,7 @@ def test_fp32_products_on_an_a100(ask, make_measured, make_facts):
     assert (change.knob, change.now, change.then) == ("precision.float32_matmul", "highest", "high")
     assert change.paste == 'torch.set_float32_matmul_precision("high")'
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.4))
-    assert advice.severity == "error"
+    assert advice.impact == "high"
     assert advice.numerics == "changes"
     assert "10 bits" in advice.watch
 

@@ -16,7 +16,7 @@ def test_in_each_step_the_rank_that_collects_longest(ask, make_measured, make_fa
         "Python collects garbage for 8 % of a step: collect at chosen steps, and on all ranks at once"
     )
     assert advice.saves.high_ms == pytest.approx(0.9)
-    assert (advice.severity, advice.confidence, advice.evidence[0].value) == ("warning", "high", pytest.approx(0.08))
+    assert (advice.impact, advice.confidence, advice.evidence[0].value) == ("medium", "high", pytest.approx(0.08))
     assert (advice.evidence[1].value, advice.evidence[1].unit) == (2, "in 4 steps")
 
 
@@ -42,7 +42,7 @@ def test_quiet(ask, make_measured, make_facts):
 def test_who_wants_to_hear_of_less_hears_of_less(ask, make_measured, make_facts):
     facts = [make_facts(windows=[window(0.015)])]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts, {"worth_share": 0.01})
-    assert advice.severity == "note"
+    assert advice.impact == "low"
     assert ask("DP602", make_measured(), [make_facts(windows=[window(0.0)])], {"worth_share": 0.0}) == []
 
 

@@ -42,7 +42,7 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
         "Rank 1 comes 3 ms late in the median step, and the others wait for it: its device waits for the script: "
         "Python, files, sleep, blocking calls, launching"
     )
-    assert (advice.severity, advice.confidence, advice.saves.basis) == ("warning", "medium", "bound")
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.3)  # what it is late; 12 % over two ranks are 24 % of the other
     assert {one.label: one.value for one in advice.evidence} == {
         "late": pytest.approx(0.3),
@@ -60,7 +60,7 @@ def test_seconds_are_written_out(ask, make_measured):
 @pytest.mark.parametrize("causes", [{}, {1: ("host", 0.6)}, {1: ("unexplained", 0.99)}])
 def test_a_note_where_why_is_not_known(ask, make_measured, causes):
     (advice,) = ask("DP701", make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes=causes))
-    assert (advice.severity, advice.confidence) == ("note", "low")
+    assert (advice.impact, advice.confidence) == ("low", "low")
     assert advice.title.endswith("why is not known")
 
 
@@ -165,11 +165,11 @@ def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_
         ask("DP701", run)
 
 
-@pytest.mark.parametrize(("left", "severity"), [(0.6, "error"), (0.93, "warning")])
-def test_what_it_saves_is_predicted_where_a_model_tells(ask, make_measured, predict, left, severity):
+@pytest.mark.parametrize(("left", "impact"), [(0.6, "high"), (0.93, "medium")])
+def test_what_it_saves_is_predicted_where_a_model_tells(ask, make_measured, predict, left, impact):
     told = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
     (advice,) = ask("DP701", told, predictor=predict("straggler.removed", {True: left}))
-    assert (advice.saves.basis, advice.severity, advice.changes) == ("replayed", severity, [])
+    assert (advice.saves.basis, advice.impact, advice.changes) == ("replayed", impact, [])
     assert advice.saves.predicted_share == pytest.approx(1 - left)
     assert advice.saves.high_share == pytest.approx(1 - left + 0.05)
 
@@ -185,7 +185,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
     assert advice.title.endswith(
         "wait for it: `hook` (train.py:15) takes 2.7 ms on rank 1 and does not run on the others"
     )
-    assert (advice.severity, advice.confidence) == ("error", "medium")
+    assert (advice.impact, advice.confidence) == ("high", "medium")
     assert advice.saves.high_share == pytest.approx(0.25)
     shown = {one.label: one.value for one in advice.evidence}
     assert (shown["without its delays a step is shorter"], shown["`hook` explains"]) == (0.25, 0.9)
@@ -194,7 +194,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
 def test_a_difference_that_explains_little_is_no_reason(ask, make_measured):
     run = make_measured(straggler=late(gain=0.25, differences=[difference(0.3)]), lags_ms=lags(3, 3, 3, 3, 3))
     (advice,) = ask("DP701", run)
-    assert (advice.severity, advice.title.endswith("why is not known")) == ("note", True)
+    assert (advice.impact, advice.title.endswith("why is not known")) == ("low", True)
 
 
 @pytest.mark.parametrize(("gain", "high"), [(0.06, 0.1), (0.2, 0.2)])
@@ -212,7 +212,7 @@ def test_it_saves_at_most_what_the_replay_gains_or_all_others_wait(ask, make_mea
 def test_a_lag_whose_end_gains_nothing_is_at_most_a_note(ask, make_measured):
     named = late(gain=0.0, differences=[difference()])
     (advice,) = ask("DP701", make_measured(straggler=named, lags_ms=lags(3, 3, 3, 3, 3)))
-    assert advice.severity == "note"
+    assert advice.impact == "low"
     assert ask("DP701", make_measured(straggler=late(gain=0.0), lags_ms=lags(3, 3, 3, 3, 3))) == []
 
 

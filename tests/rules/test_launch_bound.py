@@ -35,7 +35,7 @@ def test_a_gpu_that_waits_for_launches(ask, hand_made, make_facts):
         "or give each of them more to do"
     )
     assert advice.saves.high_share == pytest.approx(0.24)
-    assert (advice.severity, advice.confidence, advice.saves.basis) == ("error", "medium", "bound")
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "medium", "bound")
     compiled = make_facts(compiled=CompileFacts(["train.py:9"]))
     assert "capture CUDA graphs" in ask("DP601", run(hand_made, 0.24), [compiled])[0].title
 

@@ -26,7 +26,7 @@ def test_a_batch_that_is_ready_in_no_time_gains_nothing_from_workers(ask, make_m
     (advice,) = ask("DP501", measured, facts, {"least_ms": 5.0})
     assert advice.changes == []
     assert "that is 4.5 ms for each batch, too little for workers to help" in advice.title
-    assert advice.severity == "warning"
+    assert advice.impact == "medium"
     (advice,) = ask("DP501", measured, facts, {"least_ms": 4.0})
     assert advice.changes != []
 
@@ -90,7 +90,7 @@ def test_no_workers(ask, make_measured, make_facts):
     assert advice.saves.high_share == pytest.approx(0.6)
     assert advice.saves.high_ms == pytest.approx(6)
     assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
-    assert (advice.severity, advice.confidence) == ("error", "high")
+    assert (advice.impact, advice.confidence) == ("high", "high")
 
 
 def test_workers_that_are_predicted_to_save_nothing_are_not_proposed(ask, make_measured, make_facts, predict):
@@ -122,7 +122,7 @@ def test_of_a_gpu_the_wait_counts_while_the_device_is_idle(ask, make_measured, m
     facts = [make_facts(loaders=[loader()])]
     (advice,) = ask("DP501", make_measured(input=waiting(0.39), spent=[account]), facts)
     assert advice.title.startswith("A step waits 19 % of its time for the data loader")
-    assert advice.severity == "warning"
+    assert advice.impact == "medium"
     assert (advice.saves.high_ms, advice.saves.high_share) == (pytest.approx(1.9), pytest.approx(0.19))
     assert [(one.label, one.value) for one in advice.evidence[:2]] == [
         ("waiting for the loader", pytest.approx(0.39)),
@@ -245,16 +245,16 @@ def test_the_rank_that_waits_most_is_shown(ask, make_measured, make_facts, hand_
     assert "waits 30 %" in advice.title
 
 
-@pytest.mark.parametrize(("wait", "severity"), [(0.049, None), (0.05, "warning"), (0.19, "warning"), (0.2, "error")])
-def test_severity(ask, make_measured, make_facts, wait, severity):
+@pytest.mark.parametrize(("wait", "impact"), [(0.049, None), (0.05, "medium"), (0.19, "medium"), (0.2, "high")])
+def test_impact(ask, make_measured, make_facts, wait, impact):
     said = ask("DP501", make_measured(wait_share=wait), [make_facts(loaders=[loader()])])
-    assert [advice.severity for advice in said] == ([severity] if severity else [])
+    assert [advice.impact for advice in said] == ([impact] if impact else [])
 
 
 def test_thresholds_can_be_set(ask, make_measured):
     assert ask("DP501", make_measured(wait_share=0.3), limits={"warning_share": 0.4}) == []
     (advice,) = ask("DP501", make_measured(wait_share=0.3), limits={"error_share": 0.4})
-    assert advice.severity == "warning"
+    assert advice.impact == "medium"
 
 
 def test_a_wait_that_was_not_measured(ask, make_measured):

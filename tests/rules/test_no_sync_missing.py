@@ -20,7 +20,7 @@ def test_four_synchronised_passes_for_one_step(ask, make_measured, make_all_redu
     assert advice.saves.high_ms == pytest.approx(6.7)
     assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
     assert [one.value for one in advice.evidence] == pytest.approx([4, 0.6, 0.67])
-    assert (advice.severity, advice.confidence, advice.numerics) == ("error", "high", "same")
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "high", "same")
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("ddp.no_sync", False, True, "train.py:31")
     assert "model.no_sync()" in change.paste
@@ -54,11 +54,11 @@ def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts
 def test_without_a_loader_it_is_not_known_whether_passes_add_up(ask, make_measured, make_facts):
     """Of SAM without a loader it would be wrong, so it is no error, and no change that leaves learning as it is."""
     (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=2), [make_facts(ddp=[DDP])])
-    assert (advice.severity, advice.confidence, advice.numerics) == ("warning", "low", "changes")
+    assert (advice.impact, advice.confidence, advice.numerics) == ("medium", "low", "changes")
     assert "once is enough if they add up" in advice.title
     assert "SAM needs each for itself" in advice.watch
     (small,) = ask("DP102", make_measured(exposed_share=0.08, synchronised=2), [make_facts(ddp=[DDP])])
-    assert small.severity == "note"
+    assert small.impact == "low"
 
 
 def test_an_optimizer_that_runs_passes_itself_needs_them(ask, make_measured, make_facts):
@@ -66,9 +66,9 @@ def test_an_optimizer_that_runs_passes_itself_needs_them(ask, make_measured, mak
     assert ask("DP102", make_measured(exposed_share=0.6, synchronised=20), facts) == []
 
 
-def test_severity_is_what_the_repeated_part_costs(ask, make_measured, make_facts):
+def test_impact_is_what_the_repeated_part_costs(ask, make_measured, make_facts):
     (advice,) = ask("DP102", make_measured(exposed_share=0.16, synchronised=2), [make_facts(ddp=[DDP])])
-    assert advice.severity == "warning"
+    assert advice.impact == "medium"
 
 
 @pytest.mark.parametrize(

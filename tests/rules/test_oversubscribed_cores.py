@@ -14,7 +14,7 @@ def test_more_threads_than_cores(ask, make_measured, make_facts):
     assert advice.title == "2 ranks compute with 8 threads on 4 cores: give each 2"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then) == ("env.OMP_NUM_THREADS", "4", "2")
-    assert (advice.severity, advice.saves.basis, advice.saves.high_share) == ("error", "bound", 1.0)
+    assert (advice.impact, advice.saves.basis, advice.saves.high_share) == ("high", "bound", 1.0)
 
 
 def test_where_the_script_sets_them_the_variable_changes_nothing(ask, make_measured, make_facts):

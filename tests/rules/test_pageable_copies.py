@@ -28,7 +28,7 @@ def test_exposed_copies_from_pageable_memory(ask, make_measured, make_facts, han
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("loader.pin_memory", False, True, "train.py:20")
     assert advice.saves.high_share == pytest.approx(0.06)
-    assert (advice.severity, advice.confidence) == ("warning", "medium")
+    assert (advice.impact, advice.confidence) == ("medium", "medium")
 
 
 def test_a_trace_alone_names_no_loader(ask, make_measured, hand_made):

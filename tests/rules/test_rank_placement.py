@@ -30,7 +30,7 @@ def test_pairs_that_exchange_much_lie_across_hosts(told):
         "The ranks that exchange most are on different hosts: {0, 2} {1, 3} send 10 MB a step each, "
         "{0, 1} {2, 3} on one host 1 MB"
     )
-    assert (advice.severity, advice.saves.basis) == ("error", "bound")
+    assert (advice.impact, advice.saves.basis) == ("high", "bound")
     assert advice.saves.high_share == pytest.approx(0.36)
     assert advice.evidence[-1].value == "{0, 1} {2, 3}"
 

@@ -20,7 +20,7 @@ def test_what_sending_parameters_takes(ask, make_measured, make_facts, hand_made
         "ZeroRedundancyOptimizer sends parameters around for 12 % of a step: a plain optimizer sends none"
     )
     assert "train.py:40" in advice.evidence[0].label
-    assert (advice.severity, advice.saves.basis) == ("warning", "bound")
+    assert (advice.impact, advice.saves.basis) == ("medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.12)
 
 

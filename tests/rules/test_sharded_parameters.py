@@ -27,7 +27,7 @@ def test_gathering_holds_up_steps(told):
         "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel gathers none"
     )
     assert advice.saves.high_share == pytest.approx(0.1)
-    assert (advice.severity, advice.saves.basis, advice.fingerprint) == ("warning", "bound", "DP204:Block")
+    assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP204:Block")
     assert [one.label for one in advice.evidence][:2] == [
         "exposed all-gathers (forward phase)",
         "exposed all-gathers (backward phase)",

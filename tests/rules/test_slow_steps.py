@@ -14,7 +14,7 @@ def test_one_step_in_five(ask, make_measured, make_facts):
     assert advice.title == "One step in 5 takes 5.0 times as long as the others: 44 % of the time"
     assert advice.saves.high_share == pytest.approx(120 / 270)
     assert (advice.saves.mean_step_ms, advice.saves.high_ms) == (pytest.approx(18), pytest.approx(8))
-    assert (advice.severity, advice.confidence, advice.saves.basis) == ("error", "high", "bound")
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "high", "bound")
     assert [one.value for one in advice.evidence] == [3, 5, 50.0, 10.0]
 
 

@@ -63,7 +63,7 @@ def test_what_is_slower_than_it_need_be(told, transports, more, title, changes):
     (advice,) = told(*transports, **more)
     assert advice.title == title
     assert [(one.knob, one.then) for one in advice.changes] == [(knob, "0") for knob in changes]
-    assert (advice.severity, advice.saves.high_share) == ("error", pytest.approx(0.2))
+    assert (advice.impact, advice.saves.high_share) == ("high", pytest.approx(0.2))
     assert [(one.label, one.value) for one in advice.evidence][: len(transports)] == [(via, 4) for via in transports]
 
 

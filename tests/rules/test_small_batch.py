@@ -45,7 +45,7 @@ def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_fa
     batch, rate, betas, eps = advice.changes
     assert (batch.knob, batch.now, batch.then, str(batch.at)) == ("loader.batch_size", 32, 128, "train.py:20")
     assert (rate.knob, rate.now, rate.then, str(rate.at)) == ("optimizer.lr", 1e-3, 2e-3, "train.py:22")
-    assert (advice.severity, advice.confidence, advice.numerics, advice.kind) == ("error", "low", "changes", "time")
+    assert (advice.impact, advice.confidence, advice.numerics, advice.kind) == ("high", "low", "changes", "time")
     assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.58), pytest.approx(0.62))
     # 1 - 4 * 0.1, 1 - 4 * 0.001, 1e-8 / 2
     assert (betas.knob, betas.now, betas.then, betas.at) == ("optimizer.betas", "0.9,0.999", "0.6,0.996", rate.at)
@@ -195,7 +195,7 @@ def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, ma
     run = make_measured(device="cpu", exposed_share=0.4)
     (advice,) = ask("DP301", run, facts, predictor=bounding(1.1, 128))
     assert advice.title == "Batches of 32 samples are small: with 64 a sample takes up to 45 % less time"
-    assert (advice.severity, advice.saves.basis, advice.saves.samples_times) == ("note", "bound", 2)
+    assert (advice.impact, advice.saves.basis, advice.saves.samples_times) == ("low", "bound", 2)
     assert advice.saves.high_share == pytest.approx(0.45)
     assert advice.changes[0].then == 64
     assert ask("DP301", make_measured(device="cpu", exposed_share=0.29), facts, predictor=bounding(1.1, 128)) == []

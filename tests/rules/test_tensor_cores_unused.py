@@ -17,7 +17,7 @@ def test_a_volta_whose_tensor_cores_are_idle(ask, make_measured, hand_made):
     assert advice.title == "30 % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast"
     assert [(one.knob, one.then) for one in advice.changes] == [("precision.autocast", "fp16")]
     assert advice.saves.high_share == pytest.approx(0.65)
-    assert (advice.severity, advice.numerics, advice.saves.basis) == ("error", "changes", "bound")
+    assert (advice.impact, advice.numerics, advice.saves.basis) == ("high", "changes", "bound")
 
 
 @pytest.mark.parametrize(("fp32", "used", "there"), [(0.03, 0.0, True), (0.3, 0.2, True), (0.3, 0.0, False)])

@@ -13,7 +13,7 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
     run = make_measured(account=waiting(hand_made, 0.2), lags_ms=[[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]])
     (advice,) = ask("DP702", run)
     assert advice.title == "Ranks wait 20 % of a step for the last of them, and it is another one in each step"
-    assert (advice.severity, advice.saves.basis) == ("warning", "bound")
+    assert (advice.impact, advice.saves.basis) == ("medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.4)  # 4 ms of 10: what the latest of each step is late
 
 

@@ -17,7 +17,7 @@ def test_a_loop_over_many_tensors(ask, make_measured, make_facts, hand_made):
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("optimizer.fused", False, True, "train.py:22")
     assert advice.saves.high_share == pytest.approx(0.2)
-    assert (advice.severity, advice.saves.basis) == ("warning", "bound")
+    assert (advice.impact, advice.saves.basis) == ("medium", "bound")
 
 
 def test_of_several_optimizers_it_is_not_told_which_takes_the_time(ask, make_measured, make_facts, hand_made):

@@ -24,7 +24,7 @@ def test_every_step(ask, make_measured, make_facts):
         "Replicas drift apart: in every recorded step the optimizer uses gradients that were not averaged over the "
         "ranks (train.py:25)"
     )
-    assert (advice.kind, advice.severity, advice.confidence) == ("risk", "error", "high")
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
     assert ("the backward pass before the step", "train.py:25") in [(one.label, one.value) for one in advice.evidence]
 
 

@@ -28,7 +28,7 @@ def test_a_search_that_finds_nothing(ask, make_measured, make_facts, make_all_re
     assert str(change.at) == "train.py:31"
     assert advice.saves.high_share == pytest.approx(0.14)  # the tensors, and the 10 % that are exposed, marks and all
     assert [one.value for one in advice.evidence] == pytest.approx([100, 0.055, 0.1])
-    assert (advice.severity, advice.saves.basis) == ("warning", "bound")
+    assert (advice.impact, advice.saves.basis) == ("medium", "bound")
 
 
 def test_quiet(ask, make_measured, make_facts, make_all_reduce):

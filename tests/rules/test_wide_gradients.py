@@ -16,7 +16,7 @@ def test_the_hook_that_is_predicted_to_save_more(ask, make_measured, make_facts,
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("ddp.comm_hook", "none", "fp16", "train.py:31")
-    assert (advice.severity, advice.numerics, advice.saves.basis) == ("error", "changes", "replayed")
+    assert (advice.impact, advice.numerics, advice.saves.basis) == ("high", "changes", "replayed")
     assert (advice.saves.low_ms, advice.saves.high_ms) == (pytest.approx(2.5), pytest.approx(3.5))
 
 
@@ -58,7 +58,7 @@ def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, ma
     """Half of the 50 % that wait for the transfer, and no more than the 30 % that the replay leaves at most."""
     (advice,) = ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])], predictor=bounding(0.7))
     assert advice.title.endswith("waits for them: 16 bits are half as much to send")
-    assert (advice.severity, advice.confidence, advice.saves.basis) == ("error", "low", "bound")
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "low", "bound")
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.3))
     assert advice.saves.unpredicted == "the replay misses"
     assert ask("DP103", make_measured(exposed_share=0.08), [make_facts(ddp=[DDP])], predictor=bounding(0.7)) == []

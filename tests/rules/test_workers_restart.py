@@ -38,7 +38,7 @@ def test_the_steps_that_begin_epochs_are_the_longest(ask, make_measured, make_fa
     assert advice.saves.high_share == pytest.approx(0.5)
     assert advice.saves.mean_step_ms == pytest.approx(20)
     assert advice.saves.high_ms == pytest.approx(10)  # of the mean step: the median one takes 10 already
-    assert (advice.severity, advice.confidence) == ("error", "medium")
+    assert (advice.impact, advice.confidence) == ("high", "medium")
 
 
 def test_steps_of_several_batches(ask, make_measured, make_facts):

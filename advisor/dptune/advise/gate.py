@@ -1,4 +1,4 @@
-"""Whether runs pass: by the severity of their advice, by budgets, and by a baseline."""
+"""Whether runs pass: by the impact and confidence of their advice, by budgets, and by a baseline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from dptune import __version__
-from dptune.advice import SEVERITIES, Advice, Report, Severity
+from dptune.advice import CONFIDENCES, IMPACTS, Advice, Confidence, Impact, Report
 from dptune.compared import Comparison
 from dptune.judged import Budget, Gate, Outcome, PassedOver, Regression
 from dptune.measured import Measured, Missing
 from dptune.proof import Proof
 
-FailOn = Severity | Literal["never"]
+FailOn = Impact | Literal["never"]
 _WORST = ("sound", "partial", "unjudgeable")
 
 # What a budget may be set for: in words with its unit, and how it is read.
@@ -40,10 +40,12 @@ _OF_TIME = ("step_ms", "us_per_sample")
 class Terms:
     """What trips the gate.
 
-    `accepted`: advice that does not, by its fingerprint, up to the severity that it was accepted at ("": any).
+    Advice trips it with at least this impact and this confidence. `accepted`: advice that does not, by its
+    fingerprint, up to the impact that it was accepted at ("": any).
     """
 
-    fail_on: FailOn = "warning"
+    fail_on: FailOn = "medium"
+    least_confidence: Confidence = "medium"
     accepted: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, float] = field(default_factory=dict)
     max_regression: float = 0.05
@@ -55,12 +57,14 @@ def judge(
 ) -> Gate:
     """Judge one run, or several repeats of it: advice that most of them have counts, and medians of figures.
 
-    Advice that most runs of `before`, the baseline, have as well is passed over, unless it has become more severe.
+    Advice that most runs of `before`, the baseline, have as well is passed over, unless its impact has grown.
     """
-    there = {one.fingerprint: one.severity for one in _of_most(before)}
+    there = {one.fingerprint: one.impact for one in _of_most(before)}
     tripped, over = [], []
     for one in _of_most(reports):
-        if terms.fail_on == "never" or _level(one) < SEVERITIES.index(terms.fail_on):
+        if terms.fail_on == "never" or _level(one) < IMPACTS.index(terms.fail_on):
+            continue
+        if CONFIDENCES.index(one.confidence) < CONFIDENCES.index(terms.least_confidence):
             continue
         if _covered(one, terms.accepted):
             over.append(PassedOver(advice=one, why="it is accepted"))
@@ -80,6 +84,7 @@ def judge(
             baseline=[one.run.subject for one in before],
             step_ns=reports[0].measured.step.known("median_ns") if len(reports) == 1 else None,
             fail_on=terms.fail_on,
+            least_confidence=terms.least_confidence,
             tripped=tripped,
             passed_over=over,
             verified=[
@@ -95,7 +100,8 @@ def judge(
             reservations=[
                 *_reservations(worst, len(could_not)),
                 *(
-                    f"{one.rule} is accepted up to '{terms.accepted[one.fingerprint]}' and is '{one.severity}' now"
+                    f"{one.rule} is accepted up to {terms.accepted[one.fingerprint]} impact and has {one.impact} impact"
+                    " now"
                     for one in tripped
                     if one.fingerprint in terms.accepted
                 ),
@@ -191,7 +197,7 @@ def _change(ratio: float) -> str:
 
 
 def _of_most(reports: Sequence[Report]) -> list[Advice]:
-    """Advice that more than half of the runs have, in their order, at the severity that more than half reach."""
+    """Advice that more than half of the runs have, in their order, at the impact that more than half reach."""
     of: dict[str, list[Advice]] = {}
     for report in reports:
         for name, one in {each.fingerprint: each for each in reversed(report.advice)}.items():
@@ -203,13 +209,13 @@ def _of_most(reports: Sequence[Report]) -> list[Advice]:
 
 
 def _covered(one: Advice, known: Mapping[str, str]) -> bool:
-    """Whether it is known at this severity or a worse one."""
+    """Whether it is known at this impact or a worse one."""
     at = known.get(one.fingerprint)
-    return at is not None and (at not in SEVERITIES or _level(one) <= SEVERITIES.index(at))
+    return at is not None and (at not in IMPACTS or _level(one) <= IMPACTS.index(at))
 
 
 def _level(one: Advice) -> int:
-    return SEVERITIES.index(one.severity)
+    return IMPACTS.index(one.impact)
 
 
 def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:

@@ -135,7 +135,7 @@ def _why(measured: Measured) -> str:
 
 
 def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
-    found = [one for one in advice if one.severity != "note"]
+    found = [one for one in advice if one.impact != "low"]
     if computing < NEARLY_ALL:
         spent = f"computing takes {percent(computing)} of each step, and nothing else much of the rest"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
@@ -185,7 +185,7 @@ def _lacking(
     advice: Sequence[Advice], limit: Limit | None, unanswered: Collection[str], skipped: Sequence[Skipped]
 ) -> str:
     """Of a step that something limits, of which only notes are said: what most rules lack that could not run."""
-    if limit is None or not unanswered or not advice or advice[0].severity != "note":
+    if limit is None or not unanswered or not advice or advice[0].impact != "low":
         return ""
     (why, many), *_ = Counter(one.reason for one in skipped if one.rule in unanswered).most_common(1)
     return f" Of what limits the step {many} more {'rule' if many == 1 else 'rules'} might tell; lacking: {why}."

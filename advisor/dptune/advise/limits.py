@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dptune.measured import Measured, digits
 
-BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's severity
+BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's impact
 MOSTLY = 0.5  # of a step, from which on it mostly computes
 NEARLY_ALL = 0.8  # from which on it computes nearly all the time
 

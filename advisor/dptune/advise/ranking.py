@@ -1,6 +1,6 @@
 """The order of advice, one card for one mechanism, and one voice on one setting.
 
-Kinds are ranked within themselves: by severity, which is what a step pays; then what leaves learning as it is before
+Kinds are ranked within themselves: by impact, which is what a step pays; then what leaves learning as it is before
 what rounds otherwise, and that before what takes other batches; and advice that saves time then by the middle of its
 interval, so that a ceiling counts half of what it allows.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dptune.advice import SEVERITIES, Advice, Change, Kind, Skipped
+from dptune.advice import IMPACTS, Advice, Change, Kind, Skipped
 
 KINDS: tuple[Kind, ...] = ("time", "risk", "convergence")
 _CONFIDENCE = ("low", "medium", "high")
@@ -53,8 +53,8 @@ def _is_unsure(one: Advice) -> bool:
 
 def _key(one: Advice) -> tuple[int, int, int, float, int, str]:
     expected = (one.saves.low_share + one.saves.high_share) / 2 if one.saves and one.kind == "time" else 0.0
-    severity, confidence = SEVERITIES.index(one.severity), _CONFIDENCE.index(one.confidence)
-    return (KINDS.index(one.kind), -severity, _learning(one), -expected, -confidence, one.fingerprint)
+    impact, confidence = IMPACTS.index(one.impact), _CONFIDENCE.index(one.confidence)
+    return (KINDS.index(one.kind), -impact, _learning(one), -expected, -confidence, one.fingerprint)
 
 
 def _learning(one: Advice) -> int:
@@ -67,8 +67,8 @@ def _learning(one: Advice) -> int:
 def _joined(first: Advice, other: Advice) -> Advice:
     changes = [*first.changes, *(c for c in other.changes if c not in first.changes)]
     evidence = [*first.evidence, *(e for e in other.evidence if e not in first.evidence)]
-    worst = max(first.severity, other.severity, key=SEVERITIES.index)
-    return first.model_copy(update={"changes": changes, "evidence": evidence, "severity": worst})
+    worst = max(first.impact, other.impact, key=IMPACTS.index)
+    return first.model_copy(update={"changes": changes, "evidence": evidence, "impact": worst})
 
 
 def _contradicts(change: Change, others: Iterable[Change]) -> bool:

@@ -1,8 +1,8 @@
 """Fail when a run is not as it should be: for CI.
 
 Without PATH the latest recording in ./dptune-runs is judged. Three things can trip the gate: advice of a given
-severity, a budget of [tool.dptune.budget] that is broken, and being slower than a baseline. A severity is what a
-problem costs: an error costs at least 15 % of a step, a warning 5 %, a note 2 %.
+impact and confidence, a budget of [tool.dptune.budget] that is broken, and being slower than a baseline. High impact
+is at least 15 % of a step, medium 5 %, low 2 %.
 
 With --baseline, PATHs and baseline are runs, each a run folder or a report that `dptune report --format json` wrote:
 name at least four on each side, recorded in turn, for a verdict. Advice that the baseline has as well does not trip
@@ -23,7 +23,7 @@ loader_wait_share, peak_memory_gb.
 examples:
   dptune check
   dptune check dptune-runs/2026-11-20T23-31-08-train
-  dptune check traces/ --fail-on error --format json
+  dptune check traces/ --fail-on high --format json
   dptune check b1 b2 b3 b4 --baseline a1 a2 a3 a4 --max-regression time_per_sample=5%
   dptune check --script 'train.py --steps 200' --baseline main --fail-on never
   dptune check dptune-runs/2026-11-20T23-31-08-train --output github=- --output junit=dptune.xml
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "github", "junit", "markdown")
 OUTPUT = "FORMAT=FILE"
+FAIL_ON = "IMPACT[:CONFIDENCE]"
 _SHARE = re.compile(r"(?:time_per_sample=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
 _MOST_BYTES = 10_000_000  # of a file of accepted advice
 
@@ -66,9 +67,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
     parser.add_argument(
         "--fail-on",
-        choices=("note", "warning", "error", "never"),
-        default="warning",
-        help="the least severity (default: warning); never: advice does not trip the gate",
+        type=_fail_on,
+        default=("medium", "medium"),
+        metavar=FAIL_ON,
+        help="fail on advice of this impact or more: low, medium, high, never. With :CONFIDENCE, of this confidence or "
+        "more (default: medium:medium, so advice of low confidence fails nothing)",
     )
     parser.add_argument("--accept", type=Path, metavar="FILE", help="accepted advice, by its fingerprint")
     parser.add_argument(
@@ -223,25 +226,40 @@ def _terms(args: argparse.Namespace) -> Terms:
     if not args.script:
         refuse_without_script(args)
     limit = 0.05 if args.max_regression is None else args.max_regression
-    return Terms(args.fail_on, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
+    impact, confidence = args.fail_on
+    return Terms(impact, confidence, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
+
+
+def _fail_on(text: str) -> tuple[str, str]:
+    from dptune.advice import CONFIDENCES, FORMER_SEVERITY, IMPACTS
+
+    impact, colon, confidence = text.partition(":")
+    if impact in FORMER_SEVERITY:
+        raise argparse.ArgumentTypeError(f"'{impact}' is now '{FORMER_SEVERITY[impact]}'")
+    if impact not in (*IMPACTS, "never"):
+        raise argparse.ArgumentTypeError(f"'{impact}' is no impact: {', '.join(IMPACTS)}, never")
+    if colon and confidence not in CONFIDENCES:
+        raise argparse.ArgumentTypeError(f"'{confidence}' is no confidence: {', '.join(CONFIDENCES)}")
+    return impact, confidence or "medium"
 
 
 def _accepted(args: argparse.Namespace) -> dict[str, str]:
-    from dptune.advice import SEVERITIES
+    from dptune.advice import IMPACTS
 
     if args.accept is None or (args.update_accepted and not args.accept.exists()):
         return {}
     found: dict[str, str] = {}
     for one in _read_accepted(args.accept)["accepted"]:
-        severities = ("", *reversed(SEVERITIES))  # the first is any
+        impacts = ("", *reversed(IMPACTS))  # the first is any
         found[one["fingerprint"]] = min(
-            one.get("severity", ""), found.get(one["fingerprint"], severities[-1]), key=severities.index
+            one.get("impact", ""), found.get(one["fingerprint"], impacts[-1]), key=impacts.index
         )
     return found
 
 
 def _read_accepted(path: Path) -> dict[str, Any]:
     """What a file of accepted advice holds; people write in it, so that what is wrong is said by its place."""
+    from dptune.advice import FORMER_SEVERITY
     from dptune.runfile import form
 
     hint = "mend it, or write one anew with `dptune check RUN --accept FILE --update-accepted`"
@@ -267,15 +285,17 @@ def _read_accepted(path: Path) -> dict[str, Any]:
         if not isinstance(one, dict) or not isinstance(one.get("fingerprint"), str):
             words = f"{path} is no file of accepted advice: entry {number} has no text `fingerprint`"
             raise UsageError(words, hint)
-        _check_severity(path, one)
+        if one.get("severity") in FORMER_SEVERITY and "impact" not in one:
+            one["impact"] = FORMER_SEVERITY[one.pop("severity")]
+        _check_impact(path, one)
     return dict(told)
 
 
-def _check_severity(path: Path, entry: dict[str, Any]) -> None:
-    from dptune.advice import SEVERITIES
+def _check_impact(path: Path, entry: dict[str, Any]) -> None:
+    from dptune.advice import IMPACTS
 
-    if entry.get("severity", SEVERITIES[0]) not in SEVERITIES:
-        words = f"{path}: the severity of {entry['fingerprint']} is none of {', '.join(SEVERITIES)}"
+    if entry.get("impact", IMPACTS[0]) not in IMPACTS:
+        words = f"{path}: the impact of {entry['fingerprint']} is none of {', '.join(IMPACTS)}"
         raise UsageError(words, "without one it is accepted at any")
 
 
@@ -285,11 +305,11 @@ def _accept(path: Path, gate: Gate) -> None:
     told: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
     if path.exists():
         told = _read_accepted(path)
-    severe = {one.fingerprint: {"severity": one.severity} for one in gate.tripped}
+    severe = {one.fingerprint: {"impact": one.impact} for one in gate.tripped}
     held = [{**one, **severe.get(one["fingerprint"], {})} for one in told["accepted"]]
     known = {one["fingerprint"] for one in held}
     more = [
-        {"rule": one.rule, "title": one.title, "why": "", "severity": one.severity, "fingerprint": one.fingerprint}
+        {"rule": one.rule, "title": one.title, "why": "", "impact": one.impact, "fingerprint": one.fingerprint}
         for one in gate.tripped
         if one.fingerprint not in known
     ]

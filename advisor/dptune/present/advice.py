@@ -21,7 +21,7 @@ _BASIS = {
     "bound": "A ceiling: it cannot save more, and may save less",
 }
 _HOW = {"measured": "Measured", "replayed": "Predicted", "bound": "Ceiling"}
-_ROLES: dict[str, Role] = {"error": "error", "warning": "warning", "note": "note"}
+_ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
 
 
 def advice(report: Report, width: int) -> Iterator[Line]:
@@ -44,7 +44,7 @@ def advice(report: Report, width: int) -> Iterator[Line]:
 
 def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
     """Its title, and on the line below what it promises and what came of running it."""
-    yield from wrapped(f"{one.severity}: {one.rule} {one.title}", width, "", "  ", _ROLES[one.severity])
+    yield from wrapped(f"{one.impact}: {one.rule} {one.title}", width, "", "  ", _ROLES[one.impact])
     told = []
     if one.saves:
         part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")
@@ -121,8 +121,13 @@ def nothing_to_say(report: Report) -> str:
 
 
 def tag(one: Advice) -> str:
-    """Rule, name and severity in one short line."""
-    return f"{one.severity}: {one.rule} {one.slug}"
+    """Impact, confidence, rule and name in one short line."""
+    return f"{rated(one)}: {one.rule} {one.slug}"
+
+
+def rated(one: Advice) -> str:
+    """Impact and confidence: `high impact, medium confidence`."""
+    return f"{one.impact} impact, {one.confidence} confidence"
 
 
 def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_code: bool = False) -> Iterator[Line]:
@@ -167,7 +172,7 @@ def saving(saves: Saving, step_ns: int | None) -> str:
 
 def _first(number_of: int, one: Advice, width: int) -> Iterator[Line]:
     yield line("")
-    yield from wrapped(tag(one), width, f"{number_of:>2} ", "   ", _ROLES[one.severity])
+    yield from wrapped(tag(one), width, f"{number_of:>2} ", "   ", _ROLES[one.impact])
     yield from wrapped(one.title, width, "   ", role="strong")
 
 

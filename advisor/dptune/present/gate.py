@@ -81,10 +81,12 @@ def budget_value(budget: Budget) -> str:
 
 
 def at_level(gate: Gate) -> str:
-    """The advice that trips the gate, by its severity."""
+    """The advice that trips the gate, by its impact and confidence."""
     if gate.fail_on == "never":
         return "advice is not judged"
-    return "advice at 'error'" if gate.fail_on == "error" else f"advice at '{gate.fail_on}' or worse"
+    impact = "high impact" if gate.fail_on == "high" else f"at least {gate.fail_on} impact"
+    confidence = {"low": "", "medium": " and medium confidence", "high": " and high confidence"}
+    return f"advice of {impact}{confidence[gate.least_confidence]}"
 
 
 def _why(gate: Gate) -> str:

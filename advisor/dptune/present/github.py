@@ -16,7 +16,7 @@ from dptune.present.visible import visible
 
 MOST = 10
 _MOST_CHARACTERS = 2000  # of a message or a title: a name out of a trace may be as long as someone likes
-_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
+_LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
 
 class _Annotation(NamedTuple):
@@ -63,7 +63,7 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         at = next((change.at for change in one.changes if change.at), None)
         where = (at.file, at.line) if at else ("", 0)
         told = " ".join([f"{one.title}.{saves}", *(f"{proven}." for proven in proofs(one, gate)), one.why])
-        yield _Annotation(_LEVELS[one.severity], f"{one.rule} {one.slug}", told, *where)
+        yield _Annotation(_LEVELS[one.impact], f"{one.rule} {one.slug}", told, *where)
 
 
 def _command(one: _Annotation) -> str:

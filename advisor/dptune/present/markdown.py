@@ -35,7 +35,7 @@ def _rows(gate: Gate) -> Iterator[str]:
     yield from _capped([f"baseline: {_plain(run)}" for run in gate.baseline])
     yield from _capped([f"{one.level}: {_plain(one.text)}" for one in gate.trust.findings if one.level != "info"])
     if gate.tripped:
-        yield from ("", "| severity | rule | what | saves | where |", "|---|---|---|---|---|")
+        yield from ("", "| impact | confidence | rule | what | saves | where |", "|---|---|---|---|---|---|")
         yield from (_advice(one, gate) for one in gate.tripped[:MOST])
         if len(gate.tripped) > MOST:
             yield from ("", f"and {len(gate.tripped) - MOST} more")
@@ -66,7 +66,8 @@ def _advice(one: Advice, gate: Gate) -> str:
     saves = "<br>".join(
         _plain(words) for words in ([saving(one.saves, gate.step_ns)] if one.saves else []) + proofs(one, gate)
     )
-    return f"| {one.severity} | {_plain(one.rule)} {_plain(one.slug)} | {_plain(one.title)} | {saves} | {_plain(at)} |"
+    rule = f"{_plain(one.rule)} {_plain(one.slug)}"
+    return f"| {one.impact} | {one.confidence} | {rule} | {_plain(one.title)} | {saves} | {_plain(at)} |"
 
 
 def _plain(words: str) -> str:

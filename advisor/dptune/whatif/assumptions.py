@@ -57,6 +57,7 @@ _ON_GPUS = {
     "host.": "calls keep their order, and the devices wait for the same of them",
     "syncs.": "nothing that the script does depends on what it waited for",
 }
+UNVALIDATED = "no GPU prediction has been checked against a measured step yet"
 # Changes of what exchanges that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
 
@@ -73,6 +74,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         if not is_off(value) and value != "none":
             yield from (words for begin, words in known.items() if name.startswith(begin))
     if isinstance(model, Program):
+        yield UNVALIDATED
         if not traced:
             yield "the profiler slows calls of the host, all by the same factor, and nothing that devices do"
         return

@@ -62,7 +62,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dptune.advice import Advice, Change, Evidence, Location, Saving, severity_of
+from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold
 
@@ -129,10 +129,10 @@ def check(run: RunView) -> Iterator[Advice]:
     times, saves = tried[-1]
     predicted = saves.predicted_share is not None
     share = _share(run, saves, times)
-    severity = severity_of(share)
-    if severity is None:
+    impact = impact_of(share)
+    if impact is None:
         return
-    severity = severity if predicted else "note"
+    impact = impact if predicted else "low"
     saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
     rate = _scaled_rate(run, times)
     then = times * now
@@ -144,7 +144,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Batches of {now} samples are small: with {then} a sample takes {saved} less time",
         why="Exchanging gradients, updating parameters and calling operators take as long for a large batch as for a "
         "small one.",

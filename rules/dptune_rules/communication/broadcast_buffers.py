@@ -66,8 +66,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = [one for one in run.measured.overlap.rows if one.kind == "broadcast" and one.known("phase") == "forward"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     if _sent(run) > TIMES * sum(one.buffer_bytes or 0 for one in sending) * _passes(run):
         raise Missing("the script broadcasts more than DDP's buffers: which of it takes how long is not known")
@@ -76,12 +76,12 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     sent = sum(one.buffer_bytes or 0 for one in sending)
     if sent < run.limit(LEAST_BYTES):
-        severity = "note"
+        impact = "low"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{100 * share:.0f} % of a step goes into sending {digits(sent / 2**20)} MiB of buffers before forward "
         "passes",
         why="DistributedDataParallel sends rank 0's buffers before each forward pass, which waits for them.",

@@ -18,7 +18,7 @@ Two cases:
 An all-reduce takes a start-up time, whatever its size, plus its bytes over the rate of the link. Many small buckets pay
 the start-up many times. What a step pays is estimated from the messages that would no longer be sent, each at the
 shortest duration that was seen (waiting and contention are least in that one), and by no more than the communication
-that nothing hides; the severity goes by that, or by what is predicted.
+that nothing hides; the impact goes by that, or by what is predicted.
 
 The saving can be larger: messages in flight slow each other and the compute beside them. The ceiling is therefore all
 communication of the step, hidden or not, less the messages that stay, each at the shortest duration. Without any such
@@ -183,14 +183,14 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
     gains = "which saves" if predicted else "the others' start-ups take"
     then = math.ceil(buckets.gradient_bytes / found.cap_mib / MIB)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Gradients travel in {buckets.calls:.0f} all-reduces of {_size(buckets.mean_bytes)} on average: "
         f"{_size(found.cap_mib * MIB)} buckets need about {then}{',' if predicted else ';'} {gains} about "
         f"{100 * share:.0f} % of a step",
@@ -222,8 +222,8 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         return
     found = _found(run, changes, bound, larger=False)
     share = transfer if found.saves.predicted_share is None else found.saves.predicted_share
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     hidden = run.measured.account.overlap_share
     if hidden > run.limit(HIDDEN_SHARE):
@@ -232,7 +232,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"All {_size(buckets.gradient_bytes)} of gradients travel in one all-reduce that nothing hides: "
         f"a step waits {100 * transfer:.0f} % of its time for the transfer",
         why="A bucket leaves when its last gradient is ready; a single one leaves when backward is over. "

@@ -101,8 +101,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # pipelines and experts exchange activations: the step needs them
     window_ns = run.measured.account.window_ns
     share = sum(one.exposed_ns for one in rows) / window_ns
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.
@@ -120,7 +120,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}"
         + "".join(f"; {setting}" for setting in settings),
         why="The script waits for each of them, and in each of them every rank waits for the slowest.",

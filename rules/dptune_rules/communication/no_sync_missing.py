@@ -9,7 +9,7 @@ DistributedDataParallel module means that gradients are accumulated without `no_
 
 DDP all-reduces gradients in every backward pass. While they are accumulated only the sum matters, so that with k
 micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step
-pays about (k - 1) / k of its exposed communication for them; the severity goes by that.
+pays about (k - 1) / k of its exposed communication for them; the impact goes by that.
 
 Where the run has a step model, what goes is what the model says. Without one it is not known: messages also slow the
 compute beside them, and ranks that wait for the slowest one after every micro-batch then do so once. The ceiling is
@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import SEVERITIES, Advice, Change, Evidence, Location
+from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -90,12 +90,12 @@ def check(run: RunView) -> Iterator[Advice]:
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
     taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     enough, watch = "once is enough", "Sums are the same up to the order of additions."
     if accumulates is None:
-        severity = min(severity, "warning", key=SEVERITIES.index)
+        impact = min(impact, "medium", key=IMPACTS.index)
         enough = "once is enough if they add up"
         watch = "No DataLoader tells whether they are of several batches, and add up: SAM needs each for itself."
     if static:
@@ -104,7 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Gradients are all-reduced {synchronised} times per optimizer step; {enough}: "
         f"the others take {taken} of a step",
         why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",

@@ -89,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="error",
+        impact="high",
         title=f"Replicas drift apart: in {often} recorded {'step' if missed == steps else 'steps'} the optimizer uses "
         "gradients that were not averaged over the ranks" + (f" ({where})" if where else ""),
         why="The last backward pass before the optimizer step was not synchronized: its forward pass ran under "

@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="error",
+        impact="high",
         title=f"{ranks} ranks train {ranks} unrelated models: nothing averages gradients or parameters between them",
         why="No DistributedDataParallel or FSDP module wraps the model, and no collective in the recorded steps "
         "carries gradients or parameters.",

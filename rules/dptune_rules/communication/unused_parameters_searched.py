@@ -73,8 +73,8 @@ def check(run: RunView) -> Iterator[Advice]:
     exchange = sum(one.calls_per_step * one.shortest_ns for one in marks) / run.measured.traced_step_ns
     marking = MARKING_NS * tensors / run.measured.step.median_ns
     share = min(1.0, run.unstretched(exchange) + marking)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     changes = [
         Change(knob="ddp.find_unused_parameters", now=True, then=False, at=Location.parse(one.where)) for one in looking
@@ -89,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title="DDP looks for parameters without a gradient in every step, and there were none: without the search a "
         f"step takes {less} less",
         why="It walks through the graph after each forward pass, and exchanges which parameters were used when "

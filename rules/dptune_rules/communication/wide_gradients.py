@@ -84,8 +84,8 @@ def check(run: RunView) -> Iterator[Advice]:
     except Missing:
         changes, saves = each[0], _within_exposed(run, run.ceiling(each[0]))
         share, then = min(exposed / 2, saves.high_share), "16 bits are half as much to send"
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     gradient_bytes = sum(one.gradient_bytes or 0 for one in wrapped)
     waits = run.unstretched(exposed)
@@ -94,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{size} travel as 32-bit floats, and {100 * waits:.0f} % of a step waits for them: {then}",
         why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
         changes=changes,

@@ -61,7 +61,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Literal
 
-from dptune.advice import Advice, Change, Evidence, Location, Severity
+from dptune.advice import Advice, Change, Evidence, Impact, Location
 from dptune.measured import Missing, PreparingFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -139,7 +139,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=_severity(cheap, wait >= run.limit(ERROR_SHARE)),
+        impact=_impact(cheap, wait >= run.limit(ERROR_SHARE)),
         title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
         why=_why(now, run.measured.known("device_kind")),
         changes=changes,
@@ -186,11 +186,11 @@ def _watch(run: RunView, then: int | None) -> str:
     return f"{words} torch warns of more workers than cores: such as mostly wait need none."
 
 
-def _severity(cheap: bool, much: bool) -> Severity:
+def _impact(cheap: bool, much: bool) -> Impact:
     """Of batches that no worker makes quicker one less: of a short step a short wait is a large share."""
     if cheap:
-        return "warning" if much else "note"
-    return "error" if much else "warning"
+        return "medium" if much else "low"
+    return "high" if much else "medium"
 
 
 def _longest(run: RunView) -> float:

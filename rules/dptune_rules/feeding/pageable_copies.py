@@ -59,8 +59,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     pageable = [one for one in run.measured.copies if one.direction == "h2d" and one.known("pinned") is False]
     share = sum(one.most_share for one in pageable)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     loaders = [one for one in (run.facts[0].loaders if run.facts else []) if one.batches_drawn]
     trained = max(loaders, key=lambda one: one.batches_drawn or 0, default=None)
@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{100 * share:.0f} % of a step copies to the GPU from pageable memory, with nothing beside it",
         why="A copy from pageable memory is staged by the driver and holds the script; one from page-locked memory "
         "runs beside the kernels.",

@@ -100,15 +100,15 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="of it, waiting for the loader", value=starts.wait_ns / 1e6, unit="ms"),
             Evidence(label="the other steps", value=starts.usual_length_ns / 1e6, unit="ms, the median"),
         ]
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     change = Change(knob="loader.persistent_workers", now=False, then=True, at=Location.parse(loader.where))
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"An epoch has {batches} batches, and starts {loader.num_workers} "
         f"{'worker' if loader.num_workers == 1 else 'workers'} anew: {100 * share:.0f} % of the time",
         why="Without persistent_workers the workers end with their epoch, and the next one starts them again.",

@@ -61,7 +61,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="warning",
+        impact="medium",
         title=f"Switches for finding errors are on: {', '.join(named)}",
         why="They check what runs as it runs, so that steps are slower than they will be without.",
         changes=[Change(knob=f"env.{name}", now=value, then=OFF[name]) for name, value in on.items() if name in OFF],

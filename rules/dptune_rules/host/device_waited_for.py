@@ -66,8 +66,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # each launch waits for its kernel: another rule says so
     traced = run.measured.share("sync_idle_ns")
     share = min(traced, run.idle_share())
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     if run.allocating_share() >= share / 2:
         return
@@ -75,7 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less "
         "often",
         why="While the script waits it launches nothing, so the GPU has nothing to do when it is through.",

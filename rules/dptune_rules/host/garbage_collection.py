@@ -64,8 +64,8 @@ def check(run: RunView) -> Iterator[Advice]:
     mean_steps = [sum(own) / len(own) for own in took_ns]
     total_ns = sum(mean_steps)
     share = min(1.0, sum(map(max, collected_ns)) / total_ns)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     # At most each collection holds up all ranks by itself, those of ranks that were not recorded as well.
     ranks = max(run.measured.known("world_size") or 1, len(took_ns[0]))
@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Python collects garbage for {100 * share:.0f} % of a step: collect at chosen steps, and on all ranks "
         "at once",
         why="The collector looks through all objects whenever enough were made, and ranks do so at different moments.",

@@ -75,8 +75,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # each launch waits for its kernel: another rule says so
     traced = run.measured.share("launch_idle_ns")
     share = min(traced, run.idle_share())
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     if run.allocating_share() >= share / 2:
         return
@@ -89,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"The GPU waits {100 * share:.0f} % of a step for kernels to be launched, {kernels.per_step:.0f} of "
         f"them in each step: {_remedy(run, waited)}",
         why="Launching a kernel takes the host longer than computing it takes the GPU.",

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, severity_of
+from dptune.advice import Advice, Change, Evidence, impact_of
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -70,8 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if len(own) < 2 or device.usable_cores != device.cores or threads < run.limit(TIMES) * device.usable_cores:
         return
     share = run.measured.share("compute_ns")
-    severity = severity_of(share * (1 - device.usable_cores / threads))
-    if severity is None:
+    impact = impact_of(share * (1 - device.usable_cores / threads))
+    if impact is None:
         return
     most = run.unstretched(1 - run.measured.share("input_idle_ns"))  # gloo's threads and Python lose their cores, too
     now = facts.environment.get(VARIABLE)
@@ -83,7 +83,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{local} ranks compute with {threads:.0f} threads on {device.usable_cores} cores: give each {then}",
         why="The threads of an operator wait for the slowest of them, and there is not a core for each."
         + (f" The script calls torch.set_num_threads, which goes before {VARIABLE}={now}." if by_script else ""),

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, severity_of
+from dptune.advice import Advice, Change, Evidence, Location, impact_of
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
     host_ns = sum(one.host_ns for one in phases)
     own = [one for one in phases if one.phase == "optimizer"]
     share = sum(one.host_ns for one in own) / host_ns if host_ns else 0.0
-    if run.severity(share, WORTH_SHARE) is None:
+    if run.impact(share, WORTH_SHARE) is None:
         return
     changes = [Change(knob="optimizer.fused", now=False, then=True, at=Location.parse(one.where)) for one in looping]
     tensors = sum(one.parameter_tensors for one in looping)
@@ -82,7 +82,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity_of(share / 2) or "note",  # a fused step still takes half
+        impact=impact_of(share / 2) or "low",  # a fused step still takes half
         title=f"{looping[0].name} takes {100 * share:.0f} % of a step, for it updates {tensors} tensors one by "
         "one: fuse it",
         why="A loop calls a dozen operators for each tensor, each of which reads and writes all of it.",

@@ -70,8 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     held, idle, worst = max(((_held(run, one), _idle(run, one), one) for one in told), key=lambda one: one[0])
     share = run.unstretched(held)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     environment = run.facts[0].environment if run.facts else {}
     given = [name for name in (VARIABLE, NEWER) if environment.get(name)]
@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Taking and returning memory of the GPU costs up to {100 * share:.0f} % of a step",
         why="Each such call is one of the driver, and returning memory waits for the GPU. In steady steps torch's "
         "allocator should need none.",

@@ -71,7 +71,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="error" if left is not None and left < SOON_STEPS else "warning",
+        impact="high" if left is not None and left < SOON_STEPS else "medium",
         title=f"Each step leaves {digits(growth / 2**20)} MiB more allocated than the one before{full}",
         why="Something keeps tensors of each step: outputs that are collected, or losses with their graph.",
         changes=[],

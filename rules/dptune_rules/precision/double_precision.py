@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence, impact_of
 from dptune.rule import Rule, RunView
 
 WIDE = ("float64", "double")
@@ -59,15 +59,15 @@ def check(run: RunView) -> Iterator[Advice]:
     if not wide:
         return
     share = run.unstretched(run.measured.share("compute_ns") + run.measured.share("exposed_communication_ns"))
-    severity = severity_of(share / 2)  # a CPU computes twice as many floats at a time, and half of the bytes travel
-    if severity is None:
+    impact = impact_of(share / 2)  # a CPU computes twice as many floats at a time, and half of the bytes travel
+    if impact is None:
         return
     default = facts.settings.get("default_dtype")
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"The parameters of {wide[0].module} are float64: single precision takes half of the memory, and of "
         "the bytes that travel",
         why="Doubles take twice the bytes in memory and on links, and at most half as many are computed at a time.",

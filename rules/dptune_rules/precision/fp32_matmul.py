@@ -65,8 +65,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
         return
     share = run.unstretched(run.measured.matmul.fp32_share)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None or not _knows_tf32(run):
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None or not _knows_tf32(run):
         return
     now = run.facts[0].settings.get("float32_matmul_precision") if run.facts else None
     if now in ("high", "medium"):
@@ -76,7 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{100 * share:.0f} % of a step is fp32 matrix products that tensor cores could compute in TF32",
         why="fp32 products leave the tensor cores idle. TF32 runs on them, and bf16 autocast goes further still.",
         changes=[Change(knob="precision.float32_matmul", now=now, then="high")],

@@ -58,7 +58,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="warning" if skipped else "note",
+        impact="medium" if skipped else "low",
         title=f"A GradScaler is enabled, and {said}",
         why="It looks through all gradients in each step and skips steps in which one overflows; only fp16 needs that.",
         changes=[],

@@ -63,8 +63,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     share = run.unstretched(run.measured.matmul.fp32_share)
     used = run.unstretched(run.measured.matmul.known("tensor_core_share") or 0.0)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None or used >= run.limit(USED_SHARE):
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None or used >= run.limit(USED_SHARE):
         return
     if not _has_fp16_only(run):
         return
@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{100 * share:.0f} % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast",
         why="Tensor cores of this GPU compute in fp16 only, at eight times the peak of fp32.",
         changes=changes,

@@ -63,7 +63,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from dptune.advice import Advice, Evidence, severity_of
+from dptune.advice import Advice, Evidence, impact_of
 from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -146,7 +146,7 @@ def check(run: RunView) -> Iterator[Advice]:
     least = run.limit(WARNING_SHARE) / 2
     if late.waiting_share < least or (share < least and (saves.predicted_share is not None or not explained)):
         return
-    severity = severity_of(share) or "note"
+    impact = impact_of(share) or "low"
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
@@ -166,7 +166,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity if why else "note",
+        impact=impact if why else "low",
         title=f"Rank {late.rank} comes {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
         f"it: {why[0] if why else 'why is not known'}",
         why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",

@@ -76,15 +76,15 @@ def check(run: RunView) -> Iterator[Advice]:
     if 2 * collecting_ns > sum(took) - len(slow) * median_ns:
         return  # Python's garbage, which has a rule of its own
     share = (sum(took) - len(slow) * median_ns) / sum(durations_ns)
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     times = statistics.median(took) / median_ns
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"One step in {period} takes {times:.1f} times as long as the others: {100 * share:.0f} % of the time",
         why="Something that the loop does every so many steps (saving, evaluating, logging) holds up all ranks.",
         changes=[],

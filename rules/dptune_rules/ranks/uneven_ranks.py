@@ -96,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity="warning",
+        impact="medium",
         title=f"Ranks wait {100 * share:.0f} % of a step for the last of them, and it is another one in each step",
         why="A step lasts as long as its slowest rank takes, and the slowest is now one, now another: their work is "
         "uneven.",

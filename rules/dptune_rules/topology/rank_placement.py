@@ -99,15 +99,15 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     now, then = across.sent_bytes, within.sent_bytes
     exposed = run.measured.share("exposed_communication_ns")
-    severity = run.severity(exposed, WORTH_SHARE)
-    if severity is None or not now or then > run.limit(LESS) * now:
+    impact = run.impact(exposed, WORTH_SHARE)
+    if impact is None or not now or then > run.limit(LESS) * now:
         return
     near = [tuple(ranks[at : at + across.size]) for ranks in on_each.values() for at in range(0, room, across.size)]
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"The ranks that exchange most are on different hosts: {_listed(across.of)} send {_mb(now)} a step each, "
         f"{_listed(within.of)} on one host {_mb(then)}",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",

@@ -62,15 +62,15 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = [one for one in run.measured.overlap.rows if one.known("phase") == "optimizer"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None or not _fits(run):
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None or not _fits(run):
         return
     where = f" (made at {sharded.where})" if sharded.where else ""
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{SHARDED} sends parameters around for {100 * share:.0f} % of a step: a plain optimizer sends none",
         why="Each rank updates a part of the parameters and sends it to all others, while nothing computes.",
         changes=[],

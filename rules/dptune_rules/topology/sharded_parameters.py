@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing("the script gathers something of its own in each step: what the parameters take is not known")
     rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    if run.severity(share, WORTH_SHARE) is None:
+    if run.impact(share, WORTH_SHARE) is None:
         return
     reshards = any(one.reshard_after_forward for one in sharded)
     less = _less(run, reshards)
@@ -81,15 +81,15 @@ def check(run: RunView) -> Iterator[Advice]:
     if less == ONCE:  # spares those of backward passes alone
         rows = [one for one in rows if one.known("phase") == "backward"]
         share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
-    severity = run.severity(share, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
         return
     where = next((one.where for one in sharded if one.where), None)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
         why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
         changes=[],

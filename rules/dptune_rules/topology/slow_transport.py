@@ -69,8 +69,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if not logs:
         raise Missing("how NCCL connects the ranks was not logged: record with `dptune profile --nccl-log`")
     exposed = run.measured.share("exposed_communication_ns")
-    severity = run.severity(exposed, WORTH_SHARE)
-    if severity is None:
+    impact = run.impact(exposed, WORTH_SHARE)
+    if impact is None:
         return
     by_transport = Counter[str]()
     for log in logs:
@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        severity=severity,
+        impact=impact,
         title=f"{what}: {then}",
         why="Each byte then takes a longer way than it has to, and the step waits for it.",
         changes=[

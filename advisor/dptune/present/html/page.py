@@ -105,7 +105,7 @@ def _advice(report: Report) -> Iterator[str]:
 
 
 def _card(one: Advice, report: Report) -> Iterator[str]:
-    yield f'<article class="card {one.severity}"><div class="tag">{text(tag(one))}</div><h3>{text(one.title)}</h3>'
+    yield f'<article class="card {one.impact}"><div class="tag">{text(tag(one))}</div><h3>{text(one.title)}</h3>'
     yield from _labelled([*proven(report, one.rule, _WIDE), *body(one, report.measured, _WIDE)])
     yield "</article>"
 

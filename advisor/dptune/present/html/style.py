@@ -38,8 +38,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .9rem; m
 dt { color: var(--faint); } dd { margin: 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-left: .35rem solid var(--line);
   border-radius: .3rem; padding: .8rem 1rem; margin: .8rem 0; break-inside: avoid; }
-.error { border-left-color: var(--error); } .warning { border-left-color: var(--warning); }
-.note { border-left-color: var(--note); } .good { border-left-color: var(--good); }
+.error, .high { border-left-color: var(--error); } .warning, .medium { border-left-color: var(--warning); }
+.note, .low { border-left-color: var(--note); } .good { border-left-color: var(--good); }
 .tag { font-size: .8rem; color: var(--faint); text-transform: none; letter-spacing: .02em; }
 .saves { font-weight: 600; }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;

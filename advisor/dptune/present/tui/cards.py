@@ -146,7 +146,7 @@ class Cards(Container):
 
 
 def _entry(one: Advice) -> Text:
-    text = Text(f"{one.severity}, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
+    text = Text(f"{one.impact} impact, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
     return text.append(visible(one.title), style="not bold")
 
 
