@@ -105,6 +105,7 @@ def test_figures_from_the_facts(folder):
         "unprofiled_q1_ns": 925 * US,
         "unprofiled_q3_ns": 1175 * US,
         "unprofiled_steps": 3,
+        "unprofiled_period": 1,
         "unprofiled_outliers": 0,
         "longest_outlier_ns": 0,
         "longest_outlier_wait_ns": 0,

@@ -33,11 +33,14 @@ def straggler(
     if isinstance(found, str):
         return found, arrived
     rank = found.rank
-    windows = {(own.rank, device.operations.device): device.windows for own in views for device in own.devices}
+    windows = {(own.rank, device.operations.device): device.windows for own, device, _ in together.spent}
     gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
     missing = {"gain_share": NO_REPLAY} if gained is None else {}
     found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
-    lag_ns = {step.number: float(step.lag_ns) for step in arrived[rank].steps}
+    accounted = {window.number for of_device in windows.values() for window in of_device}
+    lag_ns = {step.number: float(step.lag_ns) for step in arrived[rank].steps if step.number in accounted}
+    if not lag_ns:
+        return found, arrived
     steps = sum(len(device.steps) for devices in together.devices.values() for device in devices)
     if sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
         return found, arrived
