@@ -198,7 +198,7 @@ class RunView:
         It is what lies outside of its backward passes, and the time that its thread computes in them; without `feeding`
         less what it waits for its loader. None where devices compute, or not every rank tells.
         """
-        if self.measured.device_kind != "cpu" or {one.rank for one in self.facts} != {
+        if self.measured.known("device_kind") != "cpu" or {one.rank for one in self.facts} != {
             one.rank for one in self.measured.ranks
         }:
             return None

@@ -54,7 +54,7 @@ def test_the_sections_stand_in_the_order_a_reader_needs_them(report: Report) -> 
 
 def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> None:
     page = text(report)
-    assert "warning: DP102 no-sync" in page
+    assert "medium impact, high confidence: DP102 no-sync" in page
     assert "set ddp.no_sync to True (now False) at train.py:31" in flat(page)
     assert "with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():\n" in page
     assert "                   loss = model(x)  # forward and backward both inside\n" in page
@@ -162,7 +162,7 @@ def test_names_from_a_trace_cannot_reach_the_terminal(report: Report) -> None:
 def test_colours_only_on_request(report: Report) -> None:
     assert "\x1b" not in text(report)
     coloured = text(report, colour=True)
-    assert "\x1b[1;31m 3 error: DP506 sampler\x1b[0m" in coloured
+    assert "\x1b[1;31m 3 high impact, high confidence: DP506 sampler\x1b[0m" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text(report)
 
 

@@ -75,7 +75,7 @@ async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, i
         await see(pilot, "What was read", "end")
 
         await see(pilot, "set ddp.no_sync to True (now False) at train.py:31", "2")
-        await see(pilot, "warning, saves time: DP102")
+        await see(pilot, "medium impact, saves time: DP102")
         await see(pilot, 'torch.set_float32_matmul_precision("high")', "down")
         await pilot.press("tab")
         await page_to(pilot, "the change can alter what is learned. Compare the loss of the first 1,000 steps.")
@@ -191,7 +191,7 @@ async def test_resizing_folds_the_text_again(report: Report) -> None:
 
 async def test_code_that_is_folded_keeps_its_indentation(report: Report) -> None:
     async with ReportApp(report).run_test(size=SMALL) as pilot:
-        await see(pilot, "warning, saves time: DP102", "2")
+        await see(pilot, "medium impact, saves time: DP102", "2")
         await pilot.press("tab")
         await page_to(pilot, "contextlib.nullcontext():")
         rows = [row.strip("│ ") and row for row in screen(pilot).splitlines()]
@@ -224,7 +224,7 @@ async def test_words_are_found_in_a_text_one_place_after_the_other(report: Repor
         await see(pilot, "not on this page", *"zzz", "enter")
         await pilot.press("escape")
         assert "not on this page" not in screen(pilot)
-        await see(pilot, "error", "2")  # the keys are the report's again
+        await see(pilot, "high impact", "2")  # the keys are the report's again
 
 
 async def test_advice_is_filtered_and_sorted(report: Report) -> None:
@@ -286,7 +286,7 @@ async def test_long_names_of_hosts_keep_both_ends_and_one_host_takes_no_column(r
 
 async def test_the_page_of_a_rule_says_why_its_thresholds_are_what_they_are(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "warning, saves time: DP102", "2")
+        await see(pilot, "medium impact, saves time: DP102", "2")
         await see(pilot, "What it measures", "w")
         await pilot.press("end")
         await see(pilot, "Thresholds")
@@ -322,7 +322,7 @@ async def test_the_palette_has_no_command_twice(report: Report) -> None:
 
 async def test_the_palette_has_what_the_keys_of_the_tab_do(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "warning, saves time: DP102", "2")
+        await see(pilot, "medium impact, saves time: DP102", "2")
         offered = {one.title for one in pilot.app.get_system_commands(pilot.app.screen)}
         assert {"Sort", "Why", "Find", "Theme"} <= offered
         assert "Next step" not in offered  # which is of the timeline
@@ -335,7 +335,7 @@ async def test_the_palette_has_what_the_keys_of_the_tab_do(report: Report) -> No
 async def test_evidence_without_a_place_says_so(report: Report) -> None:
     bare = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": []})]})
     async with ReportApp(bare).run_test(size=LARGE) as pilot:
-        await see(pilot, "warning, saves time: DP102", "2")
+        await see(pilot, "medium impact, saves time: DP102", "2")
         await pilot.press("enter")
         (told,) = pilot.app._notifications
         assert told.message == "This rests on figures over all steps, on no one place in them. Key 6 shows a step."

@@ -16,8 +16,8 @@ from .test_tui import LARGE, SMALL, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
-    "1": "Communication-bound: 21 % of each step waits for communication.",
-    "2": "error: DP102 no-sync-missing",
+    "1": "Communication-bound: 31 % of each step is exposed communication:",
+    "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late by step",
     "4": "Collectives: exchanges between ranks",
     "5": "The gap under the cursor",

@@ -13,7 +13,7 @@ import pytest
 
 from dptune.advice import Change, Location
 from dptune.commands import verify
-from dptune.commands.verify import _task
+from dptune.commands.verify import _record, _task
 from dptune.present.proof import page
 from dptune.proof import Proof, Trial
 from dptune.prove import engine, trial
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 loader = DataLoader(data, batch_size=8)
 """
 WORKERS = Change(knob="loader.num_workers", now=0, then=2, at=Location(file="train.py", line=2))
-ASKED = Namespace(here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None)
+ASKED = Namespace(yes=False, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None)
 
 
 @pytest.fixture
@@ -74,7 +74,8 @@ def made(number: int, side: Any, status: Any = "ran", missing: dict[str, str] | 
 def prove(project: Path, trials: Trials, monkeypatch: pytest.MonkeyPatch, *changes: Change, **asked: Any) -> Proof:
     monkeypatch.setattr(trial, "run", trials.run)
     settings = {change.knob: change.then for change in changes} or {"loader.num_workers": 2}
-    task = _task(Namespace(**{**vars(ASKED), **asked}), project / "run", settings, "DP501" if changes else "", changes)
+    words, folder = Namespace(**{**vars(ASKED), **asked}), project / "run"
+    task = _task(words, folder, _record(folder), settings, "DP501" if changes else "", changes)
     return engine.prove(task, project / "run" / "verified" / "change")
 
 
