@@ -103,6 +103,15 @@ def test_of_findings(findings):
         agrees(place)
 
 
+def test_idle_time_that_the_profiler_causes_heads_no_report(findings):
+    """94 % of the idle time is before one kernel of a compiled model, and a step that began with a full queue has none:
+    31.9 ms of 76.8 to 83."""
+    measured = measure(load([findings / "traces" / "nanogpt_h2d_launchbound_false.json.gz"]))
+    found = headline(measured, judge(measured, []), (), (), ("XX109",), False)
+    assert found.verdict == "Launch-bound only while traced: without the profiler, expect a step of about 31.9 ms."
+    assert "The profiler slows launching: step 10 started with 316 launches queued" in found.why
+
+
 def agrees(place):
     measured = measure(load([place]))
     if judge(measured, []).level != "unjudgeable":

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import (
+    IDLE,
     LATE,
     MOSTLY,
     NEARLY_ALL,
@@ -20,7 +21,7 @@ from dptune.advise.limits import (
 )
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
 from dptune.finding import Finding
-from dptune.measured import Measured, Missing, StragglerFigures, digits
+from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
@@ -100,6 +101,11 @@ def headline(
     most, computing = greatest(found), measured.share("compute_ns")
     limit = most[0] if most else None
     verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing)
+    queued = _slowed_by_profiler(measured) if limit is IDLE else None
+    if queued is not None:
+        expected = milliseconds(queued.length_ns)
+        verdict = f"Launch-bound only while traced: without the profiler, expect a step of about {expected}."
+        why += f" {sentence(by_profiler(queued))}"
     return Headline(
         verdict=verdict,
         why=why,
@@ -108,6 +114,13 @@ def headline(
         else _SELECT,
         rule=advice[0].rule if advice else "",
     )
+
+
+def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
+    """The steps that show that the profiler makes the device wait for launches, where that is most of its idle time."""
+    idle = measured.known("launch_idle")
+    mostly = measured.share("launch_idle_ns") >= measured.share("idle_ns") / 2
+    return idle.known("queued") if idle is not None and mostly and measured.step.basis == "traced" else None
 
 
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:

@@ -47,7 +47,7 @@ INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
 _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")
 _COPY_UNKNOWN = Limit("Copy-bound", "{} of each step waits for copies", "copy_ns")
-_IDLE = Limit(
+IDLE = Limit(
     "Idle",
     "the device runs nothing for {} of each step",
     "other_idle_ns",
@@ -69,7 +69,7 @@ def shares(measured: Measured) -> dict[Limit, float]:
     timed without the profiler. A GPU may compute meanwhile: there only the time counts in which it is idle.
     """
     exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
-    found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, _IDLE)} | _copies(measured)
+    found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, IDLE)} | _copies(measured)
     wait = measured.input.known("wait_share")
     if wait is not None and measured.known("device_kind") in ("cpu", None):
         found[INPUT] = wait
