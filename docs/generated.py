@@ -116,10 +116,10 @@ def _nested(annotation: Any) -> list[Any]:
 
 def records() -> str:
     """Every field of the files in a run folder, by the dataclass it stands in."""
-    from dptune.runfile import facts, links, record
+    from dptune.runfile import communication, facts, links, record
 
     parts = []
-    for module in (record, facts, links):
+    for module in (record, facts, communication, links):
         file, _, what = inspect.cleandoc(module.__doc__ or "").partition(": ")
         parts.append(f"## {file}\n\n{_sentence(what)}")
         for kind in vars(module).values():

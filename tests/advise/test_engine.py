@@ -13,7 +13,8 @@ from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.measured import Missing
 from dptune.rule import Threshold
-from dptune.runfile.facts import DdpFacts, LoaderFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import LoaderFacts
 from dptune.runfile.record import Ending, RunRecord
 
 ABOUT = RunSummary(sources=["trace.json"])

@@ -6,7 +6,8 @@ import pytest
 
 from dptune.capture.effect import READINGS, in_force, without_effect
 from dptune.knobs import KNOBS
-from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
 
 FACTS = Facts(
     0,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.runfile.facts import ChannelFacts
+from dptune.runfile.communication import ChannelFacts
 
 from .conftest import PLAIN, SHORT, Run
 

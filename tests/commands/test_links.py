@@ -14,7 +14,8 @@ from dptune.capture.links import Asked
 from dptune.cli import main
 from dptune.measure.exchange.links import fitted
 from dptune.runfile import form, paths
-from dptune.runfile.facts import DdpFacts, Facts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.runfile.record import RunRecord
 

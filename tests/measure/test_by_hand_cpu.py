@@ -11,7 +11,8 @@ from dptune.measure import measure
 from dptune.measure.steps import feeding
 from dptune.measured import Missing
 from dptune.runfile import form
-from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts, PreparingFacts, Window
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts, PreparingFacts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 

@@ -7,7 +7,8 @@ import pytest
 from dptune.measure.exchange.bandwidth import bus_factor
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.sizes import with_sizes
-from dptune.runfile.facts import DdpFacts, Facts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts
 
 from .handmade import (
     NCCL,

@@ -38,7 +38,8 @@ from dptune.measured import (
     StepTime,
 )
 from dptune.present.comparison import page as lines
-from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts, LoaderFacts, OptimizerFacts
 
 WHY = "not part of this test"
 MIB = 2**20

@@ -7,7 +7,8 @@ import pytest
 
 from dptune.measure.steps.noise import LEAST_STEPS, noise
 from dptune.measured import NoiseFigures
-from dptune.runfile.facts import DdpFacts, Facts, NoiseFacts, Window
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts, NoiseFacts, Window
 
 DDP = [DdpFacts("Net")]
 

@@ -33,7 +33,8 @@ from dptune.measured import (
 )
 from dptune.predicted import Prediction
 from dptune.rule import Predictor, RunView
-from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
 
 MIB = 2**20
 STEP_NS = 10_000_000

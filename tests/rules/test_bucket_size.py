@@ -5,7 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
-from dptune.runfile.facts import CompileFacts, DdpFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import CompileFacts
 
 MIB = 2**20
 TINY = MIB // 20

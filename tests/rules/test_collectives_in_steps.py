@@ -1,6 +1,7 @@
 import pytest
 
-from dptune.runfile.facts import CallFacts, DdpFacts, FsdpFacts, OptimizerFacts
+from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
+from dptune.runfile.facts import OptimizerFacts
 
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
 ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_reduce", "backward", 0.3)

@@ -13,7 +13,8 @@ from dptune.advise.declared import CODE
 from dptune.knobs import KNOBS
 from dptune.measured import CopyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
-from dptune.runfile.facts import ChannelFacts, DdpFacts, LoaderFacts, NcclFacts, OptimizerFacts, Window
+from dptune.runfile.communication import ChannelFacts, DdpFacts, NcclFacts
+from dptune.runfile.facts import LoaderFacts, OptimizerFacts, Window
 
 HEADINGS = [
     "## What it measures",

@@ -1,6 +1,6 @@
 import pytest
 
-from dptune.runfile.facts import DdpFacts
+from dptune.runfile.communication import DdpFacts
 
 WIDE = DdpFacts("Net", gradient_dtypes=["float64"])
 

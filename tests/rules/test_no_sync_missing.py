@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
-from dptune.runfile.facts import DdpFacts, OptimizerFacts, Window
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import OptimizerFacts, Window
 
 DDP = DdpFacts("Net", "train.py:31")
 MICRO_BATCHES = Window("unprofiled", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)

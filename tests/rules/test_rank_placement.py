@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import CallFacts, CompileFacts, DdpFacts, FsdpFacts
+from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
+from dptune.runfile.facts import CompileFacts
 
 HOSTS = ("a", "a", "b", "b")
 

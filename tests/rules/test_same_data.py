@@ -1,6 +1,7 @@
 import pytest
 
-from dptune.runfile.facts import DdpFacts, LoaderFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import LoaderFacts
 
 DDP = DdpFacts("Net", "train.py:31")
 LOSSES = [2.3, 2.1, 1.9]

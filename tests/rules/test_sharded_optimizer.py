@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import MemoryFigures
-from dptune.runfile.facts import DdpFacts, OptimizerFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import OptimizerFacts
 
 ZERO = OptimizerFacts("ZeroRedundancyOptimizer", "train.py:40")
 DDP = DdpFacts("Net", gradient_bytes=4_000_000_000)  # 1e9 parameters: 8 GB of state, of which this rank has half

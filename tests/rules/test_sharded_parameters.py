@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import MemoryFigures, Missing
-from dptune.runfile.facts import CallFacts, FsdpFacts, OptimizerFacts
+from dptune.runfile.communication import CallFacts, FsdpFacts
+from dptune.runfile.facts import OptimizerFacts
 
 ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)

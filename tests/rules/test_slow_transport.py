@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import ChannelFacts, NcclFacts
+from dptune.runfile.communication import ChannelFacts, NcclFacts
 
 IB = ["NET/IB: Using [0]mlx5_0:1/IB"]
 

@@ -3,7 +3,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import CallFacts, DdpFacts, Window
+from dptune.runfile.communication import CallFacts, DdpFacts
+from dptune.runfile.facts import Window
 
 DDP = DdpFacts("Net", "train.py:31", gradient_bytes=4_000_000)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import DdpFacts
+from dptune.runfile.communication import DdpFacts
 
 
 def searching(unused=0, on=True):

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import DdpFacts
+from dptune.runfile.communication import DdpFacts
 
 DDP = DdpFacts("Net", "train.py:31", gradient_dtypes=["float32"], gradient_bytes=4_200_000, comm_hook="")
 

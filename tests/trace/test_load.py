@@ -10,7 +10,8 @@ import pytest
 
 from dptune.errors import RunError, TraceError
 from dptune.runfile import form
-from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts, Window
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts, LoaderFacts, OptimizerFacts, Window
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 

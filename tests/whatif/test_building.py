@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import LinkFigures, LinkSize
-from dptune.runfile.facts import DdpFacts, DeviceFacts, Facts, LoaderFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
 from dptune.whatif.building import ALL, Recorded, Stretch, _buffers_ns, _crowded, _fixed_share, _low_rank
 from dptune.whatif.latency import latency_of
 from dptune.whatif.latency import seen as seen_in

@@ -20,7 +20,8 @@ from dptune.measured import (
     RankFigures,
     StepAccount,
 )
-from dptune.runfile.facts import DdpFacts, Facts, FsdpFacts, OptimizerFacts
+from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.whatif.strategies import strategies, too_large
 from dptune.whatif.wire import Link
 

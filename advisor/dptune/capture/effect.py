@@ -7,7 +7,8 @@ from math import isclose
 from typing import Any
 
 from dptune.knobs import CANNOT_BE_TOLD, ENVIRONMENT
-from dptune.runfile.facts import DdpFacts, Facts, LoaderFacts, OptimizerFacts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts, LoaderFacts, OptimizerFacts
 
 MIB = 2**20
 _TORCHS_BUCKET_BYTES = 25 * MIB

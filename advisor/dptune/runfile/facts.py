@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from math import ceil, floor
 from statistics import median, median_low
 
+from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+
 SCHEMA_VERSION = "0.2"
 
 # torch's DDPOptimizer refuses a size for all buckets below that of DDP's own first one.
@@ -92,65 +94,6 @@ class Window:
         """
         usual = median_low(self.loader_batches) if self.loader_batches else 0
         return [n for n, drawn in enumerate(self.loader_batches) if not usual or drawn == usual]
-
-
-@dataclass
-class DdpFacts:
-    """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced.
-
-    `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
-    size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
-    `grad_ready_order`; `gradient_rows`: its first dimension, 0 of those that have no other; `gradient_dtypes`: the
-    types that there are among them. `buffer_bytes`: of the buffers that rank 0 sends, as DDP is told to;
-    `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps count in some steps where it
-    looks for them. `ranks`: those of its process group.
-    """
-
-    module: str
-    where: str | None = None
-    bucket_cap_bytes: int | None = None
-    bucket_caps_bytes: list[int] = field(default_factory=list)
-    first_bucket_bytes: int | None = None
-    bucket_sizes: list[int] = field(default_factory=list)
-    rebuilt_bucket_sizes: list[int] = field(default_factory=list)
-    grad_ready_order: list[int] = field(default_factory=list)
-    gradient_sizes: list[int] = field(default_factory=list)
-    gradient_rows: list[int] = field(default_factory=list)
-    gradient_dtypes: list[str] = field(default_factory=list)
-    gradient_bytes: int | None = None
-    parameter_tensors: int | None = None
-    backend: str | None = None
-    find_unused_parameters: bool | None = None
-    static_graph: bool | None = None
-    gradient_as_bucket_view: bool | None = None
-    broadcast_buffers: bool | None = None
-    sync_batch_norm: bool | None = None
-    buffer_bytes: int | None = None
-    unused_parameter_bytes: int | None = None
-    ranks: list[int] = field(default_factory=list)
-    comm_hook: str | None = None
-
-
-@dataclass
-class FsdpFacts:
-    """Modules sharded alike by one line of the script: FullyShardedDataParallel (`version` 1) or fully_shard (2).
-
-    `units` counts them: each gathers its parameters in one all-gather. `mesh` is the shape of the device mesh.
-    """
-
-    version: int
-    units: int = 0
-    where: str | None = None
-    modules: list[str] = field(default_factory=list)
-    strategy: str | None = None
-    mesh: list[int] = field(default_factory=list)
-    reshard_after_forward: bool | None = None
-    parameter_dtype: str | None = None
-    reduce_dtype: str | None = None
-    offload: str | None = None
-    backward_prefetch: str | None = None
-    forward_prefetch: bool | None = None
-    limit_all_gathers: bool | None = None
 
 
 @dataclass
@@ -285,48 +228,6 @@ class NoiseFacts:
     of_passes: list[list[float]] = field(default_factory=list)
     of_steps: list[float] = field(default_factory=list)
     why: str = ""
-
-
-@dataclass
-class CallFacts:
-    """A collective that the script calls itself, at one line, among some ranks (by their global numbers).
-
-    `host_ns`: time the callers spent in it; `sent_bytes`: max(input, output) of each call, summed; 0 of objects.
-    `library`: the installed package that calls it at that line, none where the script itself does; `through`: the
-    function of an installed package that the script calls there, as `lightning.LightningModule.log`.
-    """
-
-    function: str
-    where: str | None = None
-    ranks: list[int] = field(default_factory=list)
-    calls: int = 0
-    host_ns: int = 0
-    sent_bytes: int = 0
-    library: str = ""
-    through: str = ""
-
-
-@dataclass
-class ChannelFacts:
-    """Channels of NCCL from one rank to another of a communicator, and what carries them.
-
-    `via`: P2P (NVLink or PCIe between devices), SHM (the host's memory), NET/IB, NET/Socket, ...; with `/GDRDMA` the
-    network card reads the memory of the GPU itself.
-    """
-
-    sender: int
-    receiver: int
-    via: str
-    channels: int = 1
-
-
-@dataclass
-class NcclFacts:
-    """What NCCL's log says of connections; `networks`: what it found of each kind of network."""
-
-    version: str | None = None
-    networks: list[str] = field(default_factory=list)
-    channels: list[ChannelFacts] = field(default_factory=list)
 
 
 @dataclass

@@ -19,7 +19,8 @@ from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
 from dptune.measured import LinkFigures, Measured, Missing
-from dptune.runfile.facts import DdpFacts, Facts, Window
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts, Window
 from dptune.trace.plausible import PER_STEP
 from dptune.trace.run import Run
 from dptune.whatif.buckets import Caps, assign

@@ -31,7 +31,8 @@ from collections.abc import Iterator, Sequence
 
 from dptune.measured import Measured, Missing
 from dptune.predicted import Strategy
-from dptune.runfile.facts import DdpFacts, Facts
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts
 from dptune.whatif.wire import Link
 
 LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}

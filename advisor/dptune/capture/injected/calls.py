@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from dptune.capture.injected.places import entry, library, users_line
-from dptune.runfile.facts import CallFacts
+from dptune.runfile.communication import CallFacts
 
 FUNCTIONS = (
     *("all_reduce", "broadcast", "reduce", "barrier", "monitored_barrier"),

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from dptune.runfile.facts import ChannelFacts, NcclFacts
+from dptune.runfile.communication import ChannelFacts, NcclFacts
 
 FILE = "NCCL_DEBUG_FILE"
 OURS = "nccl.%h.%p.log"  # of a host, of a process

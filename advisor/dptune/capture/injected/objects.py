@@ -13,7 +13,8 @@ import torch.distributed as dist
 from dptune.capture.injected import identity
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
-from dptune.runfile.facts import DdpFacts, DeviceFacts, FsdpFacts, LoaderFacts, OptimizerFacts
+from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts
 
 
 def device() -> DeviceFacts:
