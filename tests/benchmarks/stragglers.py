@@ -24,6 +24,8 @@ from typing import Any
 from command_line import main
 from overhead import commit, machine
 
+from dptune.advice import FORMER_SEVERITY
+
 HERE = Path(__file__).parent
 SCRIPT = HERE / "scripts" / "late.py"
 RESULTS = HERE / "results" / "stragglers.json"
@@ -116,12 +118,17 @@ def cause_right(one: dict[str, Any]) -> bool:
 
 def _names_a_rank(one: dict[str, Any]) -> bool:
     """Whether the verdict or advice above a note says that a rank holds up the others."""
-    loud = any(each["rule"] == "DP701" and each["impact"] != "low" for each in one["late_advice"])
+    loud = any(each["rule"] == "DP701" and _impact(each) != "low" for each in one["late_advice"])
     return loud or one["verdict"].startswith("Held up by rank")
 
 
+def _impact(advice: dict[str, Any]) -> str:
+    """Its impact; rows of before have a severity."""
+    return str(advice.get("impact") or FORMER_SEVERITY[advice["severity"]])
+
+
 def _row(one: dict[str, Any]) -> str:
-    said = ", ".join(f"{each['rule']} {each['impact']}" for each in one["late_advice"]) or "no advice"
+    said = ", ".join(f"{each['rule']} {_impact(each)}" for each in one["late_advice"]) or "no advice"
     if not one["kind"]:
         return f"{one['name']:14s} {one['ranks']} ranks  {said:16s} {one['verdict']}"
     first = next(iter((one["straggler"] or {}).get("differences", [])), {})
