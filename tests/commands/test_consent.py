@@ -81,7 +81,7 @@ def test_a_run_of_others_is_shown_and_not_run_without_a_terminal(planted, capsys
 @pytest.mark.parametrize(
     ("recorded_by", "options", "executed"),
     [
-        (None, [], True),  # an older version does not say: the folder is this user's
+        (None, [], False),  # nothing says who recorded it: whoever unpacks an archive owns it
         ("here", [], True),
         ("others", [], False),
         ("other machine", [], False),

@@ -34,11 +34,11 @@ def here() -> Origin:
 def is_foreign(folder: Path, recorded: Origin) -> bool:
     """Whether a file or folder belongs to another user, or was recorded by another user or on another machine.
 
-    Where nothing was recorded, ownership alone decides. Raises OSError.
+    Also where nothing was recorded: whoever unpacks an archive owns what is in it. Raises OSError.
     """
     if hasattr(os, "geteuid") and folder.stat().st_uid != os.geteuid():
         return True
-    return recorded not in (Origin(), here())
+    return recorded != here()
 
 
 def _machine_id() -> str:
