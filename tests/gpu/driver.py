@@ -51,6 +51,7 @@ class Check:
         self._work = work or Path(tempfile.gettempdir()) / f"dptune-gpu-check-{name}"
         # a rehearsal computes next to nothing, and threads that wait for each other would take the cores
         self._env = {**os.environ, **({"OMP_NUM_THREADS": "1"} if device == "cpu" else {})}
+        self._marks: list[str] = []  # of the stages that run, in the environment of all that they start
         self._result: dict[str, Any] = {"schema": SCHEMA, "device": device, "stages": {}}
 
     def run(self, stages: Sequence[Stage], again: bool = False, jobs: int = 1) -> int:
@@ -62,6 +63,10 @@ class Check:
         self._prepare()
         self._describe(time.monotonic() - begun)
         left = [stage for stage in stages if again or not self._is_complete(stage)]
+        for stage in stages:
+            if stage not in left:
+                _say(f"{stage.name}: complete already")
+        signal.signal(signal.SIGTERM, lambda *_: self._stop())
         with ThreadPoolExecutor(jobs) as pool:
             for stage, found in zip(left, pool.map(self._stage, left), strict=True):
                 self._result["stages"][stage.name] = found
@@ -72,6 +77,12 @@ class Check:
             _say(f"{name:9s} {found['status']:9s} {found['seconds']:6.1f} s  failed: {len(found['failures'])}")
         _say(f"results: {self._out / 'result.json'}")
         return 0 if all(map(self._is_complete, stages)) else 1
+
+    def _stop(self) -> None:
+        """End what runs, start nothing more; what was found is written and packed."""
+        self._deadline = time.monotonic()
+        for mark in self._marks:
+            kill_marked(mark)
 
     def _is_complete(self, stage: Stage) -> bool:
         return self._result["stages"].get(stage.name, {}).get("status") == "complete"
@@ -124,6 +135,7 @@ class Check:
         words = ("--device", self._device, "--out", str(self._work), "--seconds", str(limit))
         log = self._work / f"stage-{stage.name}.log"
         mark = f"{os.getpid()}-{stage.name}"
+        self._marks.append(f"{_MARK}={mark}")
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.gpu.stage", stage.name, *words],

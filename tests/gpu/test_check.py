@@ -79,6 +79,18 @@ def _again_runs_nothing(folder: Path) -> None:
     assert time.monotonic() - began < 60
 
 
+def test_a_check_that_is_ended_writes_what_it_found(tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--stages", "known,link", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "w"))
+    process = subprocess.Popen([sys.executable, "-m", "tests.gpu", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "w" / "stage-known.log").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(30) == 1
+    stages = json.loads((tmp_path / "out" / "result.json").read_text())["stages"]
+    assert (stages["known"]["status"], stages["link"]["status"]) == ("failed", "no time")
+
+
 def a_place(out: Path, seconds: float = 30.0) -> Place:
     return Place("made", "cpu", out, time.monotonic() + seconds)
 
