@@ -24,7 +24,9 @@ from torch.utils.data import DataLoader
 loader = DataLoader(data, batch_size=8)
 """
 WORKERS = Change(knob="loader.num_workers", now=0, then=2, at=Location(file="train.py", line=2))
-ASKED = Namespace(yes=False, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None)
+ASKED = Namespace(
+    yes=False, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None
+)
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_b_runs_the_patched_copy_and_nothing_is_set_from_outside(
     assert (proof.b.patched, proof.changes, proof.outcome) == (["train.py"], {"loader.num_workers": 2}, "better")
     assert proof.a.code != proof.b.code
     told = " ".join("".join(text for text, _ in line) for line in page(proof, 200))
-    assert "B runs train.py as `dptune report --patch --advice DP501` changes it" in told
+    assert "B runs train.py with the patch of `dptune report --patch --advice DP501`" in told
 
 
 def test_where_the_patched_file_is_not_what_runs_it_is_set_from_outside(
@@ -150,7 +152,7 @@ def test_a_copy_that_lacks_data_is_tried_again_with_links_to_what_is_beside(
     assert len(trials.found) == len(proof.trials) + 1
     assert not any(one["cwd"] == project for one in trials.found)
     told = " ".join("".join(text for text, _ in line) for line in page(proof, 200))
-    assert f"It does not run in a copy of {project} alone: trials also had links to what is beside it" in told
+    assert f"The script does not run in a copy of {project} alone: trials also had links to its siblings" in told
 
 
 def test_a_copy_in_which_nothing_helps_says_how_it_may_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_every_step(ask, make_measured, make_facts):
         "ranks (train.py:25)"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
-    assert ("the backward pass before the step", "train.py:25") in [(one.label, one.value) for one in advice.evidence]
+    assert ("backward pass before the step", "train.py:25") in [(one.label, one.value) for one in advice.evidence]
 
 
 def test_some_steps(ask, make_measured, make_facts):

@@ -63,8 +63,8 @@ def by_profiler(queued: QueuedSteps) -> str:
     low, high = (digits(ns / 1e6) for ns in queued.others_ns)
     others = f"{low} to {high} ms" if low != high else f"{low} ms"
     return (
-        f"the profiler slows launching: {which} started with {queued.queued} launches queued and took "
-        f"{digits(queued.length_ns / 1e6)} ms without waiting for any, the other steps took {others}"
+        f"the profiler slows kernel launches: {which} started with {queued.queued} launches queued and took "
+        f"{digits(queued.length_ns / 1e6)} ms without waiting for a launch; the other steps took {others}"
     )
 
 

@@ -75,9 +75,9 @@ class LagDifference(Figures):
         if self.kind == "gap":
             return f"the host runs no operator before `{self.name}` for {times}"
         if self.kind == "host":
-            return f"operators of the host, most of all `{self.name}`, take {times}"
+            return f"CPU operators, mainly `{self.name}`, take {times}"
         if self.kind in ("kernels", "copies"):
-            return f"{self.kind}, most of all `{self.name}`, take {times}"
+            return f"{self.kind}, mainly `{self.name}`, take {times}"
         place = f" ({self.at})" if self.known("at") else ""
         within = f" in `{self.within}`" if self.known("within") else ""
         if not self.others_ns:

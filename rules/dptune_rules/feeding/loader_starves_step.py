@@ -313,7 +313,7 @@ def _evidence(
         run.measured.where("input_idle_ns")
     )
     if wait < host:
-        yield Evidence(label="with the device idle meanwhile", value=wait, unit="of a traced step")
+        yield Evidence(label="of it, with the device idle", value=wait, unit="of a traced step")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:

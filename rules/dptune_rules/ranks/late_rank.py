@@ -15,7 +15,7 @@ it, which may sleep in a backward pass.
 Why it is late is a difference: what takes it longer than the others in the same steps, of ranges that the script names,
 Python functions (with their line, where the detailed window has them), operators, time in which the host runs none, and
 kernels, each with the share of the lag that it explains. Where differences explain less than half of the lag, and no
-class of the account four fifths, why it is late is not known, and it is a note: nothing can be changed by it.
+class of the account four fifths, the cause is unknown, and the impact is low: there is nothing to act on.
 
 A delay before several collectives makes it late to each of them, and counts once.
 
@@ -76,7 +76,7 @@ CAUSE_SHARE = Threshold(
 )
 MOST_CHANCE = Threshold("most_chance", 0.1, "of 4 steps of 8 ranks it takes 3 that are late, of 8 steps of 2 ranks 7")
 EXPLAINED_SHARE = Threshold(
-    "explained_share", 0.5, "differences that explain less of the lag leave most of it to something else"
+    "explained_share", 0.5, "of the lag; where the differences explain less, most of it has another cause"
 )
 INPUT_SHARE = Threshold("input_share", 0.05, "from there on the wait for the loader has a rule of its own")
 
@@ -197,7 +197,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     )
     gain = late.known("gain_share")
     if gain is not None:
-        yield Evidence(label="without its delays a step is shorter", value=gain, unit="of a traced step")
+        yield Evidence(label="step time saved without its delays", value=gain, unit="of a traced step")
 
 
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
@@ -225,7 +225,7 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
         if rank.rank != late.rank and device.steps
     ]
     return max(gain, min(waits, default=gain)), (
-        "no more than the replay gains without its delays, or than every other rank waits, whichever is more"
+        "bounded by the larger of the replayed gain without its delays and the time that every other rank waits"
     )
 
 
