@@ -159,7 +159,7 @@ def test_a_copy_in_which_nothing_helps_says_how_it_may_run(project: Path, monkey
     proof = prove(project, Trials("gone"), monkeypatch)
     assert proof.ended == "cannot run"
     assert "cannot run: failed: FileNotFoundError: gone" in proof.reason
-    assert ("--here runs in the folder itself" in proof.reason) == (proof.reason.startswith("side A"))
+    assert ("try --here (no copy)" in proof.reason) == (proof.reason.startswith("side A"))
 
 
 def test_a_script_by_its_absolute_path_runs_in_the_copy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the cards' own readings limit: clocks that were held back, PCIe links below what the slot can do."""
+"""Findings from GPU readings: throttled clocks, and PCIe links narrower than the slot supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before anything is run that a run folder of somebody else names: show what that is, and ask."""
+"""Show what a run folder recorded by somebody else would execute, and ask before running it."""
 
 from __future__ import annotations
 

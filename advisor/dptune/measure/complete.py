@@ -1,4 +1,4 @@
-"""What only the ranks together show to be lost: a stream that one of them lacks, communication that none recorded.
+"""Losses that only comparing ranks shows: a stream that one of them lacks, communication that none recorded.
 
 A rank lacks a stream of another rank where it ran nothing like it on any stream (streams have other numbers on each
 rank): none of its kernels by name, while all further ranks ran them; or, of two ranks, no compute or no communication
