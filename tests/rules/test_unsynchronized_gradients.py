@@ -70,7 +70,7 @@ def test_an_older_recording_in_which_all_or_no_passes_were_synchronized(ask, mak
 
 
 def test_an_older_recording_in_which_some_were_is_skipped(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="an older dptune recorded the run"):
+    with pytest.raises(Missing, match="recorded by an older dptune"):
         ask("DP107", make_measured(), older(make_facts, 4, 3))
 
 
