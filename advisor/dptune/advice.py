@@ -62,7 +62,7 @@ class Change(Model):
     now: Value = Field(description="the value in force; null where unset or unknown")
     then: Value
     at: Location | None = None
-    snippet: str = Field("", description="the lines to put into the script, where they are not the knob's usual ones")
+    snippet: str = Field("", description="code for the script, where it differs from the knob's usual lines")
 
     @property
     def paste(self) -> str:
@@ -164,7 +164,7 @@ class Advice(Model):
 
     @property
     def threatens_results(self) -> bool:
-        """Whether the model that is trained is not the one that is meant, as far as is known for sure."""
+        """Whether it is certain that the run trains another model than intended."""
         return (self.kind, self.impact, self.confidence) == ("risk", "high", "high") and self.numerics == "changes"
 
     @model_validator(mode="before")

@@ -137,7 +137,7 @@ def _warn_of(table: str, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():  # reading a pipe or a device may never end
-        raise UsageError(f"{path} is not a regular file", "settings are read from there: move it away")
+        raise UsageError(f"{path} is not a regular file", "dptune reads its settings from this path: move it away")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

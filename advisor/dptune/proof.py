@@ -43,7 +43,7 @@ class Side(Model):
     directory: str = Field("", description="where, before it was copied for the trials")
     code: str = Field("", description="a digest of the code there, of torch's version and of the environment")
     patched: list[str] = Field(
-        default_factory=list, description="files that were changed as `dptune report --patch` changes them"
+        default_factory=list, description="files changed by the patch of `dptune report --patch`"
     )
 
     @field_validator("name", "directory", "command", "patched", mode="before")
@@ -92,7 +92,7 @@ class Trial(Figures):
         default_factory=dict, description="what of the user's folder the trial had no copy of -> why: the first ten"
     )
     beside: bool = Field(
-        False, description="its copy also had links to what is beside the working directory and above it"
+        False, description="its copy also had links to the siblings of the working directory and of its parents"
     )
     without_effect: dict[str, str] = Field(default_factory=dict, description="settings not in force, with the reason")
 

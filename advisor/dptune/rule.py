@@ -105,7 +105,7 @@ class RunView:
         """
         facts, ranks = self.any_facts(), self.measured.world_size
         if restarted(facts) is None:
-            raise Missing("no loader starts its workers anew for each epoch")
+            raise Missing("no loader restarts its workers for each epoch")
         steps = epoch_steps(facts, ranks)
         if steps is None:
             raise Missing("how many batches an epoch has was not recorded")
@@ -113,7 +113,7 @@ class RunView:
         if found is None:
             enough = enough_steps(steps)
             raise Missing(
-                f"no recorded step begins an epoch, which has {digits(steps)} steps: record {enough:,} without the "
+                f"no recorded step starts an epoch of {digits(steps)} steps: record {enough:,} without the "
                 f"profiler (--unprofiled {enough} --window-time 0)"
             )
         return found

@@ -188,10 +188,10 @@ def test_a_script_that_failed_is_to_be_mended_before_it_is_recorded_again(make_m
     [
         ({"h2d": 30, "d2d": 0}, "Copy-bound: 30 % of each step waits for copies between memories."),
         ({"d2d": 7}, "Copy-bound: 30 % of each step is spent on copies within one device."),
-        ({"unknown": 7}, "Copy-bound: 30 % of each step waits for copies."),
+        ({"unknown": 7}, "Copy-bound: 30 % of each step is spent waiting for copies."),
         ({"h2d": 4, "d2d": 16}, "Copy-bound: 24 % of each step is spent on copies within one device."),
         ({"d2h": 12, "p2p": 4, "d2d": 4}, "Copy-bound: 24 % of each step waits for copies between memories."),
-        (None, "Copy-bound: 30 % of each step waits for copies."),
+        (None, "Copy-bound: 30 % of each step is spent waiting for copies."),
     ],
 )
 def test_copies_are_named_by_where_they_move_data(make_measured, hand_made, copies, verdict):

@@ -78,7 +78,7 @@ def test_of_any_account(hand_made, parts, device):
         ),
         (
             {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},
-            "Mostly computing: computing takes 78 % of each step, and nothing else much of the rest.",
+            "Mostly computing: computing takes 78 % of each step, and no other cause stands out.",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_idle_time_that_the_profiler_causes_heads_no_report(findings):
     measured = measure(load([findings / "traces" / "nanogpt_h2d_launchbound_false.json.gz"]))
     found = headline(measured, judge(measured, []), (), (), ("XX109",), False)
     assert found.verdict == "Launch-bound only while traced: without the profiler, expect a step of about 31.9 ms."
-    assert "The profiler slows launching: step 10 started with 316 launches queued" in found.why
+    assert "The profiler slows kernel launches: step 10 started with 316 launches queued" in found.why
 
 
 def agrees(place):

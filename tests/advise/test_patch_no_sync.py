@@ -221,7 +221,7 @@ def test_a_graph_that_may_be_static_counts_as_one(head):
     ids=["resumed", "counted from somewhere", "no count", "a function", "while"],
 )
 def test_with_a_static_graph_it_is_refused_where_the_first_step_is_not_known(loop):
-    with pytest.raises(EditError, match="with static_graph=True every micro-batch of the first step has to be"):
+    with pytest.raises(EditError, match="static_graph=True requires every micro-batch of the first step to be"):
         edit(loop, STATIC)
     assert "no_sync" in edit(loop)
 

@@ -112,9 +112,11 @@ def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     assert told.why == (
         "A step takes 10 ms (without the profiler): computing 40 %, waiting for late ranks 30 %, idle otherwise 30 %. "
         "What rank 1 does meanwhile: its device waits for the script: Python, files, sleep, blocking calls, launching "
-        "(all of its lag). The other ranks wait 60 % of their time."
+        "(all of its lag). The other ranks spend 60 % of their time waiting."
     )
-    assert told.next == ("Open the trace of rank 1 in https://ui.perfetto.dev and compare a step with that of another.")
+    assert told.next == (
+        "Open the trace of rank 1 in https://ui.perfetto.dev and compare a step with the same step of another rank."
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,9 +188,9 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     told = said(make_late(5_000, gain=0.4, found=found))
     assert told.why.endswith(
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
-        "(0 ms on the others), which explains 60 % of its lag. Kernels, most of all `gemm`, take 2 ms on rank 1, 1 ms "
-        "on the others, which explains 25 % of its lag. 13 % of its lag is unexplained. The other ranks wait 50 % of "
-        "their time; without its delays a step would be 40 % shorter."
+        "(0 ms on the others), which explains 60 % of its lag. Kernels, mainly `gemm`, take 2 ms on rank 1, 1 ms "
+        "on the others, which explains 25 % of its lag. 13 % of its lag is unexplained. The other ranks spend 50 % "
+        "of their time waiting; without its delays, a step would be 40 % shorter."
     )
     assert told.next == "Find out what differs on rank 1 in `# arch`."
 
@@ -198,7 +200,7 @@ def test_a_function_is_named_with_its_line(make_late):
     told = said(make_late(5_000, gain=0.0, found=found))
     assert "`hook` (train.py:15) in `## backward ##` takes 5 ms on rank 1 and does not run on the others" in told.why
     assert "unexplained" not in told.why
-    assert told.why.endswith("without its delays a step would not be shorter.")
+    assert told.why.endswith("without its delays, a step would not be shorter.")
 
 
 @pytest.mark.parametrize(

@@ -191,8 +191,8 @@ def test_a_program_that_trains_in_place_of_the_script_is_named(profile: Callable
     """
     run = profile(script, *SHORT)
     assert run.status == 2
-    assert "only a program that the script started made optimizer steps (inner.py)" in run.err
-    assert "hint: profile that program itself: dptune profile inner.py" in run.err
+    assert "only a program started by the script made optimizer steps (inner.py)" in run.err
+    assert "hint: profile that program directly: dptune profile inner.py" in run.err
     assert run.record.unrecorded == ["inner.py"]
 
 
@@ -215,7 +215,7 @@ def test_a_forked_child_that_trains_alone_is_recorded_and_not_ended(profile: Cal
 def test_a_process_that_trained_unrecorded_is_named_in_the_report() -> None:
     (finding,) = recording(RunRecord(unrecorded=["inner.py"], ending=Ending("complete")), [])
     assert (finding.level, finding.code) == ("info", "process-unrecorded")
-    assert finding.text == "inner.py trained in a process that was not recorded: its time is in no figure"
+    assert finding.text == "inner.py trained in a process that was not recorded: no figure includes it"
 
 
 @pytest.mark.thorough

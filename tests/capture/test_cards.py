@@ -216,7 +216,7 @@ def test_of_many_throttled_cards_a_few_are_named_and_the_rest_counted() -> None:
     records = [throttled(20, "hardware slowdown").cards[0] for _ in range(64)]
     found = list(limits(RunRecord(cards=records)))
     assert len(found) == 5
-    assert found[-1].text == "60 more GPUs were throttled, too: see run.json"
+    assert found[-1].text == "60 more GPUs were throttled: see run.json"
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_a_warning_of_the_reducer_names_the_line_of_the_backward_pass(profile: C
     assert "Triggered internally" not in warning.text
     (finding,) = [finding for finding in limits([run.facts()]) if finding.code == "torch-warning"]
     assert finding.level == "info"
-    assert finding.text == f"torch warned at train.py:{line}: {warning.text}"
+    assert finding.text == f"PyTorch warning at train.py:{line}: {warning.text}"
 
 
 def test_a_warning_of_some_ranks_names_them() -> None:
     warned = [Facts(rank, warnings=[WarningFacts("unused parameters")] if rank != 1 else []) for rank in range(3)]
-    assert [finding.text for finding in limits(warned)] == ["torch warned on ranks 0, 2: unused parameters"]
+    assert [finding.text for finding in limits(warned)] == ["PyTorch warning on ranks 0, 2: unused parameters"]

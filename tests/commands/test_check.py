@@ -273,7 +273,7 @@ def test_a_impact_that_is_none_accepts_nothing(judged, capsys, tmp_path: Path, i
     entry = {"fingerprint": "DP102:ddp:high", "impact": json.loads(impact)}
     file.write_text(json.dumps({"accepted": [entry]}))
     assert main(["check", "x", "--accept", str(file)]) == 2
-    assert "the impact of DP102:ddp:high is none of low, medium, high" in capsys.readouterr().err
+    assert "the impact of DP102:ddp:high must be one of low, medium, high" in capsys.readouterr().err
 
 
 def test_accepting_more_keeps_all_that_the_file_holds(judged, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -393,7 +393,7 @@ def test_a_byte_order_mark_is_no_mistake_and_what_is_more_severe_than_accepted_i
     (tmp_path / "accepted.json").write_text("\ufeff" + json.dumps({"accepted": [entry]}), encoding="utf-8")
     for form in ("text", "json", "markdown", "github"):
         assert main(["check", "x", "--accept", str(tmp_path / "accepted.json"), "--format", form]) == 1
-        assert "DP102 is accepted up to low impact and has high impact now" in capsys.readouterr().out
+        assert "DP102 is accepted up to low impact and now has high impact" in capsys.readouterr().out
 
 
 def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -472,9 +472,9 @@ def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[s
     ("words", "told"),
     [
         ("warning", "'warning' is now 'medium'"),
-        ("loud", "'loud' is no impact: low, medium, high, never"),
-        ("high:sure", "'sure' is no confidence: low, medium, high"),
-        ("high:", "'' is no confidence: low, medium, high"),
+        ("loud", "'loud' is not an impact; choose from low, medium, high, never"),
+        ("high:sure", "'sure' is not a confidence; choose from low, medium, high"),
+        ("high:", "'' is not a confidence; choose from low, medium, high"),
     ],
 )
 def test_what_is_no_impact_is_refused_with_those_there_are(words, told, judged, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -501,4 +501,4 @@ def test_what_was_written_with_severities_still_reads(judged, tmp_path, capsys) 
     file.write_text(json.dumps({"accepted": [{"fingerprint": "DP102:ddp:high", "severity": "warning"}]}))
     judged(report("high"))
     assert main(["check", "x", "--accept", str(file)]) == 1
-    assert "DP102 is accepted up to medium impact and has high impact now" in capsys.readouterr().out
+    assert "DP102 is accepted up to medium impact and now has high impact" in capsys.readouterr().out

@@ -74,8 +74,8 @@ def test_a_run_of_others_is_shown_and_not_run_without_a_terminal(planted, capsys
         "dptune:   environment  yours, with DPTUNE_TRIAL=1 WANDB_MODE=disabled COMET_MODE=disabled"
         " LD_PRELOAD=/tmp/other.so",
     ]
-    assert "there is no terminal to ask on" in lines[6]
-    assert lines[7] == "hint: if you trust it: the same command with --yes"
+    assert "there is no terminal to confirm on" in lines[6]
+    assert lines[7] == "hint: if you trust it, run the same command with --yes"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_program_that_a_run_folder_names_is_not_executed_either(planted, capsy
     planted.says(origin=OTHERS, launched_by="command", command=[str(program), "train.py"])
     assert main(["verify", str(planted.folder), *SET]) == 2
     assert not planted.executed
-    assert "interpreter  that of the command" in capsys.readouterr().err
+    assert "interpreter  set by the command" in capsys.readouterr().err
 
 
 @of_users

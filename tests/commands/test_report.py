@@ -44,7 +44,7 @@ def test_the_account_of_a_made_trace_reads_as_it_was_made(traces: Path, capsys: 
     assert "# compute 0.50 ms 50.0 %" in said
     assert "! exposed transfer 0.30 ms 30.0 %" in said
     assert "The mean step takes 1.00 ms." in said
-    assert "the last traced step (number 3) is in no figure" in said
+    assert "the last traced step (3) is excluded from all figures" in said
 
 
 def test_a_file_gets_the_text_without_colours(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

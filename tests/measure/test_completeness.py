@@ -186,7 +186,7 @@ def test_a_stream_that_one_of_three_ranks_lacks(tmp_path):
     _, trust = judged(tmp_path, first, second, lacking)
     (finding,) = losses(trust).values()
     assert finding.code == "device-stream-missing"
-    assert finding.text.startswith("rank 2: it ran nothing of what stream 31 of rank 0 (5 operations) and every other")
+    assert finding.text.startswith("rank 2: it has nothing of stream 31 of rank 0 (5 operations), but every")
 
 
 def test_what_the_first_rank_does_alone_is_no_loss_of_the_others(tmp_path):

@@ -88,7 +88,9 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     run = load_events(tmp_path, waiting_steps(3))
     report = build_report(run, measure(run), Settings())
     (finding,) = [one for one in report.trust.findings if one.code == "last-step-cut-short"]
-    assert finding.text.startswith("the last traced step (number 2) is in no figure: the trace ends before the next")
+    assert finding.text.startswith(
+        "the last traced step (2) is excluded from all figures: the trace ends before the next"
+    )
     assert "steps-few" not in {one.code for one in report.trust.findings}  # three were recorded
 
 

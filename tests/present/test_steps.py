@@ -64,9 +64,9 @@ def test_the_quartiles_of_both_windows_that_have_them(report):
 
 def test_a_last_step_that_the_median_leaves_out_is_told(report):
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
-    assert "The median leaves out the last step" in said(report, found, basis="traced", lean_steps=5)
-    assert "leaves out" not in said(report, found, basis="traced", lean_steps=6)
-    assert "leaves out" not in said(report, found, lean_steps=5)  # recordings time every step
+    assert "The median excludes the last step" in said(report, found, basis="traced", lean_steps=5)
+    assert "excludes" not in said(report, found, basis="traced", lean_steps=6)
+    assert "excludes" not in said(report, found, lean_steps=5)  # recordings time every step
 
 
 def test_traced_times_are_of_the_mean_step(report):
@@ -79,7 +79,5 @@ def test_steps_that_take_turns_and_one_that_is_cut_short(report):
     groups = [StepGroup(numbers=[10, 12], mean_ns=59_300_000), StepGroup(numbers=[11, 13], mean_ns=61_600_000)]
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 4}, groups=groups, cut_short=[14])
     words = said(report, found)
-    assert (
-        "Steps take turns by what they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms (means)." in words
-    )
-    assert "Step 14 is in no figure: the trace ends before the next step starts" in words
+    assert "Steps alternate in what they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms (means)." in words
+    assert "Step 14 is excluded from all figures: the trace ends before the next step starts" in words

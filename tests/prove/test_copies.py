@@ -93,7 +93,7 @@ def test_b_runs_the_patched_copy_and_nothing_is_set_from_outside(
     assert (proof.b.patched, proof.changes, proof.outcome) == (["train.py"], {"loader.num_workers": 2}, "better")
     assert proof.a.code != proof.b.code
     told = " ".join("".join(text for text, _ in line) for line in page(proof, 200))
-    assert "B runs train.py as `dptune report --patch --advice DP501` changes it" in told
+    assert "B runs train.py with the patch of `dptune report --patch --advice DP501`" in told
 
 
 def test_where_the_patched_file_is_not_what_runs_it_is_set_from_outside(
@@ -152,14 +152,14 @@ def test_a_copy_that_lacks_data_is_tried_again_with_links_to_what_is_beside(
     assert len(trials.found) == len(proof.trials) + 1
     assert not any(one["cwd"] == project for one in trials.found)
     told = " ".join("".join(text for text, _ in line) for line in page(proof, 200))
-    assert f"It does not run in a copy of {project} alone: trials also had links to what is beside it" in told
+    assert f"The script does not run in a copy of {project} alone: trials also had links to its siblings" in told
 
 
 def test_a_copy_in_which_nothing_helps_says_how_it_may_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proof = prove(project, Trials("gone"), monkeypatch)
     assert proof.ended == "cannot run"
     assert "cannot run: failed: FileNotFoundError: gone" in proof.reason
-    assert ("--here runs in the folder itself" in proof.reason) == (proof.reason.startswith("side A"))
+    assert ("try --here (no copy)" in proof.reason) == (proof.reason.startswith("side A"))
 
 
 def test_a_script_by_its_absolute_path_runs_in_the_copy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

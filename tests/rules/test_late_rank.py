@@ -188,7 +188,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
     assert (advice.impact, advice.confidence) == ("high", "medium")
     assert advice.saves.high_share == pytest.approx(0.25)
     shown = {one.label: one.value for one in advice.evidence}
-    assert (shown["without its delays a step is shorter"], shown["`hook` explains"]) == (0.25, 0.9)
+    assert (shown["step time saved without its delays"], shown["`hook` explains"]) == (0.25, 0.9)
 
 
 def test_a_difference_that_explains_little_is_no_reason(ask, make_measured):

@@ -115,7 +115,7 @@ def waited(hand_made, first=0.2, *, compiled=False, of_optimizer=0.1, each=True,
         ),
         (
             {"first": 0.86, "of_optimizer": 0.44},
-            "440 of 1000 launches are those of SGD, one tensor at a time. Pass for",
+            "SGD makes 440 of 1000 launches, one tensor at a time. Pass for",
         ),
         ({"of_optimizer": 0.44, "each": False}, "compile the model"),
         ({"of_optimizer": 0.2}, "compile the model"),
@@ -135,7 +135,7 @@ def test_what_the_profiler_adds_is_no_advice(ask, hand_made):
     figures = waited(hand_made, queued=queued)
     traced = StepTime.only("not timed", basis="traced", median_ns=hand_made.STEP_NS)
     with pytest.raises(
-        Missing, match="the profiler slows launching: step 10 started with 316 launches queued and took"
+        Missing, match="the profiler slows kernel launches: step 10 started with 316 launches queued and took"
     ):
         ask("DP601", run(hand_made, 0.4, launch_idle=figures, step=traced))
     assert len(ask("DP601", run(hand_made, 0.4, launch_idle=figures))) == 1

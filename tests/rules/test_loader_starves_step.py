@@ -126,7 +126,7 @@ def test_of_a_gpu_the_wait_counts_while_the_device_is_idle(ask, make_measured, m
     assert (advice.saves.high_ms, advice.saves.high_share) == (pytest.approx(1.9), pytest.approx(0.19))
     assert [(one.label, one.value) for one in advice.evidence[:2]] == [
         ("waiting for the loader", pytest.approx(0.39)),
-        ("with the device idle meanwhile", pytest.approx(0.19)),
+        ("of it, with the device idle", pytest.approx(0.19)),
     ]
     (on_cpu,) = ask("DP501", make_measured(device="cpu", input=waiting(0.39), spent=[account]), facts)
     assert on_cpu.title.startswith("A step waits 39 % of its time for the data loader")

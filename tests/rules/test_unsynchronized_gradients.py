@@ -26,7 +26,7 @@ def test_every_step(ask, make_measured, make_facts):
         "ranks (train.py:25)"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
-    assert ("the backward pass before the step", "train.py:25") in [(one.label, one.value) for one in advice.evidence]
+    assert ("backward pass before the step", "train.py:25") in [(one.label, one.value) for one in advice.evidence]
 
 
 def test_some_steps(ask, make_measured, make_facts):
@@ -71,7 +71,7 @@ def test_an_older_recording_in_which_all_or_no_passes_were_synchronized(ask, mak
 
 
 def test_an_older_recording_in_which_some_were_is_skipped(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="an older dptune recorded the run"):
+    with pytest.raises(Missing, match="recorded by an older dptune"):
         ask("DP107", make_measured(), older(make_facts, 4, 3))
 
 

@@ -1,4 +1,4 @@
-"""DP108: ranks of one process group train models that nothing keeps equal."""
+"""DP108: ranks of one process group train models that are never synchronized."""
 
 import pytest
 

@@ -83,7 +83,7 @@ def test_one_start_that_waits_for_the_loader_is_enough(ask, make_measured, make_
     assert advice.saves.mean_step_ms == pytest.approx((30 * 10 + 800) / 30)
     assert advice.confidence == "low"
     assert {one.label: one.value for one in advice.evidence} == {
-        "steps that begin an epoch": 1,
+        "steps that start an epoch": 1,
         "such a step": 812,
         "of it, waiting for the loader": 740,
         "the other steps": 12,
@@ -99,7 +99,7 @@ def test_a_start_that_is_long_for_something_else_is_not(ask, make_measured, make
 
 def test_where_no_start_was_recorded_it_says_how_many_steps_it_takes(ask, make_measured, make_facts):
     facts = [make_facts(loaders=[LONG], windows=short_run(12, 1, first=12))]
-    with pytest.raises(Missing, match=r"which has 30 steps: record 31 .* \(--unprofiled 31 --window-time 0\)"):
+    with pytest.raises(Missing, match=r"an epoch of 30 steps: record 31 .* \(--unprofiled 31 --window-time 0\)"):
         ask("DP502", make_measured(), facts)
 
 

@@ -1,4 +1,4 @@
-"""What the cards' own readings limit: clocks that were held back, PCIe links below what the slot can do."""
+"""Findings from GPU readings: throttled clocks, and PCIe links narrower than the slot supports."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def limits(record: RunRecord | None, facts: Sequence[Facts] = ()) -> Iterator[Fi
     named = [(f"GPU {c.index}" + (f" on {c.host[:_NAME_LENGTH]}" if several_hosts else ""), c) for c in record.cards]
     throttled = [text for name, card in named if (text := _throttled(card, name))]
     narrow = [text for name, card in named if (text := _narrow(card, name))]
-    yield from _first("throttled", throttled, "were throttled, too")
-    yield from _first("pcie-narrow", narrow, "are on narrow PCIe links, too")
+    yield from _first("throttled", throttled, "were throttled")
+    yield from _first("pcie-narrow", narrow, "are on narrow PCIe links")
 
 
 def _first(code: str, texts: Sequence[str], what: str) -> Iterator[Finding]:

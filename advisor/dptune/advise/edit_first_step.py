@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dptune.advise.edit_call import POSITIONS, EditError
 
 _UNKNOWN = (
-    "with static_graph=True every micro-batch of the first step has to be synchronized, and which step is the first is "
-    "not known"
+    "static_graph=True requires every micro-batch of the first step to be synchronized, and the first step could not "
+    "be identified"
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _NUMBERS = ("step", "step_number")

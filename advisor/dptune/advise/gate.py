@@ -100,8 +100,8 @@ def judge(
             reservations=[
                 *_reservations(worst, len(could_not)),
                 *(
-                    f"{one.rule} is accepted up to {terms.accepted[one.fingerprint]} impact and has {one.impact} impact"
-                    " now"
+                    f"{one.rule} is accepted up to {terms.accepted[one.fingerprint]} impact and now has {one.impact} "
+                    "impact"
                     for one in tripped
                     if one.fingerprint in terms.accepted
                 ),

@@ -36,11 +36,10 @@ _LOSSES = (
 _REMEDIES = {
     **dict.fromkeys(
         _LOSSES,
-        "Record again with fewer steps, without shapes and stacks: a shorter recording loses fewer events. Ranks "
-        "without losses can be judged alone: name only their traces.",
+        "Record again with fewer steps and without shapes and stacks: a shorter recording loses fewer events. To judge "
+        "only the ranks without losses, pass only their traces.",
     ),
-    "device-unknown": "dptune reads traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices, as torch.profiler "
-    "writes them.",
+    "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
     "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
@@ -150,7 +149,7 @@ def _why(measured: Measured) -> str:
 def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
     found = [one for one in advice if one.impact != "low"]
     if computing < NEARLY_ALL:
-        spent = f"computing takes {percent(computing)} of each step, and nothing else much of the rest"
+        spent = f"computing takes {percent(computing)} of each step, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(one.kind == "time" for one in found):
         return "Compute-bound, and the computing can be made cheaper."
@@ -170,9 +169,12 @@ def _next_of_late(late: Straggler, remedy: Advice | None) -> str:
 def _look_at(late: StragglerFigures) -> str:
     named = next((one for one in late.differences if one.share >= LEAST_NAMED_SHARE), None)
     if named is None:
-        return f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with that of another."
+        return (
+            f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with the same step of "
+            "another rank."
+        )
     if named.kind in ("host", "kernels", "copies"):
-        return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than the others."
+        return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than on the other ranks."
     where = f" ({named.at})" if named.known("at") else ""
     return f"Find out what differs on rank {late.rank} in `{named.name}`{where}."
 

@@ -46,7 +46,7 @@ _BOTH = "{{}} of each step is exposed communication: {} transfers data, {} waits
 INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
 _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")
-_COPY_UNKNOWN = Limit("Copy-bound", "{} of each step waits for copies", "copy_ns")
+_COPY_UNKNOWN = Limit("Copy-bound", "{} of each step is spent waiting for copies", "copy_ns")
 IDLE = Limit(
     "Idle",
     "the device runs nothing for {} of each step",

@@ -54,13 +54,14 @@ class Straggler:
     def why(self) -> str:
         """What differs on it, what the others wait, and what a step would gain."""
         words = (
-            f"{cause(self.figures, self.arrival)} The other ranks wait {percent(self.others_wait_share)} of their time"
+            f"{cause(self.figures, self.arrival)} The other ranks spend {percent(self.others_wait_share)} of their "
+            "time waiting"
         )
         gain = self.figures.known("gain_share")
         if gain is None:
             return f"{words}."
         gains = f"would be {percent(gain)} shorter" if gain >= _LEAST_GAIN else "would not be shorter"
-        return f"{words}; without its delays a step {gains}."
+        return f"{words}; without its delays, a step {gains}."
 
     def remedy(self, advice: Sequence[Advice]) -> Advice | None:
         """The advice that mends the cause, if there is one."""

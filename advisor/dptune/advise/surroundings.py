@@ -88,7 +88,7 @@ def _warnings(facts: Sequence[Facts]) -> Iterator[Finding]:
     for (said, where), of in ranks.items():
         at = f" at {where}" if where else ""
         on = "" if len(of) == len(facts) else f" on {'rank' if len(of) == 1 else 'ranks'} {', '.join(map(str, of[:8]))}"
-        yield Finding(code="torch-warning", level="info", text=f"torch warned{at}{on}: {said}")
+        yield Finding(code="torch-warning", level="info", text=f"PyTorch warning{at}{on}: {said}")
 
 
 def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:

@@ -55,7 +55,7 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
 def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Finding]:
     """What an early end of the script left out of a recording, and what ran beside it."""
     if record is not None and record.unrecorded:
-        text = f"{', '.join(record.unrecorded)} trained in a process that was not recorded: its time is in no figure"
+        text = f"{', '.join(record.unrecorded)} trained in a process that was not recorded: no figure includes it"
         yield Finding(code="process-unrecorded", level="info", text=text)
     if record is None or (record.ending.how == "complete" and not facts):
         return
@@ -158,7 +158,7 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         text = f"{steps.without_work} traced {some} own on the device: the time is counted to the step before"
         yield Finding(code="steps-without-work", level="info", text=text)
     if steps.cut_short:
-        text = f"the last traced step (number {steps.cut_short[0]}) is in no figure: {CUT_SHORT}"
+        text = f"the last traced step ({steps.cut_short[0]}) is excluded from all figures: {CUT_SHORT}"
         yield Finding(code="last-step-cut-short", level="info", text=text)
     if steps.set_aside:
         total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
@@ -227,7 +227,7 @@ def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterato
         spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)} ({share})"
         text = f"traced steps are noisy: {spread}, so shares of a step are uncertain"
     elif step.unprofiled_period > 1:
-        text = f"step times repeat every {step.unprofiled_period} steps: the steps take turns and are not noisy"
+        text = f"step times repeat every {step.unprofiled_period} steps: this is a pattern, not noise"
         yield Finding(code="steps-take-turns", level="info", text=text)
         return
     else:

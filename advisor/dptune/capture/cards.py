@@ -24,7 +24,7 @@ from dptune.runfile.record import CardReadings, CardRecord
 WINDOWS = ("unprofiled", "lean", "rich", "noise")
 _NONE = "GPU clocks and throttling were not recorded"
 NO_LIBRARY = f"{_NONE}: nvidia-ml-py is not installed (pip install 'dptune[gpu]')"
-NO_MATCH = f"{_NONE}: NVML lists no GPU with the UUID of one that was used (MIG partitions have UUIDs of their own)"
+NO_MATCH = f"{_NONE}: NVML lists none of the GPUs used (MIG partitions have separate UUIDs)"
 BLOCKED = "GPU clocks and throttling are incomplete: NVML stopped responding"
 
 _EVERY_S = 0.2

@@ -17,8 +17,8 @@ _COUNTS = (
 )
 
 _STARTED = (
-    "profile that program itself: dptune profile {}; of programs that a script starts, those with RANK and WORLD_SIZE "
-    "in their environment are recorded, as ranks"
+    "profile that program directly: dptune profile {}; a program that the script starts is recorded only with RANK and "
+    "WORLD_SIZE in its environment, as a rank"
 )
 
 
@@ -47,7 +47,7 @@ def lines(made: Recording) -> list[str]:
     beside = made.folder.parent
     unmeasured = len(traced) > 1 and beside.name == paths.RUNS.name and not (beside / LINKS_JSON).exists()
     links = ["predictions need to know how fast the ranks exchange: `dptune links` measures it, once"]
-    beside_it = [f"not recorded, though it trained too: {', '.join(made.unrecorded)}"] if made.unrecorded else []
+    beside_it = [f"also trained, but was not recorded: {', '.join(made.unrecorded)}"] if made.unrecorded else []
     return [*told, *vain, counted, *beside_it, *(links if unmeasured else []), f"next: dptune report {made.folder}"]
 
 
@@ -69,7 +69,7 @@ def _nothing(made: Recording, status: str) -> None:
     how = made.ending.how
     if how == "no-steps" and made.unrecorded:
         first = made.unrecorded[0]
-        what = f"only a program that the script started made optimizer steps ({first}): nothing was recorded"
+        what = f"nothing was recorded: only a program started by the script made optimizer steps ({first})"
         raise CaptureError(what, _STARTED.format(first))
     if how == "no-steps":
         what = "the script ended without a step of a torch optimizer: nothing was recorded"

@@ -215,7 +215,7 @@ def _ending(seen: Watched, returned: int, kills: MemoryKills) -> Ending:
 
 def _killed(status: int, kills: MemoryKills) -> str:
     if hasattr(signal, "SIGXFSZ") and status == 128 + signal.SIGXFSZ:
-        return "SIGXFSZ ended it: a file grew past the file-size limit (ulimit -f)"
+        return "killed by SIGXFSZ: a file exceeded the file-size limit (ulimit -f)"
     if not hasattr(signal, "SIGKILL") or status != 128 + signal.SIGKILL:
         return ""
     if kills.seen:

@@ -70,8 +70,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=_fail_on,
         default=("medium", "medium"),
         metavar=FAIL_ON,
-        help="fail on advice of this impact or more: low, medium, high, never. With :CONFIDENCE, of this confidence or "
-        "more (default: medium:medium, so advice of low confidence fails nothing)",
+        help="minimum impact of advice that fails: low, medium, high, or never. With :CONFIDENCE, also its minimum "
+        "confidence (default: medium:medium)",
     )
     parser.add_argument("--accept", type=Path, metavar="FILE", help="accepted advice, by its fingerprint")
     parser.add_argument(
@@ -237,9 +237,9 @@ def _fail_on(text: str) -> tuple[str, str]:
     if impact in FORMER_SEVERITY:
         raise argparse.ArgumentTypeError(f"'{impact}' is now '{FORMER_SEVERITY[impact]}'")
     if impact not in (*IMPACTS, "never"):
-        raise argparse.ArgumentTypeError(f"'{impact}' is no impact: {', '.join(IMPACTS)}, never")
+        raise argparse.ArgumentTypeError(f"'{impact}' is not an impact; choose from {', '.join(IMPACTS)}, never")
     if colon and confidence not in CONFIDENCES:
-        raise argparse.ArgumentTypeError(f"'{confidence}' is no confidence: {', '.join(CONFIDENCES)}")
+        raise argparse.ArgumentTypeError(f"'{confidence}' is not a confidence; choose from {', '.join(CONFIDENCES)}")
     return impact, confidence or "medium"
 
 
@@ -276,7 +276,7 @@ def _read_accepted(path: Path) -> dict[str, Any]:
         raise UsageError(words, hint) from None
     except (ValueError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
-        why = "it is nested too deeply" if deep else "it holds a number of thousands of digits"
+        why = "it is nested too deeply" if deep else "it contains a number with thousands of digits"
         raise UsageError(f"{path} is no file of accepted advice: {why}", hint) from None
     entries = told.get("accepted") if isinstance(told, dict) else None
     if not isinstance(entries, list):
@@ -295,7 +295,7 @@ def _check_impact(path: Path, entry: dict[str, Any]) -> None:
     from dptune.advice import IMPACTS
 
     if entry.get("impact", IMPACTS[0]) not in IMPACTS:
-        words = f"{path}: the impact of {entry['fingerprint']} is none of {', '.join(IMPACTS)}"
+        words = f"{path}: the impact of {entry['fingerprint']} must be one of {', '.join(IMPACTS)}"
         raise UsageError(words, "without one it is accepted at any")
 
 

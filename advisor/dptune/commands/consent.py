@@ -1,4 +1,4 @@
-"""Before anything is run that a run folder of somebody else names: show what that is, and ask."""
+"""Show what a run folder recorded by somebody else would execute, and ask before running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dptune.runfile.paths import RUN_JSON
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import redacted_command, redacted_settings
 
-_HINT = "if you trust it: the same command with --yes"
+_HINT = "if you trust it, run the same command with --yes"
 
 
 def ask_before_running(
@@ -37,10 +37,12 @@ def ask_before_running(
     for line in _shown(folder, record, words, directory, change):
         print(f"dptune: {visible(line)}", file=sys.stderr)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-        raise RunError(f"{folder} was not recorded by you on this machine, and there is no terminal to ask on", _HINT)
+        raise RunError(
+            f"{folder} was not recorded by you on this machine, and there is no terminal to confirm on", _HINT
+        )
     print("dptune: run it? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise RunError(f"nothing of {folder} was run", _HINT)
+        raise RunError(f"nothing from {folder} was run", _HINT)
 
 
 def _is_foreign(folder: Path, record: RunRecord) -> bool:
@@ -60,11 +62,9 @@ def _shown(
     variables = {name: value for name, value in settings.items() if name.startswith(ENVIRONMENT)}
     knobs = {name: value for name, value in settings.items() if name not in variables}
     set_there = {**OF_TRIALS, **{name.removeprefix(ENVIRONMENT): value for name, value in variables.items()}}
-    interpreter = (
-        record.python if Path(record.python).is_file() else "yours: the one that this folder names is not here"
-    )
+    interpreter = record.python if Path(record.python).is_file() else "yours: the recorded one does not exist here"
     if record.launched_by == "command":
-        interpreter = "that of the command"
+        interpreter = "set by the command"
     return [
         f"{folder} was not recorded by you on this machine. Verifying it runs:",
         f"  command      {shlex.join(redacted_command(list(words)) if words else record.command)}",

@@ -4,14 +4,14 @@ RUN is a run folder of `dptune profile` (without it the latest recording). Its s
 with the change, in processes of their own, in turn and shuffled; each trial times some steps without the profiler, and
 ends. A test on one time per trial decides; where the trials do not tell, the verdict is inconclusive. Trials end with
 the verdict, or go on until the saving is known more closely (--within). Your files are not edited: advice with a patch
-is verified by running a patched copy, any other change is set from outside, and what did not take effect is said.
+is verified by running a patched copy, any other change is set from outside, and changes without effect are reported.
 
 Trials run in a copy of the recorded working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that
-writes to an absolute path, or over a large file of its own, still writes there. One that fails in the copy is tried
-again with links to what is beside the directory (../data). With --here it runs in the directory itself, unpatched.
+writes to an absolute path, or over a large file of its own, still writes there. A script that fails in the copy is run
+again with links to the directory's siblings (../data). With --here it runs in the directory itself, unpatched.
 
-A run folder names what is executed here. Where another user recorded it, or another machine, its command, interpreter,
-settings and environment are shown first, and verify asks before it runs anything; --yes skips the question.
+A run folder determines what is executed. If it was recorded by another user or on another machine, verify shows its
+command, interpreter, settings and environment and asks before it runs anything; --yes skips the question.
 
 Interrupted by Ctrl-C it keeps the trials that were made; the same command goes on with them. What was found is kept in
 RUN/verified/, and later reports of RUN show it.
@@ -78,7 +78,7 @@ def arguments(parser: Parser) -> None:
     where.add_argument(
         "--here", action="store_true", help="run in the recorded working directory itself, without a copy"
     )
-    words = "run what a folder recorded by another user or on another machine names, without asking"
+    words = "run a recording made by another user or on another machine without asking"
     where.add_argument("-y", "--yes", action="store_true", help=words)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
@@ -102,12 +102,15 @@ def run(args: argparse.Namespace) -> int:
             print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)
     if args.here and changes and not args.quiet:
-        print("dptune: --here: the change is set from outside; its patch is not what runs", file=sys.stderr)
+        print("dptune: --here: the change is set from outside; the patch is not applied", file=sys.stderr)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if task.patched and proof.ended == "without effect":  # another file runs, as one that is installed
         if not args.quiet:
-            print(f"dptune: the patched {' and '.join(task.patched)} had no effect; set from outside:", file=sys.stderr)
+            print(
+                f"dptune: the patch of {' and '.join(task.patched)} had no effect; setting from outside:",
+                file=sys.stderr,
+            )
         task = _task(args, folder, record, settings, advice, [])
         proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if saves is not None and (apart := against(saves, as_told(proof))):

@@ -1,4 +1,4 @@
-"""What only the ranks together show to be lost: a stream that one of them lacks, communication that none recorded.
+"""Losses that only comparing ranks shows: a stream that one of them lacks, communication that none recorded.
 
 A rank lacks a stream of another rank where it ran nothing like it on any stream (streams have other numbers on each
 rank): none of its kernels by name, while all further ranks ran them; or, of two ranks, no compute or no communication
@@ -89,7 +89,7 @@ def _lacking(own: _Ran, others: list[_Ran]) -> str:
     """Which stream a rank lacks that all others have; "" for none."""
     for work, noun in ((Work.COMPUTE, "compute"), (Work.COMMUNICATION, "communication")):
         if int(work) not in own.works and all(int(work) in other.works for other in others):
-            return f"it ran no {noun} kernel, and every other rank did: the profiler lost a stream"
+            return f"it has no {noun} kernel, but every other rank has: the profiler lost a stream"
     if len(others) < 2:
         return ""
     first, rest = others[0], others[1:]
@@ -98,7 +98,7 @@ def _lacking(own: _Ran, others: list[_Ran]) -> str:
         if total >= _LEAST and own.has(stream) <= 1 - _ALIKE and all(one.has(stream) >= _ALIKE for one in rest):
             label = first.view.columns.queue_label(queue)
             where = f"stream {label} of rank {first.view.rank} ({total:,} operations)"
-            return f"it ran nothing of what {where} and every other rank ran: the profiler lost a stream"
+            return f"it has nothing of {where}, but every other rank has: the profiler lost a stream"
     return ""
 
 
@@ -115,7 +115,7 @@ def _without_communication(view: RankView) -> Loss | None:
     if not calls and not (trains and len(forwards)):
         return None
     what = f"{calls:,} collective calls" if calls else "a data-parallel module is trained"
-    text = f"{what}, but no communication was recorded: how much of a step it takes is not known"
+    text = f"{what}, but no communication was recorded: its share of the step is unknown"
     return Loss(code="communication-missing", fatal=True, text=text)
 
 

@@ -15,8 +15,8 @@ from dptune.measure.views import RankView, view
 from dptune.measured import Account, ArrivalFigures, LagDifference, StragglerFigures
 from dptune.trace.run import RankTrace, Run
 
-NO_REPLAY = "the collectives of the ranks cannot be replayed: too few of them match"
-NOTHING_LONGER = "no operator, function, gap or kernel takes it longer than the others"
+NO_REPLAY = "the collectives cannot be replayed: too few match across ranks"
+NOTHING_LONGER = "no operator, function, gap or kernel takes longer on it than on the others"
 _SCRIPT = ("function", "range", "call", "gap")  # differences that are no slower operator
 _LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
 LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace

@@ -28,31 +28,31 @@ class LaunchFigures(Figures):
 class IdlePart(Model):
     """A part of the time in which devices waited for launches."""
 
-    name: str = Field(description="a phase, an operator that the host ran, or the operation that waited")
-    idle_ns: int = Field(description="how long, over the steps of all ranks")
-    share: float = Field(description="that / all of it")
-    per_step: float = Field(description="how many there are in a step of a rank: gaps, or calls of the operator")
+    name: str = Field(description="a phase, an operator that the host ran, or the operation that was waited for")
+    idle_ns: int = Field(description="time waited, over the steps of all ranks")
+    share: float = Field(description="of all time waited for launches")
+    per_step: float = Field(description="gaps, or calls of the operator, per rank and step")
 
 
 class OptimizerLaunches(Model):
     """What the optimizer launches in `step` and `zero_grad`, and whether it does so for each tensor."""
 
     name: str = Field(description="its class")
-    per_step: float = Field(description="launches of kernels in a step of a rank")
-    of_per_step: float = Field(description="all launches of kernels in a step of a rank")
-    idle_share: float = Field(description="the part of the time waited for launches that is before one of them")
-    for_each_tensor: bool = Field(description="whether neither foreach nor fused operators or kernels run in it")
+    per_step: float = Field(description="its kernel launches per rank and step")
+    of_per_step: float = Field(description="all kernel launches per rank and step")
+    idle_share: float = Field(description="share of the time waited for launches that was waited for these")
+    for_each_tensor: bool = Field(description="whether it runs neither foreach nor fused operators or kernels")
 
 
 class QueuedSteps(Model):
     """The first traced steps that started with work queued and waited for no launch, while the others waited.
 
-    The host ran ahead before recording began, so that it was the profiler that slowed it down in the other steps.
+    The host ran ahead before recording began, so the profiler is what slowed the other steps.
     """
 
-    numbers: list[int] = Field(description="the numbers of those steps, of the rank on which it is seen")
+    numbers: list[int] = Field(description="numbers of those steps, on the rank where this was seen")
     queued: int = Field(description="launches outstanding as the first of them started")
-    length_ns: int = Field(description="how long one takes: the median, an upper bound without the profiler")
+    length_ns: int = Field(description="their median time: an upper bound of the step time without the profiler")
     others_ns: list[int] = Field(description="the shortest and the longest of the other steps")
 
 
@@ -63,8 +63,8 @@ def by_profiler(queued: QueuedSteps) -> str:
     low, high = (digits(ns / 1e6) for ns in queued.others_ns)
     others = f"{low} to {high} ms" if low != high else f"{low} ms"
     return (
-        f"the profiler slows launching: {which} started with {queued.queued} launches queued and took "
-        f"{digits(queued.length_ns / 1e6)} ms without waiting for any, the other steps took {others}"
+        f"the profiler slows kernel launches: {which} started with {queued.queued} launches queued and took "
+        f"{digits(queued.length_ns / 1e6)} ms without waiting for a launch; the other steps took {others}"
     )
 
 
@@ -75,15 +75,15 @@ def short_name(operation: str) -> str:
 
 
 class LaunchIdleFigures(Figures):
-    """What devices waited for that had nothing launched: by phase, by operator, and by the operation that waited."""
+    """Time in which devices waited for launches: by phase, by operator, and by the operation that was waited for."""
 
-    idle_ns: int = Field(description="time in which they did, over the steps of all ranks: `launch_idle_ns`")
-    phases: Figure[list[IdlePart]] = Field(ABSENT, description="phase that the waiting operation was launched in")
-    operators: list[IdlePart] = Field(description="innermost operators that the host ran, most time first, at most 5")
-    operations: list[IdlePart] = Field(description="operations that waited, by name, most time first, at most 5")
+    idle_ns: int = Field(description="that time, over the steps of all ranks: `launch_idle_ns`")
+    phases: Figure[list[IdlePart]] = Field(ABSENT, description="by the phase in which the operation was launched")
+    operators: list[IdlePart] = Field(description="by innermost operator that the host ran, most time first, at most 5")
+    operations: list[IdlePart] = Field(description="by name of the operation, most time first, at most 5")
     optimizer: Figure[OptimizerLaunches] = Field(ABSENT, description="launches of the optimizer")
     compiled: bool = Field(description="whether code made by torch.compile runs in the steps")
-    queued: Figure[QueuedSteps] = Field(ABSENT, description="steps that show how long one takes without the profiler")
+    queued: Figure[QueuedSteps] = Field(ABSENT, description="steps that show the step time without the profiler")
 
 
 class SourceTime(Model):

@@ -14,7 +14,9 @@ class StepLag(Model):
     """How late one rank came to the collectives of one step."""
 
     number: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
-    lag_ns: int = Field(description="how long after the mean of the others; a delay before several collectives once")
+    lag_ns: int = Field(
+        description="how long after the mean of the others; a delay before several collectives counts once"
+    )
 
 
 LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "host", "communication", "unexplained"]
@@ -23,7 +25,7 @@ LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "h
 LAG_CAUSES: dict[LagCause, str] = {
     "input": "it waits for its data loader",
     "copies": "it copies",
-    "slower compute": "it spends longer on as many operations",
+    "slower compute": "the same number of operations takes longer there",
     "more compute": "it has more to compute than the others",
     "gc": "Python collects garbage",
     "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
@@ -55,19 +57,20 @@ class LagDifference(Figures):
     """Something that takes a late rank longer than the others in the same steps. Times are of the median step."""
 
     kind: DifferenceKind = Field(
-        description="a function of the user by what Python does in it, or by the operators in it (work); a range that "
-        "the script names, an operator, a call of the runtime; a gap with none of these around it; all operators of "
-        "the host; kernels or copies of the device"
+        description="a user function: its Python time (function) or its operators (work); a range named by the script, "
+        "an operator, a runtime call; a gap outside of all these; all CPU operators (host); kernels or copies"
     )
-    name: str = Field(description="its name; of a gap, of kernels and of the host's operators that with the most of it")
-    at: Figure[str] = Field(ABSENT, description="file and line of a function: where it begins")
-    within: Figure[str] = Field(ABSENT, description="the innermost range that the script names around it")
-    rank_ns: int = Field(description="how long it takes on the late rank, a step")
-    others_ns: int = Field(description="how long it takes on the others, the median of them; 0 where none has it")
-    detail: Figure[str] = Field(ABSENT, description="what most of the difference is inside of it")
-    detail_rank_ns: Figure[int] = Field(ABSENT, description="how long that takes on the late rank, a step")
-    detail_others_ns: Figure[int] = Field(ABSENT, description="how long that takes on the others")
-    share: float = Field(description="the share of the lag that it explains")
+    name: str = Field(
+        description="its name; for a gap, the operator after it; for kernels, copies and host, the largest of them"
+    )
+    at: Figure[str] = Field(ABSENT, description="file and line at which the function starts")
+    within: Figure[str] = Field(ABSENT, description="the innermost range named by the script around it")
+    rank_ns: int = Field(description="its time per step on the late rank")
+    others_ns: int = Field(description="its time per step on the others, the median of them; 0 if none runs it")
+    detail: Figure[str] = Field(ABSENT, description="what inside it accounts for most of the difference")
+    detail_rank_ns: Figure[int] = Field(ABSENT, description="time per step of that on the late rank")
+    detail_others_ns: Figure[int] = Field(ABSENT, description="time per step of that on the others, the median of them")
+    share: float = Field(description="share of the lag that it explains")
 
     def words(self, rank: int) -> str:
         """What takes how long on the late rank and on the others."""
@@ -75,9 +78,9 @@ class LagDifference(Figures):
         if self.kind == "gap":
             return f"the host runs no operator before `{self.name}` for {times}"
         if self.kind == "host":
-            return f"operators of the host, most of all `{self.name}`, take {times}"
+            return f"CPU operators, mainly `{self.name}`, take {times}"
         if self.kind in ("kernels", "copies"):
-            return f"{self.kind}, most of all `{self.name}`, take {times}"
+            return f"{self.kind}, mainly `{self.name}`, take {times}"
         place = f" ({self.at})" if self.known("at") else ""
         within = f" in `{self.within}`" if self.known("within") else ""
         if not self.others_ns:
@@ -94,7 +97,7 @@ class LagDifference(Figures):
 class StragglerFigures(Figures):
     """The rank that the others wait for most: half of all lag or more is its own.
 
-    Of ranks that were not read nothing is known: one of them may be later still.
+    A rank that was not read may be later still.
     """
 
     rank: int = Field(description="number of the rank")
@@ -102,10 +105,12 @@ class StragglerFigures(Figures):
     steps_share: float = Field(description="the share of steps in which it came late and no rank later")
     waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
     gain_share: Figure[float] = Field(
-        ABSENT, description="how much shorter the steps would be if it took as long between collectives as the others"
+        ABSENT,
+        description="by how much the steps would be shorter if it took no longer between collectives than the others",
     )
     differences: list[LagDifference] = Field(
-        default_factory=list, description="what takes it longer than the others, the largest share of its lag first"
+        default_factory=list,
+        description="what takes longer on it than on the others, the largest share of its lag first",
     )
 
     @property

@@ -25,9 +25,9 @@ from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigure
 class Loss(Model):
     """Events of the device that a trace lacks, or has at impossible times."""
 
-    code: str = Field(description="what kind of loss it is, as in the findings")
+    code: str = Field(description="kind of loss: the code of its finding")
     fatal: bool = Field(description="whether no figure of the rank's steps can be trusted")
-    text: str = Field(description="a sentence without its full stop")
+    text: str = Field(description="what was lost, in words")
 
 
 class RankFigures(Figures):
@@ -39,7 +39,7 @@ class RankFigures(Figures):
     source: str = Field(description="the trace file it was read from")
     partial: str = Field("", description="where the file broke off, if it did")
     events: int = Field(description="length of traceEvents as read")
-    losses: list[Loss] = Field(default_factory=list, description="events of the device that are lost or misdated")
+    losses: list[Loss] = Field(default_factory=list, description="device events that are lost or misdated")
     unprofiled_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
     loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
     clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock less that of the first rank")
@@ -72,7 +72,7 @@ class Measured(Figures):
     )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
-    launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="what the devices waited to be launched")
+    launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="time in which devices waited for launches")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")

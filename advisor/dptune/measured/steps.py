@@ -35,10 +35,10 @@ class SetAsideStep(Model):
 
 
 class StepGroup(Model):
-    """Steps that launch the same, where others launch something else: an optimizer every second step, say."""
+    """Steps that launch the same operations where others do not: an optimizer every second step, for example."""
 
     numbers: list[int] = Field(description="their numbers")
-    mean_ns: int = Field(description="how long one takes: the mean")
+    mean_ns: int = Field(description="their mean time")
 
 
 class StepsFigures(Figures):
@@ -56,11 +56,11 @@ class StepsFigures(Figures):
     )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
     groups: list[StepGroup] = Field(
-        default_factory=list, description="groups of steps that take turns; empty where all steps launch the same"
+        default_factory=list, description="groups of alternating steps; empty where all steps launch the same"
     )
     cut_short: list[int] = Field(
         default_factory=list,
-        description="the last step, where it lacks the wait before the next: recorded, but in no figure of the steps",
+        description="the last step, if it lacks the wait before the next: excluded from the figures of steps",
     )
 
 
@@ -70,7 +70,7 @@ class StepTime(Figures):
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
     median_ns: Figure[Positive] = Field(
         ABSENT,
-        description="the step time a report speaks of, on `basis`: without the profiler the median, with `repeats_ns` "
+        description="the step time of the report, on `basis`: without the profiler the median, with `repeats_ns` "
         "over processes; traced the mean of the account's steps, whose parts add up to it",
     )
     repeats_ns: list[Positive] = Field(
@@ -87,7 +87,7 @@ class StepTime(Figures):
         ABSENT, description="their third quartile: median over ranks of each rank's"
     )
     unprofiled_period: int = Field(
-        1, description="every how many steps without the profiler their times repeat; 1 where they do not take turns"
+        1, description="period, in steps, with which times without the profiler repeat; 1 if they do not alternate"
     )
     unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
     unprofiled_outliers: int = Field(

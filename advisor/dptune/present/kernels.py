@@ -57,7 +57,7 @@ def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, st
     most = sorted(kinds.items(), key=lambda item: -item[1])
     yield "Their time", ", ".join(f"{kind} {percent(time_ns / found.total_ns)}" for kind, time_ns in most)
     yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} of the step"))
-    words = "of kernel time is matrix work whose kernel names do not show the precision"
+    words = "of kernel time is in matrix kernels whose names do not show the precision"
     yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {words}"))
     yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} of the step"))
     queue = shown(lambda: measured.launching.queue_median, lambda ahead: f"{number(ahead)} operations ahead")

@@ -50,11 +50,13 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
     for side, own in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     if proof.b.patched:
-        words = f"B runs {' and '.join(proof.b.patched)} as `dptune report --patch --advice {proof.advice}` changes it"
+        words = (
+            f"B runs {' and '.join(proof.b.patched)} with the patch of `dptune report --patch --advice {proof.advice}`"
+        )
         yield from labelled("Patch", f"{words}.", width)
     if any(trial.beside and trial.status == "ran" for trial in proof.trials):
-        words = f"It does not run in a copy of {proof.a.directory} alone: trials also had links to what is beside it"
-        yield from labelled("Copy", f"{words}, and wrote there into your own files if the script does.", width)
+        words = f"The script does not run in a copy of {proof.a.directory} alone: trials also had links to its siblings"
+        yield from labelled("Copy", f"{words}, so a script that writes there writes to your files.", width)
     for words in proof.rewritten:
         yield from labelled("Script", sentence(words), width, role="warning")
     for name, why in _vain(proof).items():

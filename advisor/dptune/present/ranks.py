@@ -95,7 +95,7 @@ def straggler(measured: Measured) -> str:
         f"{percent(worst.waiting_share)} of their time for the last to come."
     )
     if (measured.known("world_size") or 0) > len(measured.ranks):
-        said += " A rank that was not read may be later still: these are lower bounds."
+        said += " Ranks that were not read may be later still: these are lower bounds."
     return f"{said} {cause(worst, arrival)}" if arrival.lag_ns else said
 
 

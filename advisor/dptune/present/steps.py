@@ -60,11 +60,11 @@ def _told(measured: Measured) -> Iterator[str]:
             f"steps {', '.join(map(str, group.numbers))} take {milliseconds(group.mean_ns / 1e6)}"
             for group in steps.groups
         )
-        yield f"Steps take turns by what they launch: {each} (means)."
+        yield f"Steps alternate in what they launch: {each} (means)."
     for cut in steps.cut_short:
-        yield f"Step {cut} is in no figure: {CUT_SHORT}."
+        yield f"Step {cut} is excluded from all figures: {CUT_SHORT}."
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
-        yield "The median leaves out the last step: it ends with its last operation, as no next step was recorded."
+        yield "The median excludes the last step: no next step was recorded, so it ends with its last operation."
     if measured.step.unprofiled_outliers:
         many = several(measured.step.unprofiled_outliers, "step")
         yield (

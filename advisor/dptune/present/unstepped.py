@@ -27,7 +27,7 @@ _OF_STEPS: dict[Section, tuple[str, tuple[str, ...]]] = {
     kernels: ("kernels", ("kernels",)),
     attribution: ("where the device's time comes from", ("attribution",)),
 }
-_SHORT, _LOST = "no steps were found", "events of the device are missing"
+_SHORT, _LOST = "no steps were found", "device events are missing"
 
 
 def page(sections: Sequence[Section], report: Report, width: int) -> Iterator[Line]:

@@ -78,8 +78,8 @@ def _may_lack(task: Task, side: SideName, done: Trial, before: Sequence[Trial]) 
 def _again_beside(task: Task, side: SideName, done: Trial) -> str:
     folder = task.sources[side]
     return (
-        f"trial {done.number} failed in a copy of {folder}: {done.note}; again, with links to what is beside that "
-        f"folder and above it: what the script writes there is written over your own"
+        f"trial {done.number} failed in a copy of {folder}: {done.note}; running it again with links to "
+        "the siblings of that folder and of its parents: what the script writes there changes your files"
     )
 
 

@@ -197,7 +197,7 @@ def _elsewhere(task: Task, side: SideName) -> str:
     """How it may run, where what was recorded does not run in a copy."""
     if not task.recorded or task.sources[side] is None or side != "A":
         return ""
-    return "; the recording ran, so the copy may lack something that the script reads: --here runs in the folder itself"
+    return "; the recording ran, so the copy may lack something that the script reads: try --here (no copy)"
 
 
 def consistent(proof: Proof) -> bool:

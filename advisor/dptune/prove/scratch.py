@@ -132,7 +132,9 @@ def rewrite(copy: Scratch, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         path = copy.path / name
         if not path.resolve().is_relative_to(copy.path.resolve()):
-            raise RunError(f"{name} is not copied for trials, and cannot be changed there", "verify it by --set")
+            raise RunError(
+                f"{name} is linked, not copied, for trials, so it cannot be patched", "verify the change with --set"
+            )
         mode = path.stat().st_mode
         path.unlink()  # it may be read-only
         path.write_bytes(content)

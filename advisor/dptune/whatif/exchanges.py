@@ -45,7 +45,7 @@ def accepted(model: StepModel, caps: Caps) -> bool:
 def _with(model: StepModel, caps: Caps) -> StepModel:
     if not accepted(model, caps):
         least = f"{model.least_cap_bytes / MIB:g} MiB"
-        raise Missing(f"the module is compiled, and torch's DDPOptimizer refuses buckets of less than {least}")
+        raise Missing(f"the module is compiled: torch's DDPOptimizer refuses buckets below {least}")
     return replace(model, caps=caps)
 
 

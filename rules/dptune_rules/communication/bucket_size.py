@@ -18,7 +18,7 @@ Two cases:
 An all-reduce takes a start-up time, whatever its size, plus its bytes over the rate of the link. Many small buckets pay
 the start-up many times. What a step pays is estimated from the messages that would no longer be sent, each at the
 shortest duration that was seen (waiting and contention are least in that one), and by no more than the communication
-that nothing hides; the impact goes by that, or by what is predicted.
+that nothing hides; that share, or the prediction, sets the impact.
 
 The saving can be larger: messages in flight slow each other and the compute beside them. The ceiling is therefore all
 communication of the step, hidden or not, less the messages that stay, each at the shortest duration. Without any such
@@ -270,7 +270,7 @@ def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> 
     least_mib = max((facts.least_bucket_bytes for facts in run.facts), default=0) / MIB
     for cap in TRIED_MIB:
         if cap < least_mib:
-            continue  # of a compiled module torch refuses it
+            continue  # torch refuses it for a compiled module
         if isinstance(now, (int, float)) and (cap <= now if larger else cap >= now):
             continue
         then = [change.model_copy(update={"then": cap}) for change in changes]

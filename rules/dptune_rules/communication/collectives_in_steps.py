@@ -6,8 +6,8 @@ Collectives that are launched outside of backward passes and that nothing hides,
 `all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches. What wrappers exchange there
 is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers. Where dptune recorded the
 run, the functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and
-TorchMetrics that call collectives for a line of the script, with the setting that spares them. It is quiet where a
-library that trains for the script calls them all by itself.
+TorchMetrics that call collectives for a line of the script, with the setting that avoids them. Nothing is reported
+where a library that runs the training loop calls all of them by itself.
 
 ## Why it costs time
 
@@ -19,7 +19,7 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - Lightning: `self.log(..., sync_dist=True)` reduces the value in each step. Pass `sync_dist=False`, or `on_step=False,
   on_epoch=True` to reduce it once an epoch.
 - Accelerate: an iterable data set is read by rank 0, which sends each batch to the others. With
-  `DataLoaderConfiguration(dispatch_batches=False)` each rank reads its own: let it draw other samples than the others.
+  `DataLoaderConfiguration(dispatch_batches=False)` each rank reads its own batches: give each rank different samples.
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
 - `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
 - `all_gather_object`: gather tensors, and not in each step.
@@ -52,7 +52,7 @@ from dptune.rule import Rule, RunView, Threshold
 _LIGHTNING = dict.fromkeys(
     ("log", "log_dict"), "pass sync_dist=False, or on_step=False, on_epoch=True to reduce once an epoch"
 )
-_GATHERED = "call it every N steps instead of in each"
+_GATHERED = "call it every N steps instead of every step"
 SETTINGS = {
     "lightning": _LIGHTNING,
     "pytorch_lightning": _LIGHTNING,

@@ -9,7 +9,7 @@ DistributedDataParallel module means that gradients are accumulated without `no_
 
 DDP all-reduces gradients in every backward pass. While they are accumulated only the sum matters, so that with k
 micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step
-pays about (k - 1) / k of its exposed communication for them; the impact goes by that.
+pays about (k - 1) / k of its exposed communication for them, which sets the impact.
 
 Where the run has a step model, what goes is what the model says. Without one it is not known: messages also slow the
 compute beside them, and ranks that wait for the slowest one after every micro-batch then do so once. The ceiling is

@@ -3,13 +3,14 @@
 ## What it measures
 
 For each optimizer step, whether the last backward pass into each DistributedDataParallel module that the optimizer
-updates was synchronized. Also sums of a few parameters of every rank: where those are equal, nothing is said.
+updates was synchronized. It also compares sums of a few parameters between ranks: where they are equal, nothing is
+reported.
 
 ## Why it costs time
 
 It costs correctness. DDP averages gradients in a backward pass only if the forward pass before it went through DDP,
-outside `no_sync`. Gradients that a later pass adds are those of one rank alone. Each rank then updates its weights in
-another way, the replicas drift apart, and rank 0 saves a model that has learned from a part of the data.
+outside `no_sync`. Gradients that a later pass adds are local to the rank. Each rank then updates its weights
+differently, the replicas drift apart, and rank 0 saves a model trained on part of the data.
 
 ## What to change
 
@@ -23,14 +24,14 @@ Run the last micro-batch of every optimizer step outside `no_sync`, forward and 
         optimizer.step()
         optimizer.zero_grad()
 
-Step only where `last` holds. Call the DDP module, not `model.module`. Then start from a checkpoint made before the
-fault, or anew: replicas that have drifted apart stay apart.
+Step only where `last` is true. Call the DDP module, not `model.module`. Then restart from a checkpoint made before the
+fault, or from scratch: replicas that have drifted apart stay apart.
 
 ## When to leave it alone
 
-- Local SGD: ranks step alone and average their parameters every so many steps. With torch's `ModelAverager` or
-  Accelerate's `LocalSGD`, or where the script's own collectives carry at least a hundredth of the gradients, nothing is
-  said.
+- Local SGD: ranks step independently and average their parameters every N steps. With torch's `ModelAverager` or
+  Accelerate's `LocalSGD`, or where the script's own collectives carry at least 1 % of the gradients' bytes, nothing is
+  reported.
 - Ranks that are meant to drift apart: accept it with `dptune check --accept FILE --update-accepted`, or
   `ignore = ["DP107"]` under `[tool.dptune]`.
 
@@ -52,7 +53,7 @@ from dptune.rule import Rule, RunView, Threshold
 AVERAGED_SHARE = Threshold(
     "averaged_share",
     0.01,
-    "of the gradients' bytes, sent by the script's own collectives in a step: metrics are less, gradients are more",
+    "of the gradients' bytes per step, sent by the script's own collectives: metrics are less, gradients more",
 )
 
 RULE = Rule(
@@ -97,8 +98,8 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[],
         confidence="high" if agree is False else "medium",
         evidence=[
-            *([Evidence(label="the backward pass before the step", value=where)] if where else []),
-            Evidence(label="steps on gradients of one rank", value=missed / steps, unit="of the recorded steps"),
+            *([Evidence(label="backward pass before the step", value=where)] if where else []),
+            Evidence(label="steps on unsynchronized gradients", value=missed / steps, unit="of the recorded steps"),
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
         ],
         numerics="changes",
@@ -113,7 +114,7 @@ def _by_passes(backwards: Sequence[int], unsynced: Sequence[int]) -> list[bool]:
     passes = list(zip(backwards, unsynced, strict=False))
     if any(0 < held < every for every, held in passes):
         raise Missing(
-            "an older dptune recorded the run and did not note which backward passes were synchronized: record again"
+            "recorded by an older dptune, which did not note which backward passes were synchronized: record again"
         )
     return [held > 0 for every, held in passes if every]
 

@@ -1,19 +1,19 @@
-"""Ranks of one process group train models that nothing keeps equal.
+"""Ranks of one process group train models that are never synchronized.
 
 ## What it measures
 
 Whether anything could average gradients or parameters over the ranks: a DistributedDataParallel or FSDP module, an
-engine that wraps the model, or a collective in the recorded steps that carries more than a few numbers. And sums of a
-few parameters of every rank: where those are equal, nothing is said.
+engine that wraps the model, or a collective in the recorded steps that carries more than a few numbers. It also
+compares sums of a few parameters between ranks: where they are equal, nothing is reported.
 
 ## Why it costs time
 
-It costs correctness. Each rank trains a model of its own on a part of the data, and all but the one that is saved are
-thrown away: the run pays for N ranks and learns what one of them would.
+It costs correctness. Each rank trains a separate model on part of the data, and all but the one that is saved are
+thrown away: the run pays for N ranks and gets the result of one.
 
 ## What to change
 
-Wrap the model before the optimizer is made, and let the loader part the samples:
+Wrap the model before the optimizer is made, and shard the samples in the loader:
 
     model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -23,11 +23,11 @@ A script that wraps its model only where there is a GPU trains unrelated models 
 
 ## When to leave it alone
 
-- Ranks that train different models on purpose, such as members of an ensemble: accept it with `dptune check --accept
+- Ranks that train different models on purpose, for example an ensemble: accept it with `dptune check --accept
   FILE --update-accepted`, or `ignore = ["DP108"]` under `[tool.dptune]`. Where the optimizers, learning rates or
-  numbers of parameters differ between ranks, nothing is said.
+  numbers of parameters differ between ranks, nothing is reported.
 - Local SGD with more steps between two averages than were recorded; with torch's
-  `ModelAverager` or Accelerate's `LocalSGD` nothing is said.
+  `ModelAverager` or Accelerate's `LocalSGD` nothing is reported.
 
 ## References
 
@@ -48,7 +48,7 @@ from dptune.rule import Rule, RunView, Threshold
 METRICS_BYTES = Threshold(
     "metrics_bytes",
     4096.0,
-    "what a rank exchanges in a step at most where that is losses and metrics: activations and gradients are more",
+    "per rank and step, the upper bound of losses and metrics: activations and gradients are more",
 )
 
 _OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
@@ -58,7 +58,7 @@ RULE = Rule(
     name="unsynchronized-ranks",
     family="communication",
     kind="risk",
-    summary="ranks of one process group train models that nothing keeps equal",
+    summary="ranks of one process group train models that are never synchronized",
     since="0.1",
     thresholds=(METRICS_BYTES,),
 )
@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if facts.ddp or facts.fsdp or facts.engine or facts.averages_models or not facts.optimizers:
         return
     if len(run.facts) < 2:
-        raise Missing("one rank was recorded: it takes two to compare what they train")
+        raise Missing("only one rank was recorded: comparing the ranks' models takes two")
     agree = run.weights_agree()
     if agree or _exchanged_bytes(run) > run.limit(METRICS_BYTES) or not _train_alike(run):
         return
@@ -90,11 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="process group", value=f"{facts.backend}, {facts.world_size} ranks"),
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
-            *(
-                [Evidence(label="the backward pass is called at", value=facts.backward_where)]
-                if facts.backward_where
-                else []
-            ),
+            *([Evidence(label="backward pass called at", value=facts.backward_where)] if facts.backward_where else []),
         ],
         numerics="changes",
         watch="Wrap the model in DistributedDataParallel before the optimizer is made. If ranks train different models "

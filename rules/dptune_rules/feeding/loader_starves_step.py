@@ -3,9 +3,9 @@
 ## What it measures
 
 The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from steps without
-the profiler where dptune recorded the run. Of a GPU only the part counts in which it is idle: it computes on while work
-is queued. The median over ranks grades the advice. The number of workers and the saving go by the rank that waits most
-in each step, because the others wait for it in the next all-reduce.
+the profiler where dptune recorded the run. On a GPU only the part in which it is idle counts: it keeps computing while
+work is queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that
+waits most in each step, because the others wait for it in the next all-reduce.
 
 ## Why it costs time
 
@@ -40,7 +40,7 @@ that is 75 and 74 %, and it gave 65 both times.
 
 - A batch that is ready in a few milliseconds: a worker needs as long to hand it over, and steps become slower. What is
   said then is one degree milder, for no setting mends it.
-- Most of the wait of an epoch is in the step that begins it: that is the start of the workers, see `workers-restart`.
+- Most of the wait of an epoch is in its first step: workers are starting then, see `workers-restart`.
 - On a GPU, where the device still has work queued while the script waits: the wait is then hidden.
 - The storage is the limit: more workers then wait together. Watch its rate first.
 - Random augmentation: workers draw from their own seeds, so a run is not bit for bit the same as before.
@@ -313,7 +313,7 @@ def _evidence(
         run.measured.where("input_idle_ns")
     )
     if wait < host:
-        yield Evidence(label="with the device idle meanwhile", value=wait, unit="of a traced step")
+        yield Evidence(label="of it, with the device idle", value=wait, unit="of a traced step")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:

@@ -5,9 +5,9 @@
 Steps without the profiler that begin an epoch, by the number of batches that an epoch has, and how much longer they
 take than the median step. Only where the longest steps are those, is anything said.
 
-Where fewer than three epochs were timed, a step of any window that begins an epoch is enough, if most of what it takes
-longer than the others is waiting for the loader. Where no such step was recorded, the rule is skipped and says how many
-steps to record; of epochs that last so long that no start is worth changing, it is quiet.
+Where fewer than three epochs were timed, one step of any window that starts an epoch is enough, if most of its extra
+time is waiting for the loader. Where no such step was recorded, the rule is skipped and says how many steps to record;
+for epochs so long that restarting workers costs little, nothing is reported.
 
 ## Why it costs time
 
@@ -47,7 +47,7 @@ from dptune.rule import Rule, RunView, Threshold
 LONGER = 1.5  # times the median that the longest step takes, at least, for anything to be looked for
 LEAST_PERIOD = 4  # steps of an epoch: with fewer any steps would be at its distance
 
-LONGEST_START_S = 10.0  # what starting workers takes at most: of an epoch of which it is no note none has to be seen
+LONGEST_START_S = 10.0  # upper bound for starting workers: where it is below the threshold, no start has to be recorded
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 LEAST_EPOCHS = Threshold(
@@ -95,10 +95,10 @@ def check(run: RunView) -> Iterator[Advice]:
         share = starts.lost_share if 2 * starts.wait_ns >= starts.extra_ns else 0.0
         durations_ns = [steps_long] * max(1, round(period) - 1) + [steps_long + starts.extra_ns]
         seen = [
-            Evidence(label="steps that begin an epoch", value=starts.seen, unit="recorded"),
-            Evidence(label="such a step", value=starts.length_ns / 1e6, unit="ms, the median"),
+            Evidence(label="steps that start an epoch", value=starts.seen, unit="recorded"),
+            Evidence(label="such a step", value=starts.length_ns / 1e6, unit="ms (median)"),
             Evidence(label="of it, waiting for the loader", value=starts.wait_ns / 1e6, unit="ms"),
-            Evidence(label="the other steps", value=starts.usual_length_ns / 1e6, unit="ms, the median"),
+            Evidence(label="the other steps", value=starts.usual_length_ns / 1e6, unit="ms (median)"),
         ]
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:

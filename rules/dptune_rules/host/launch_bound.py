@@ -12,14 +12,14 @@ before the next one is launched, and with many of them the GPU waits after each.
 
 ## What to change
 
-First what the evidence names. An optimizer that loops over its tensors (a quarter of all launches or more): `foreach`
-or `fused`. One kernel that most of the time is waited for: what the host runs before that launch, whose operators are
-named with how often each is called. Where neither stands out, in the order of effort:
+First the cause that the evidence names. An optimizer that loops over its tensors (a quarter of all launches or more):
+`foreach` or `fused`. One kernel that the GPU waits for most of that time: what the host runs before launching it; the
+evidence lists those operators with their calls per step. Where neither stands out, in the order of effort:
 
 - more work in each kernel: a larger batch, where memory has room (`small-batch` says what goes with it);
 - fewer kernels: `torch.compile(model)`, which fuses pointwise operations; `foreach` or `fused` optimizers;
 - launching all of them at once: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where
-  shapes stay the same. Of a model that is compiled already, by the recording or the trace, only this is said.
+  shapes stay the same. For a model that is already compiled, only this is recommended.
 
 The step saves at most that idle time, in each step that of the GPU that waits longest. Traced steps have more of it
 than others, for the profiler slows the host and not the GPU: no more of it is counted than a step without the profiler
@@ -119,7 +119,7 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
     optimizer = waited.known("optimizer") if waited else None
     if optimizer is not None and _loops(optimizer):
         return (
-            f"{optimizer.per_step:.0f} of {optimizer.of_per_step:.0f} launches are those of {optimizer.name}, one "
+            f"{optimizer.name} makes {optimizer.per_step:.0f} of {optimizer.of_per_step:.0f} launches, one "
             "tensor at a time. Pass foreach=True or fused=True"
         )
     first = next(iter(waited.operations), None) if waited else None

@@ -10,14 +10,14 @@ ranks last in so many steps in one run of ten at most.
 Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
 its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
 in the traced steps alone, as when something else ran on its core then; unless a function, a range or a call explains
-it, which may sleep in a backward pass.
+it: a sleep in a backward pass only shows in traced steps.
 
-Why it is late is a difference: what takes it longer than the others in the same steps, of ranges that the script names,
-Python functions (with their line, where the detailed window has them), operators, time in which the host runs none, and
-kernels, each with the share of the lag that it explains. Where differences explain less than half of the lag, and no
-class of the account four fifths, why it is late is not known, and it is a note: nothing can be changed by it.
+The cause is found by comparing ranks in the same steps: ranges named by the script, Python functions (with their line,
+where the detailed window has them), operators, gaps between operators, and kernels that take longer on the late rank,
+each with the share of the lag that it explains. Where these explain less than half of the lag, and no class of the
+account four fifths, the cause is unknown, and the impact is low: there is nothing to act on.
 
-A delay before several collectives makes it late to each of them, and counts once.
+A delay before several collectives makes a rank late to each of them, but counts once.
 
 ## Why it costs time
 
@@ -39,11 +39,11 @@ Where it is late because other collectives reach it later (it receives, and anot
 have rules of their own.
 
 What that saves is predicted where the run has a step model: the step in which it takes what the rank in the middle of
-the others takes. Without one the collectives are replayed, with its work between two of them as long as that of the
-others: that is the gain. At most it is what that rank of the others waits that waits least, if that is more, as waiting
-kernels slow others down; where the steps cannot be replayed, what the rank is late, or what the others wait. Where CPUs
-compute it is at most all but what the others do without waiting, if that is more: of a rank with more samples the
-lateness was 37 % of a step, the latter 43 %, and mending it gave 40.
+the others takes. Without a step model the gain is found by replaying the collectives with the late rank's work between
+them as long as that of the others. The upper bound is the larger of that gain and the shortest wait of any other rank,
+because waiting kernels slow others down; where the steps cannot be replayed, the larger of the rank's lateness and the
+wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is larger: with
+more samples on one rank the lateness was 37 % of a step, that part 43 %, and fixing it saved 40 %.
 
 ## When to leave it alone
 
@@ -76,7 +76,7 @@ CAUSE_SHARE = Threshold(
 )
 MOST_CHANCE = Threshold("most_chance", 0.1, "of 4 steps of 8 ranks it takes 3 that are late, of 8 steps of 2 ranks 7")
 EXPLAINED_SHARE = Threshold(
-    "explained_share", 0.5, "differences that explain less of the lag leave most of it to something else"
+    "explained_share", 0.5, "of the lag; where the differences explain less, most of it has another cause"
 )
 INPUT_SHARE = Threshold("input_share", 0.05, "from there on the wait for the loader has a rule of its own")
 
@@ -197,7 +197,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     )
     gain = late.known("gain_share")
     if gain is not None:
-        yield Evidence(label="without its delays a step is shorter", value=gain, unit="of a traced step")
+        yield Evidence(label="step time saved without its delays", value=gain, unit="of a traced step")
 
 
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
@@ -225,7 +225,7 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
         if rank.rank != late.rank and device.steps
     ]
     return max(gain, min(waits, default=gain)), (
-        "no more than the replay gains without its delays, or than every other rank waits, whichever is more"
+        "bounded by the larger of the replayed gain without its delays and the time that every other rank waits"
     )
 
 

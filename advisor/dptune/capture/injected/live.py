@@ -64,7 +64,7 @@ class Live:
         """
         script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else "a program without a file"
         if self._folder is None:
-            say(f"{script} (process {os.getpid()}) trains, and is not recorded: the script started it")
+            say(f"{script} (process {os.getpid()}) trains but is not recorded: it was started by the script")
             return
         with contextlib.suppress(OSError):
             (self._folder / f"{UNRECORDED}{os.getpid()}").write_text(script, encoding="utf-8")

@@ -26,7 +26,7 @@ def why_not_written(error: OSError, folder: Path) -> str:
     if error.errno == errno.EFBIG or (error.errno is None and reached):
         return f"the file-size limit of the process is {_amount(limit or 0)} (ulimit -f, RLIMIT_FSIZE)"
     if error.errno == getattr(errno, "EDQUOT", None) and error.errno is not None:
-        return "the disk quota is used up"
+        return "the disk quota is exceeded"
     free = _free(folder)
     if error.errno == errno.ENOSPC or (error.errno is None and free < _FULL_BYTES):
         return f"the disk is full ({_amount(free)} free in {folder})"

@@ -56,7 +56,7 @@ def _misdated(columns: Columns) -> list[Loss]:
     for wrong, what in ((zero, "have a timestamp of 0"), (early, "start before the call that launched them")):
         count = int(wrong.sum())
         if count:
-            rest = "so the times of the device cannot be trusted" if fatal else "and are left out"
+            rest = "so device times cannot be trusted" if fatal else "and are excluded"
             text = f"{count:,} of {len(rows):,} device operations {what}, {rest}"
             found.append(Loss(code="device-events-misdated", fatal=fatal, text=text))
     return found

@@ -14,7 +14,7 @@ from dptune.measured import IDLE, DeviceFigures, LagDifference
 from dptune.trace.kernels import Work
 
 Spent = Mapping[int, Sequence[DeviceFigures]]  # by rank
-NO_HOST = "it is work of the device"
+NO_HOST = "this is device work"
 _KINDS: tuple[tuple[Literal["kernels", "copies"], str, Work], ...] = (
     ("kernels", "compute_ns", Work.COMPUTE),
     ("copies", "copy_ns", Work.COPY),

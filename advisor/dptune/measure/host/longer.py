@@ -26,9 +26,9 @@ LEAST_SHARE = 0.1  # of the lag, from which on something is named
 _MOST_OF_IT = 0.6  # of a difference, from which on a part of it is what differs
 _SLOWER = 1.05  # times as long as on the others, from which on operators that all ranks run are slower there
 _FUNCTION = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
-NO_LINE = "it is no function of the user"
-NO_RANGE = "no range that the script names is around it"
-NO_DETAIL = "no one thing inside of it differs by most of the difference"
+NO_LINE = "not a function of the user's code"
+NO_RANGE = "not inside a range named by the script"
+NO_DETAIL = "nothing inside it accounts for most of the difference"
 
 
 @dataclass(frozen=True, eq=False)

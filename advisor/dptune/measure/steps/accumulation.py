@@ -29,7 +29,7 @@ def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
 def _nothing_to_synchronise(facts: Sequence[Facts]) -> str:
     """Why no backward pass of these ranks averages gradients; empty where passes do."""
     if all(own.world_size < 2 for own in facts):
-        return "one process has no other to average gradients with"
+        return "a single process averages no gradients"
     if not any(own.ddp or own.fsdp or own.engine for own in facts):
         return "no DDP or FSDP module averages gradients in backward passes"
     return ""

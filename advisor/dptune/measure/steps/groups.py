@@ -1,4 +1,4 @@
-"""Steps that take turns: an optimizer every second step, say. They are groups, and how they differ is no noise.
+"""Groups of alternating steps, as with an optimizer every second step: their difference is a pattern, not noise.
 
 Traced steps take turns by what they launch: steps a period apart launch the same, neighbours do not. Of steps without
 the profiler only the time is known: they take turns where steps a period apart take the same time and others do not.
