@@ -172,7 +172,10 @@ class Advice(Model):
     def _severity_was_impact(cls, data: object) -> object:
         former = data.get("severity") if isinstance(data, dict) and "impact" not in data else None
         if isinstance(former, str) and former in FORMER_SEVERITY:
-            return {**{name: value for name, value in data.items() if name != "severity"}, "impact": FORMER_SEVERITY[former]}
+            return {
+                **{name: value for name, value in data.items() if name != "severity"},
+                "impact": FORMER_SEVERITY[former],
+            }
         return data
 
     @model_validator(mode="after")

@@ -24,7 +24,9 @@ from torch.utils.data import DataLoader
 loader = DataLoader(data, batch_size=8)
 """
 WORKERS = Change(knob="loader.num_workers", now=0, then=2, at=Location(file="train.py", line=2))
-ASKED = Namespace(yes=False, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None)
+ASKED = Namespace(
+    yes=False, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None
+)
 
 
 @pytest.fixture
