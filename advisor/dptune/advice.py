@@ -170,9 +170,11 @@ class Advice(Model):
     @model_validator(mode="before")
     @classmethod
     def _severity_was_impact(cls, data: object) -> object:
-        if isinstance(data, dict) and "impact" not in data and data.get("severity") in FORMER_SEVERITY:
-            rest = {name: value for name, value in data.items() if name != "severity"}
-            return {**rest, "impact": FORMER_SEVERITY[data["severity"]]}
+        if isinstance(data, dict) and "impact" not in data:
+            former = data.get("severity")
+            if isinstance(former, str) and former in FORMER_SEVERITY:
+                rest = {name: value for name, value in data.items() if name != "severity"}
+                return {**rest, "impact": FORMER_SEVERITY[former]}
         return data
 
     @model_validator(mode="after")

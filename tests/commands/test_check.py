@@ -502,3 +502,18 @@ def test_what_was_written_with_severities_still_reads(judged, tmp_path, capsys) 
     judged(report("high"))
     assert main(["check", "x", "--accept", str(file)]) == 1
     assert "DP102 is accepted up to medium impact and now has high impact" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("severity", ["fatal", ["error"], {}, None])
+def test_a_severity_that_never_was_is_refused(judged, tmp_path, capsys, severity) -> None:  # type: ignore[no-untyped-def]
+    """Else the advice would be accepted at any impact."""
+    file = tmp_path / "accepted.json"
+    file.write_text(json.dumps({"accepted": [{"fingerprint": "DP102:ddp:high", "severity": severity}]}))
+    judged(report("high"))
+    assert main(["check", "x", "--accept", str(file)]) == 2
+    assert "the severity of DP102:ddp:high is none of note, warning, error" in capsys.readouterr().err
+    old = json.loads(report("high").model_dump_json())
+    for one in old["advice"]:
+        one["severity"] = one.pop("impact") and severity
+    with pytest.raises(ValueError, match="impact"):
+        Report.model_validate(old)

@@ -60,9 +60,19 @@ def measured_gain(folder, work, blocking):
 
 
 def truth(work, late, blocking):
-    kernels, ends = played(work, blocking)
-    first = max(next(start for name, _, start, _ in rank if name == NCCL) for rank in kernels)
-    return (ends - played(mended(work, late), blocking)[1]) / (ends - first)
+    """Of the whole steps between the first collectives of the first and the last step."""
+    took = [between(played(one, blocking)[0]) for one in (work, mended(work, late))]
+    return 1 - took[1] / took[0]
+
+
+def between(kernels):
+    """From when all ranks have come to the first collective of the first step to when they have to that of the last."""
+    last = max(number for _, number, _, _ in kernels[0])
+    begins = [
+        max(next(start for name, step, start, _ in rank if name == NCCL and step == number) for rank in kernels)
+        for number in (0, last)
+    ]
+    return begins[1] - begins[0]
 
 
 def stalled(ranks, steps, segments, late, extra, usual=6_000):
@@ -74,9 +84,10 @@ def stalled(ranks, steps, segments, late, extra, usual=6_000):
 
 
 def test_a_delay_before_each_of_which_all_wait_is_gained_each_step(tmp_path):
-    """Four steps of 2 x 6 ms and 2 x 0.7, one rank 4 more in each: 16 of the time from the first collective on."""
+    """Steps of 2 x 6 ms and 2 x 0.7, one rank 4 more in each: 4 of each 17.4, as all others wait in each."""
     measured = measured_gain(tmp_path, stalled(3, 4, 2, late=1, extra=4_000), blocking=True)
-    assert measured.straggler.gain_share == pytest.approx(16 / (4 * (13.4 + 4) - 6))
+    assert measured.straggler.gain_share == pytest.approx(4 / 17.4)
+    assert measured.straggler.waiting_share * 3 / 2 == pytest.approx(4 / 17.4, rel=0.1)  # two of three ranks wait
 
 
 def test_a_delay_before_three_collectives_is_gained_once(tmp_path):
@@ -85,7 +96,7 @@ def test_a_delay_before_three_collectives_is_gained_once(tmp_path):
     for number in range(1, 4):
         work[1][number][0] += 4_000
     measured = measured_gain(tmp_path, work, blocking=False)
-    assert measured.straggler.gain_share == pytest.approx(12 / (4 * 18.7 + 12 - 6))
+    assert measured.straggler.gain_share == pytest.approx(4 / (18.7 + 4))
     assert [one.lag_ns for one in measured.ranks[1].arrival.steps][1:] == [4_000_000] * 3
 
 
@@ -94,7 +105,13 @@ def test_a_delay_that_another_rank_hides_gains_what_it_is_longer(tmp_path):
     for number in range(4):
         work[2][number][1] += 4_000
     measured = measured_gain(tmp_path, work, blocking=True)
-    assert measured.straggler.gain_share == pytest.approx(4 / (4 * (13.4 + 5) - 6))
+    assert measured.straggler.gain_share == pytest.approx(1 / (13.4 + 5))
+
+
+def test_a_single_step_gains_of_the_time_from_its_first_collective_on(tmp_path):
+    """Without others to tell where it ends: 4 ms of the 17.4 without the first 6."""
+    measured = measured_gain(tmp_path, stalled(3, 1, 2, late=1, extra=4_000), blocking=True)
+    assert measured.straggler.gain_share == pytest.approx(4 / (17.4 - 6))
 
 
 WORK, ALIKE = st.integers(4_000, 9_000), st.integers(6_000, 6_500)

@@ -284,3 +284,23 @@ def test_a_rank_that_was_not_read_leaves_a_lower_bound(tmp_path):
     # Of the rest of each all-reduce it is not known whether data moved in it.
     for account in (waits, late):
         assert (account.exposed_transfer_ns, account.exposed_unsplit_ns) == (0, MOVING * US * accounted)
+
+
+def test_a_rank_whose_trace_breaks_off_computes_no_less_than_the_late_one(tmp_path):
+    """The second of three is late as it computes more slowly, no more than the first does."""
+    for rank in range(3):
+        told = {"backend": "nccl", "rank": rank, "world_size": 3}
+        write(tmp_path / f"{rank}.json", trace(rank, [(1, "slower compute")] * STEPS), distributedInfo=told)
+    whole = (tmp_path / "2.json").read_text()
+    (tmp_path / "2.json").write_text(whole[: len(whole) // 2])
+    measured = measure(load([tmp_path]))
+    assert measured.straggler.rank == 1
+    assert measured.ranks[1].arrival.cause == "slower compute"
+
+
+def test_a_late_rank_that_none_can_be_compared_with_is_not_said_to_compute_more():
+    calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
+    exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {"compute_ns": 40.0})]
+    found = arrivals(exchanges, late, {1: computing(5.0, 140, 104, 11)})[1]  # the other has no step accounted for
+    assert found.cause == "slower compute"

@@ -250,7 +250,7 @@ def test_the_straggler_is_seen(real_traces):
     (found,) = measured.straggler.differences
     assert (found.name, round(found.rank_ns / 1e6), round(found.others_ns / 1e6)) == ("# running sparse arch", 1010, 32)
     assert (found.detail, found.share) == ("before _AlltoAllSingle", pytest.approx(0.996, abs=0.001))
-    assert measured.straggler.gain_share == pytest.approx(0.892, abs=0.001)
+    assert measured.straggler.gain_share == pytest.approx(0.894, abs=0.001)
     idle = measured.ranks[2].devices[0].total
     assert idle.host_idle_ns > 0.9 * 3 * 1_000_000_000  # nothing launched, no operator, for about a second a step
     for rank in (0, 1, 3):

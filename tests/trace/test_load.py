@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,6 +248,18 @@ def test_a_process_that_was_not_recorded_is_named(run_folder):
         ("partial", "x" * 300),
         ("partial", "and more"),
     ]
+
+
+def test_of_a_line_without_end_no_more_is_read_than_is_printed(run_folder):
+    with (run_folder / "rank-00000.unrecorded.txt").open("wb") as file:
+        file.write(b"x" * 1000)
+        file.truncate(50_000_000)
+    tracemalloc.start()
+    (found,) = (one for one in load([run_folder]).findings if one.code == "process-unrecorded")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.text == "x" * 300
+    assert peak < 50_000_000
 
 
 def test_a_run_folder_with_holes_is_read_and_they_are_named(run_folder):

@@ -97,7 +97,7 @@ def headline(
         remedy = late.remedy(advice)
         return Headline(verdict=verdict, why=why, next=_next_of_late(late, remedy), rule=remedy.rule if remedy else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
-    most, computing = greatest(found), measured.share("compute_ns")
+    most, computing = greatest(found, measured.share("exposed_unsplit_ns")), measured.share("compute_ns")
     limit = most[0] if most else None
     verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None

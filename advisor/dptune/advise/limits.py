@@ -53,6 +53,7 @@ IDLE = Limit(
     "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
+_UNKNOWN = ", {} is not known to be either"
 _WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
     "exposed_transfer_ns": "exposed transfer",
@@ -88,8 +89,10 @@ def _copies(measured: Measured) -> dict[Limit, float]:
     return {limit: share * part / whole_ns for limit, part in exposed_ns.items()}
 
 
-def greatest(found: dict[Limit, float]) -> tuple[Limit, float] | None:
+def greatest(found: dict[Limit, float], unsplit: float = 0.0) -> tuple[Limit, float] | None:
     """What limits the step most, and its share, where that is worth saying; None where nothing is.
+
+    `unsplit` is the share of communication of which it is not known whether it transfers data or waits.
 
     Communication and waiting for late ranks are one: a rank that waits in a collective does not compute for either.
     """
@@ -99,8 +102,13 @@ def greatest(found: dict[Limit, float]) -> tuple[Limit, float] | None:
     larger = exchange if moved >= waited else LATE
     if exchange is not UNSPLIT and min(moved, waited) >= _WORTH_NAMING:
         verdict = COMMUNICATION.verdict if moved >= waited else LATE.verdict
+        if moved - unsplit < waited <= moved:  # what is not known decides
+            verdict = UNSPLIT.verdict
         least = larger.least_share if max(moved, waited) >= larger.least_share else 2 * larger.least_share
-        both = Limit(verdict, _BOTH.format(percent(moved), percent(waited)), larger.class_ns, least)
+        words = _BOTH.format(percent(moved - unsplit), percent(waited))
+        if unsplit >= _WORTH_NAMING:
+            words += _UNKNOWN.format(percent(unsplit))
+        both = Limit(verdict, words, larger.class_ns, least)
         candidates[both] = moved + waited
     elif exchange is UNSPLIT:
         candidates[exchange] = moved + waited

@@ -259,7 +259,6 @@ def _accepted(args: argparse.Namespace) -> dict[str, str]:
 
 def _read_accepted(path: Path) -> dict[str, Any]:
     """What a file of accepted advice holds; people write in it, so that what is wrong is said by its place."""
-    from dptune.advice import FORMER_SEVERITY
     from dptune.runfile import form
 
     hint = "mend it, or write one anew with `dptune check RUN --accept FILE --update-accepted`"
@@ -285,10 +284,20 @@ def _read_accepted(path: Path) -> dict[str, Any]:
         if not isinstance(one, dict) or not isinstance(one.get("fingerprint"), str):
             words = f"{path} is no file of accepted advice: entry {number} has no text `fingerprint`"
             raise UsageError(words, hint)
-        if one.get("severity") in FORMER_SEVERITY and "impact" not in one:
-            one["impact"] = FORMER_SEVERITY[one.pop("severity")]
+        if "severity" in one and "impact" not in one:
+            one["impact"] = _impact_of(path, one["fingerprint"], one.pop("severity"))
         _check_impact(path, one)
     return dict(told)
+
+
+def _impact_of(path: Path, fingerprint: str, severity: object) -> str:
+    """What is called impact now."""
+    from dptune.advice import FORMER_SEVERITY
+
+    if not isinstance(severity, str) or severity not in FORMER_SEVERITY:
+        words = f"{path}: the severity of {fingerprint} is none of {', '.join(FORMER_SEVERITY)}"
+        raise UsageError(words, "give its impact instead; without one it is accepted at any")
+    return FORMER_SEVERITY[severity]
 
 
 def _check_impact(path: Path, entry: dict[str, Any]) -> None:

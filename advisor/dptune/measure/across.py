@@ -78,7 +78,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     late = lateness(compared, found, tracks)
     windowed = [each for each in timelines if each[1].windows]
     told = phased(windowed)
-    computing = {own.rank: _computing(own, windowed, told) for own in accounted}
+    computing = {own.rank: _computing(own, windowed, told) for own in accounted if own.windows}
     return Across(
         calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), compared, tracks, told
     )
@@ -92,7 +92,7 @@ def host_of(run: Run, rank: int) -> str | None:
 
 
 def _computing(own: RankView, spent: Sequence[Spent], told: Phased | str) -> Computing:
-    """What a rank computes in its steps."""
+    """What a rank computes in its steps: the means of a step, as ranks may have recorded fewer."""
     count, usual_ns, optimizer_ns, compute_ns = 0, 0.0, 0.0, 0
     for at, (view, device, timeline) in enumerate(spent):
         if view is own:
@@ -103,10 +103,10 @@ def _computing(own: RankView, spent: Sequence[Spent], told: Phased | str) -> Com
             usual_ns += _usual_ns(own, device.operations.rows[inside & ~updating])
             optimizer_ns += _usual_ns(own, device.operations.rows[updating])
     return Computing(
-        operations=count / max(own.windows, 1),
-        compute_ns=compute_ns,
-        usual_ns=usual_ns,
-        optimizer_ns=None if isinstance(told, str) else optimizer_ns,
+        operations=count / own.windows,
+        compute_ns=compute_ns / own.windows,
+        usual_ns=usual_ns / own.windows,
+        optimizer_ns=None if isinstance(told, str) else optimizer_ns / own.windows,
         on_cpu=all(device.operations.on_cpu for device in own.devices),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +74,8 @@ def _unrecorded(files: Iterable[Path]) -> Iterator[Finding]:
     """The processes that trained and were not recorded, as they said themselves."""
     for path in files:
         with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
-            for line in dict.fromkeys(line.strip()[:_MOST_SIGNS] for line in itertools.islice(file, _MOST_UNRECORDED)):
+            lines = file.read(_MOST_UNRECORDED * _MOST_SIGNS).splitlines()[:_MOST_UNRECORDED]
+            for line in dict.fromkeys(line.strip()[:_MOST_SIGNS] for line in lines):
                 if line:
                     yield Finding(code="process-unrecorded", level="partial", text=line)
 

@@ -39,7 +39,8 @@ def remarks(sides: Sides) -> Iterator[str]:
     unsplit = _unsplit(sides)
     if unsplit and any(_split_ns(run.measured.known("account")) for _, run in sides.runs):
         worst = max(unsplit, key=unsplit.__getitem__)
-        said = f"of {100 * unsplit[worst]:.2g} % of it in {worst} it is not known which it is"
+        percent = 100 * unsplit[worst]
+        said = f"of {percent:{'.0f' if percent >= 10 else '.2g'}} % of it in {worst} it is not known which it is"
         yield f"exposed transfer and waiting for ranks are told together, as exposed communication: {said}"
     unseen = _unseen(sides)
     if unseen:

@@ -38,7 +38,7 @@ _CAUSES: dict[str, LagCause] = {
 
 @dataclass(frozen=True)
 class Computing:
-    """What a rank computes in its steps: how many operations in each, and for how long.
+    """What a rank computes in a step: how many operations, and for how long.
 
     `usual_ns` is what those outside of the optimizer would take without interruption: of each name as many times its
     quick ones (the quartile) as there are. `optimizer_ns` is the same of the optimizer's, which are as many and as
@@ -72,7 +72,7 @@ def arrivals(
             by_rank[rank],
             [StepLag(number=step, lag_ns=by_step.get((step, rank), 0)) for step in sorted(steps[rank])],
             _compute(rank, computing),
-            computing[rank].on_cpu,
+            rank in computing and computing[rank].on_cpu,
         )
         for rank in sorted(steps)
     }
@@ -131,7 +131,9 @@ def _figures(
 
 def _compute(rank: int, computing: Mapping[int, Computing]) -> LagCause:
     """More operations, or larger ones: all of those take longer, and the optimizer's do not. Else slower ones."""
-    own, others = computing[rank], [each for other, each in computing.items() if other != rank]
+    own, others = computing.get(rank), [each for other, each in computing.items() if other != rank]
+    if own is None or not others:  # it, or each other rank, has no step that is accounted for
+        return "slower compute"
     if own.operations > (1 + _MORE) * mean(each.operations for each in others):
         return "more compute"
     known = [each.optimizer_ns for each in others if each.optimizer_ns]

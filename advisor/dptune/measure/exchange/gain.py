@@ -3,8 +3,9 @@
 The steps of all ranks are replayed: a collective starts when its last rank arrives and then takes as long as it took; a
 rank that communication blocks goes on when that collective ends; all else takes its recorded time. Replayed once as
 recorded and once with the work of the one rank between two collectives scaled to the median of the others' work there,
-the gain is how much earlier the last collective ends. A delay that makes a rank late to many collectives counts
-once, and one that another rank's delay hides gains nothing.
+the gain is how much sooner the first collective of the last step follows that of the first step: what lies between the
+two are whole steps. A delay that makes a rank late to many collectives counts once, and one that another rank's delay
+hides gains nothing.
 
 What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is
 less.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -61,8 +63,10 @@ class _Rank:
 
 @dataclass(frozen=True)
 class Gain:
-    """What all steps together gain, of the time from when all ranks had arrived at the first collective to the end of
-    the last. What comes before is not compared: ranks start apart. What comes after nobody waits for.
+    """What steps gain, of the time from the first collective of the first step to the first of the last: whole steps.
+
+    Of a single step, of the time from its first collective to the end of its last. What comes before the first
+    collective is not compared: ranks start apart.
     """
 
     gain_ns: int
@@ -100,9 +104,23 @@ def gain(
     recorded, mended = _replay(ranks, {}), _replay(ranks, scaled)
     if recorded is None or mended is None:
         return None
-    first = [next((one.time_ns for one in each.events if one.kind == "arrival"), 0) for each in ranks.values()]
-    span_ns = round(recorded) - max(first)
-    return Gain(max(0, round(recorded - mended)), span_ns) if span_ns > 0 else None
+    begins = _first_of_steps(exchanges, {number for key in scaled for number in ranks[key].left_ns})
+    if len(begins) > 1:
+        since, until = begins[0], begins[-1]
+        span_ns = recorded.begun_ns[until] - recorded.begun_ns[since]
+        gain_ns = span_ns - (mended.begun_ns[until] - mended.begun_ns[since])
+    else:
+        first = [next((one.time_ns for one in each.events if one.kind == "arrival"), 0) for each in ranks.values()]
+        span_ns, gain_ns = recorded.end_ns - max(first), recorded.end_ns - mended.end_ns
+    return Gain(max(0, round(gain_ns)), round(span_ns)) if round(span_ns) > 0 else None
+
+
+def _first_of_steps(exchanges: Sequence[Exchange], numbers: AbstractSet[int]) -> list[int]:
+    """Of those collectives the first of each step, in the order of the steps."""
+    found: dict[int, int] = {}
+    for number in sorted(numbers, key=lambda number: int(exchanges[number].start_ns.max())):
+        found.setdefault(exchanges[number].step, number)
+    return [found[step] for step in sorted(found)]
 
 
 def _slowest(
@@ -225,8 +243,16 @@ def _factors(events: Sequence[_Event], scaled: Mapping[int, float]) -> list[floa
     return factors[::-1]
 
 
-def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]]) -> float | None:
-    """When the last collective ends; None where devices wait in a circle, as of clocks that are wrong."""
+@dataclass(frozen=True)
+class _Replayed:
+    """When each collective starts, by its number, and when the last one ends."""
+
+    begun_ns: dict[int, float]
+    end_ns: float
+
+
+def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]]) -> _Replayed | None:
+    """None where devices wait in a circle, as of clocks that are wrong."""
     walks = {
         key: _Walk(each.events, _factors(each.events, scaled.get(key, {})), float(each.start_ns))
         for key, each in ranks.items()
@@ -264,4 +290,6 @@ def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]
         else:
             ended += 1
     ends = [stop - earlier_ns[number] for each in ranks.values() for number, stop in each.left_ns.items()]
-    return max(ends) if ended == len(walks) and ends else None
+    if ended < len(walks) or not ends:
+        return None
+    return _Replayed({number: begun_ns[number] - earlier for number, earlier in earlier_ns.items()}, max(ends))
