@@ -119,8 +119,19 @@ def test_ranks_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:
     )
     done = a_place(tmp_path, 4.0).run([sys.executable, "-c", script], partial=True)
     assert done.cut_off
-    rank = Path("/proc") / done.out.strip()
-    assert not rank.exists() or ") Z" in (rank / "stat").read_text()
+    rank = Path("/proc") / done.out.strip() / "stat"
+    deadline = time.monotonic() + 10
+    while _runs(rank) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(rank)
+
+
+def _runs(stat: Path) -> bool:
+    """Whether a process is there and more than a zombie."""
+    try:
+        return ") Z" not in stat.read_text()
+    except OSError:
+        return False
 
 
 def test_what_was_printed_before_the_deadline_is_kept(tmp_path: Path) -> None:

@@ -379,6 +379,6 @@ def test_a_file_of_which_there_is_no_copy_is_not_rewritten(tmp_path: Path) -> No
     (tmp_path / "elsewhere" / "model.py").write_text("as it is")
     (tmp_path / "project" / "lib").symlink_to(tmp_path / "elsewhere")
     made = scratch.make(tmp_path / "project", tmp_path / "copy")
-    with pytest.raises(RunError, match=r"lib/model.py is not copied for trials"):
+    with pytest.raises(RunError, match=r"lib/model.py is linked, not copied, for trials"):
         scratch.rewrite(made, {"lib/model.py": b"patched"})
     assert (tmp_path / "elsewhere" / "model.py").read_text() == "as it is"
