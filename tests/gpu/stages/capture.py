@@ -65,7 +65,8 @@ def _plain(place: Place, sizes: tuple[str, ...], steps: str) -> dict[str, Any]:
 
 
 def _check(place: Place, folder: Path) -> dict[str, Any]:
-    place.dptune("report", str(folder), "--no-tui", "--no-cache")
+    if not place.small:
+        place.dptune("report", str(folder), "--no-tui", "--no-cache")
     done = place.dptune("check", str(folder), ok=False)
     return {"status": done.status, "seconds": done.seconds, "last": done.out.strip().splitlines()[-1:]}
 

@@ -56,7 +56,7 @@ def _base(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _predicted(place: Place, changes: dict[str, Change]) -> dict[str, Any]:
-    asked = dict(list(changes.items())[:2]) if place.small else changes
+    asked = dict(list(changes.items())[:1]) if place.small else changes
 
     def of(change: Change) -> dict[str, Any]:
         return place.predict(place.runs / "predict-base", *change.knobs) if change.knobs else {"why": "no knob sets it"}

@@ -42,7 +42,7 @@ def run(place: Place) -> None:
 def _gloo(small: bool) -> dict[str, tuple[str, ...]]:
     both = {"fsdp2": ("--strategy", "fsdp"), "no-sync": ("--accumulate", "2", "--no-sync")}
     if small:
-        return both
+        return {"fsdp2": both["fsdp2"]}  # stage link records DDP
     buckets = {f"bucket-{size}": ("--bucket-mb", size) for size in ("1", "25", "100")}
     return {**buckets, **both}
 
