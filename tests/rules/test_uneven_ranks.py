@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import Missing, StragglerFigures
+from dptune.runfile.facts import DeviceFacts, Facts
 
 
 def waiting(hand_made, share):
@@ -57,3 +58,18 @@ def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_
     lags = [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]]
     with pytest.raises(Missing, match=r"1\.7 times as long"):
         ask("DP702", make_measured(account=waiting(hand_made, 0.2), lags_ms=lags, step=step))
+
+
+def test_quiet_where_no_rank_is_late_by_much_in_the_median_step(ask, make_measured, hand_made):
+    """Short waits in many collectives, and one long step of five."""
+    run = make_measured(account=waiting(hand_made, 0.2), lags_ms=[[9, 0, 0, 0, 0], [0, 0, 0, 0, 1]])
+    assert ask("DP702", run) == []
+
+
+def test_ranks_that_share_cores_are_not_compared(ask, make_measured, hand_made):
+    run = make_measured(account=waiting(hand_made, 0.2), lags_ms=[[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]])
+    facts = [Facts(rank=n, local_rank=n, device=DeviceFacts("cpu", usable_cores=1)) for n in (0, 1)]
+    with pytest.raises(Missing, match="2 ranks share 1 core and delay each other"):
+        ask("DP702", run, facts)
+    own = [Facts(rank=n, local_rank=n, device=DeviceFacts("cpu", usable_cores=2)) for n in (0, 1)]
+    assert len(ask("DP702", run, own)) == 1
