@@ -1,4 +1,4 @@
-"""What the text of an option must be where it is a number: types for argparse."""
+"""What the text of an option must be where it is a number or a level: types for argparse."""
 
 from __future__ import annotations
 
@@ -66,3 +66,17 @@ def _as(kind: type[int] | type[float], text: str) -> int | float:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+
+
+def impact_and_confidence(text: str) -> tuple[str, str]:
+    """`high`, or `high:low`: the least impact and the least confidence, which is medium where none is given."""
+    from dptune.advice import CONFIDENCES, FORMER_SEVERITY, IMPACTS
+
+    impact, colon, confidence = text.partition(":")
+    if impact in FORMER_SEVERITY:
+        raise argparse.ArgumentTypeError(f"'{impact}' is now '{FORMER_SEVERITY[impact]}'")
+    if impact not in (*IMPACTS, "never"):
+        raise argparse.ArgumentTypeError(f"'{impact}' is not an impact; choose from {', '.join(IMPACTS)}, never")
+    if colon and confidence not in CONFIDENCES:
+        raise argparse.ArgumentTypeError(f"'{confidence}' is not a confidence; choose from {', '.join(CONFIDENCES)}")
+    return impact, confidence or "medium"

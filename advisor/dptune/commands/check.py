@@ -41,6 +41,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dptune.commands.amounts import impact_and_confidence
 from dptune.commands.proving import how_to_go_on
 from dptune.commands.reading import is_report, latest, read_run, reading_options, report_of, root_of
 from dptune.commands.repeating import prove_sources, refuse_without_script, repeating_arguments
@@ -67,7 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
     parser.add_argument(
         "--fail-on",
-        type=_fail_on,
+        type=impact_and_confidence,
         default=("medium", "medium"),
         metavar=FAIL_ON,
         help="minimum impact of advice that fails: low, medium, high, or never. With :CONFIDENCE, also its minimum "
@@ -228,19 +229,6 @@ def _terms(args: argparse.Namespace) -> Terms:
     limit = 0.05 if args.max_regression is None else args.max_regression
     impact, confidence = args.fail_on
     return Terms(impact, confidence, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
-
-
-def _fail_on(text: str) -> tuple[str, str]:
-    from dptune.advice import CONFIDENCES, FORMER_SEVERITY, IMPACTS
-
-    impact, colon, confidence = text.partition(":")
-    if impact in FORMER_SEVERITY:
-        raise argparse.ArgumentTypeError(f"'{impact}' is now '{FORMER_SEVERITY[impact]}'")
-    if impact not in (*IMPACTS, "never"):
-        raise argparse.ArgumentTypeError(f"'{impact}' is not an impact; choose from {', '.join(IMPACTS)}, never")
-    if colon and confidence not in CONFIDENCES:
-        raise argparse.ArgumentTypeError(f"'{confidence}' is not a confidence; choose from {', '.join(CONFIDENCES)}")
-    return impact, confidence or "medium"
 
 
 def _accepted(args: argparse.Namespace) -> dict[str, str]:

@@ -3,7 +3,7 @@
     warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > noise > done
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
-a window would last past its time bound, or so short that it is to hold more of them, a rank alone goes by its clock;
+a window would last past its time bound, or so short that it is to hold more of them, a single rank uses its own clock;
 several ranks agree on the step (`agreement`), and without a process group count steps only. The time of the warm-up
 starts with the end of the first step: what a script does before that is no step.
 """
