@@ -6,6 +6,7 @@ Prints `WAY equal=True recorded=False` for each way: rank 0 compares the gradien
 """
 
 import contextlib
+import os
 import sys
 
 import torch
@@ -132,3 +133,5 @@ DATA = torch.Generator().manual_seed(dist.get_rank())
 main()
 dist.barrier()
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # gloo's threads may still hold tensors: torch aborts when they release them while the interpreter ends
