@@ -37,6 +37,7 @@ FUNCTIONS = {
     "item": "read_back",
     "transform": "augmented",
 }
+DRAW = "second"  # another word draws other ranks and stalls; results/stragglers_first.json is the draw before
 ROUNDS = 4  # of each kind, on 2 and 4 ranks in turn
 HEALTHY = 10
 WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "5", "--rich", "3")
@@ -51,7 +52,7 @@ def runs() -> list[dict[str, Any]]:
     ]
     healthy = [{"name": f"healthy-{at}", "kind": "", "ranks": 2 + 2 * (at % 2)} for at in range(HEALTHY)]
     for one in planted:
-        draw = random.Random(one["name"])
+        draw = random.Random(f"{DRAW} {one['name']}")
         one.update(late_rank=draw.randrange(one["ranks"]), stall_ms=draw.randrange(30, 81))
     mixed = []
     while planted or healthy:
