@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from statistics import median
+from statistics import median_high, median_low
 
 from dptune.compared import Basis, CategoryDifference
 from dptune.measure.comparing.sides import ReadRun, Sides
@@ -73,24 +73,33 @@ def _loader_seen(run: ReadRun) -> bool:
     return waited or run.measured.input.known("wait_share") is not None
 
 
-def apportioned(accounts: Sequence[Account], step_ns: int) -> dict[str, int]:
-    """Class -> nanoseconds of a step of that length, by the mean of its shares over the accounts; they sum to it.
+def apportioned(steps: Sequence[tuple[Account, Fraction]]) -> dict[str, int]:
+    """Class -> nanoseconds in steps of these lengths, each split by its account; they sum to the sum of the lengths.
 
     Rounded as running totals, so that no nanosecond is lost and a class that takes no time stays at 0.
     """
     begun, running, parts = 0, Fraction(0), {}
     for name in CLASSES:
-        running += sum((Fraction(getattr(own, name), own.window_ns) for own in accounts), Fraction(0)) / len(accounts)
-        end = round(running * step_ns)
+        running += sum((step_ns * getattr(own, name) / own.window_ns for own, step_ns in steps), Fraction(0))
+        end = round(running)
         parts[name], begun = end - begun, end
     return parts
 
 
 def _parts(runs: Sequence[ReadRun], basis: Basis) -> dict[str, int]:
-    accounts = [run.measured.account for run in runs]
-    if not all(account.window_ns for account in accounts):
+    """Class -> nanoseconds of the side's median step, by the accounts of the runs that take it.
+
+    With an even number of runs those are the two in the middle, each with half of its step, so that a step and its
+    parts are of the same runs. Of runs that take the same time each counts alike.
+    """
+    if not all(run.measured.account.window_ns for run in runs):
         raise Missing("the steps hold no time")
-    return apportioned(accounts, round(median(run.step_ns(basis) for run in runs)))
+    times = [run.step_ns(basis) for run in runs]
+    steps = []
+    for middle_ns in (median_low(times), median_high(times)):
+        taking = [run for run in runs if run.step_ns(basis) == middle_ns]
+        steps += [(run.measured.account, Fraction(middle_ns, 2 * len(taking))) for run in taking]
+    return apportioned(steps)
 
 
 def _category(name: str, a_ns: int, b_ns: int, whole_ns: int) -> CategoryDifference:
