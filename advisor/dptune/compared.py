@@ -80,7 +80,7 @@ class CategoryDifference(Figures):
     """One class of the account, in a step of the side's step time."""
 
     category: str = Field(description="field of the account")
-    a_ns: int = Field(description="of A's median step, by the account of the run that takes it (of two in the middle, the mean)")
+    a_ns: int = Field(description="of A's median step: of the run that takes it, or the mean of the two in the middle")
     b_ns: int = Field(description="of B's step")
     difference_ns: int = Field(description="B less A; over all categories they sum to the step's difference")
     share: Figure[float] = Field(ABSENT, description="of the step's difference; negative where it goes the other way")

@@ -4,6 +4,7 @@ import pytest
 
 from dptune.advice import Change, Trust
 from dptune.advise.headline import headline
+from dptune.advise.straggler import straggler
 from dptune.measured import (
     Account,
     ArrivalFigures,
@@ -153,6 +154,16 @@ def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
     told = said(make_late(3_000, spends="input_idle_ns", cause="input", input_us=2_000))
     assert "waiting for late ranks 15 %, idle for input 35 %" in told.why
     assert told.verdict.startswith("Held up by rank 1: it comes 3 ms late")
+
+
+def test_ranks_without_steps_wait_for_nobody(make_late):
+    measured = make_late(3_000)
+    waiting, late = measured.ranks
+    empty = waiting.devices[0].model_copy(update={"steps": []})
+    alone = measured.model_copy(update={"ranks": [waiting.model_copy(update={"devices": [empty]}), late]})
+    assert straggler(alone).others_wait_share == 0
+    assert straggler(measured).others_wait_share == pytest.approx(0.3)
+    assert said(alone).verdict.startswith("Held up by rank 1: it comes 3 ms late")
 
 
 def test_next_is_the_advice_that_mends_the_cause_if_there_is_one(make_late, make_advice):

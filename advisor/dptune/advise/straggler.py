@@ -129,8 +129,9 @@ def meanwhile(arrival: ArrivalFigures, who: str = "it") -> str:
 
 
 def _others_wait(measured: Measured, late: int) -> float:
-    """Exposed waiting of the other ranks, as a share of their steps."""
+    """Exposed waiting of the other ranks, as a share of their steps; 0 where these hold no time."""
     accounts = [
         step.account for rank in measured.ranks if rank.rank != late for device in rank.devices for step in device.steps
     ]
-    return sum(one.exposed_waiting_ns for one in accounts) / sum(one.window_ns for one in accounts)
+    window_ns = sum(one.window_ns for one in accounts)
+    return sum(one.exposed_waiting_ns for one in accounts) / window_ns if window_ns else 0.0
