@@ -92,8 +92,8 @@ class Change(Model):
 class Saving(Model):
     """What a change saves of a step at the stated global batch, as an interval.
 
-    `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above half
-    of the step is no saving to count on: `large_unknown`.
+    `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above
+    half of the step is no saving to count on: `large_unknown`.
     """
 
     low_ms: float = Field(ge=0, description="milliseconds of a step, at least")
@@ -115,7 +115,7 @@ class Saving(Model):
     how: str = Field(description="one sentence: how the figures were come by")
 
     @computed_field(  # type: ignore[prop-decorator]
-        description="a bound above half of the step: the saving may be large and is not known, so it is not to be counted"
+        description="a bound above half of the step: the saving may be large, is not known, and does not count"
     )
     @property
     def large_unknown(self) -> bool:

@@ -1,6 +1,6 @@
 import pytest
 
-from dptune.advice import Location, Skipped, Trust
+from dptune.advice import Change, Location, Skipped, Trust
 from dptune.advise.headline import headline
 from dptune.advise.ranking import ranked
 from dptune.finding import Finding
@@ -89,6 +89,20 @@ def test_next_promises_nothing_where_the_upper_bound_is_above_half_of_the_step(m
     told = said(make_measured(), advice=[make_advice(low=0, high=0.501)])
     assert told.next.endswith("`. How much it saves is not known; it may be large.")
     assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith("more than 5 ms of each step.")
+
+
+def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_advice):
+    """The loader's advice is of low confidence, so that another leads."""
+    other = make_advice("XX101", changes=[Change(knob="precision.autocast", now=None, then="fp16")])
+    loader = make_advice("XX102", changes=[], confidence="low", fingerprint="XX102:loader.num_workers:Dataset")
+    starved = make_measured(wait_share=0.3)
+    assert said(starved, advice=[other, loader]).next.endswith(
+        " For what limits the step, see also XX102 (low confidence)."
+    )
+    sure = make_advice("XX103", changes=[Change(knob="loader.num_workers", now=0, then=2)])
+    assert said(starved, advice=[other, sure]).next.endswith(" For what limits the step, see also XX103.")
+    for advice, run in (([sure, other], starved), ([other], starved), ([other, sure], make_measured())):
+        assert "see also" not in said(run, advice=advice).next
 
 
 def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make_advice):

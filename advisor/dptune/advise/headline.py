@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import (
+    COMMUNICATION,
     IDLE,
+    INPUT,
     LATE,
     MOSTLY,
     NEARLY_ALL,
@@ -50,6 +52,10 @@ _REMEDIES = {
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
+_SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
+    INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
+    COMMUNICATION.class_ns: ("ddp.", "fsdp."),
+}
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
@@ -111,7 +117,7 @@ def headline(
         verdict=verdict,
         why=why,
         next=(_next(measured, limit, whole, recorded) if first is None else _action(first, late))
-        + _lacking(advice, limit, unanswered, skipped)
+        + (_see_also(advice, limit) or _lacking(advice, limit, unanswered, skipped))
         if answered or unanswered
         else _SELECT,
         rule=first.rule if first else "",
@@ -207,6 +213,22 @@ def _next(measured: Measured, limit: Limit | None, whole: bool, recorded: bool) 
     if not whole:
         return "Read below what could not be read or judged, and why."
     return "Nothing to change. Record again after the next change to the script."
+
+
+def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:
+    """Where the first advice is on something else than what limits the step: the first that is on that."""
+    names = _SUBJECTS.get(limit.class_ns, ()) if limit else ()
+    on_it = (one for one in advice if any(subject.startswith(names) for subject in _subjects(one)))
+    found = next(on_it, None)
+    if not names or found is None or found is advice[0]:
+        return ""
+    unsure = " (low confidence)" if found.confidence == "low" else ""
+    return f" For what limits the step, see also {found.rule}{unsure}."
+
+
+def _subjects(one: Advice) -> list[str]:
+    """The settings that it is on: those it changes, and the one that its fingerprint names where it changes none."""
+    return [*(change.knob for change in one.changes), one.fingerprint.partition(":")[2]]
 
 
 def _lacking(
