@@ -133,8 +133,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     impact = impact if predicted else "low"
-    saved = f"about {100 * share:.0f} % less time" if predicted else f"up to {100 * saves.high_share:.0f} % less time"
-    saved = "less time, how much is not known" if saves.large_unknown else saved
+    saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
     rate = _scaled_rate(run, times)
     then = times * now
     changes = [
@@ -146,7 +145,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Batches of {now} samples are small: with {then} a sample takes {saved}",
+        title=f"Batches of {now} samples are small: with {then} a sample takes {saved} less time",
         why="Exchanging gradients, updating parameters and calling operators take as long for a large batch as for a "
         "small one.",
         changes=changes,

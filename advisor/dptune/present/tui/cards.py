@@ -145,7 +145,8 @@ class Cards(Container):
 
 
 def _entry(one: Advice) -> Text:
-    text = Text(f"{one.impact} impact, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
+    unsure = ", low confidence" if one.confidence == "low" else ""
+    text = Text(f"{one.impact} impact{unsure}, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
     return text.append(visible(one.title), style="not bold")
 
 
