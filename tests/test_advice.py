@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 from pydantic import ValidationError
 
-from dptune.advice import Change, Evidence, Location
+from dptune.advice import Change, Evidence, Location, Saving
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,21 @@ def test_what_is_pasted_into_a_shell_is_one_word_there():
     name, _, value = change.paste.removeprefix("export ").partition("=")
     assert (name, shlex.split(value)) == ("NCCL_DEBUG_FILE", ["a b; rm $HOME 'x'"])
     assert Change(knob="env.OMP_NUM_THREADS", now=None, then="4").paste == "export OMP_NUM_THREADS=4"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "basis", "unknown", "expected"),
+    [
+        (0.0, 0.5, "bound", False, 0.25),
+        (0.0, 0.501, "bound", True, 0.25),
+        (0.0, 1.0, "bound", True, 0.25),
+        (0.6, 0.9, "bound", True, 0.6),  # at least 60 %
+        (0.6, 0.9, "replayed", False, 0.75),
+    ],
+)
+def test_json_keeps_the_bounds_and_marks_what_is_no_saving(low, high, basis, unknown, expected):
+    saves = Saving(low_ms=low, high_ms=high, low_share=low, high_share=high, basis=basis, how="made up")
+    written = json.loads(saves.model_dump_json())
+    assert (written["high_share"], written["large_unknown"]) == (high, unknown)
+    assert saves.expected_share == pytest.approx(expected)
+    assert Saving.model_validate_json(saves.model_dump_json()) == saves

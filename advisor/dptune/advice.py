@@ -7,7 +7,7 @@ import shlex
 from math import isfinite
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, computed_field, field_validator, model_validator
 
 from dptune.errors import UsageError
 from dptune.finding import Finding
@@ -24,6 +24,8 @@ CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 FORMER_SEVERITY: dict[str, Impact] = {"note": "low", "warning": "medium", "error": "high"}
 
 SCHEMA_VERSION = "0.2"
+
+LARGE_SHARE = 0.5  # of the step: a bound above it says that there is much to gain, not how much
 
 _LINE = re.compile("[0-9]{1,9}")  # of a file: no file has more
 
@@ -90,7 +92,8 @@ class Change(Model):
 class Saving(Model):
     """What a change saves of a step at the stated global batch, as an interval.
 
-    `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known.
+    `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above
+    half of the step is no saving to count on: `large_unknown`.
     """
 
     low_ms: float = Field(ge=0, description="milliseconds of a step, at least")
@@ -110,6 +113,28 @@ class Saving(Model):
     unpredicted: str | None = Field(None, description="of a bound: why no prediction stands in its place")
     basis: Basis
     how: str = Field(description="one sentence: how the figures were come by")
+
+    @computed_field(  # type: ignore[prop-decorator]
+        description="a bound above half of the step: the saving may be large, is not known, and does not count"
+    )
+    @property
+    def large_unknown(self) -> bool:
+        """Whether it is a bound above half of the step, which says nothing of how much is saved."""
+        return self.basis == "bound" and self.high_share > LARGE_SHARE
+
+    @property
+    def expected_share(self) -> float:
+        """What the change is expected to save, for the order of advice: the middle of the interval.
+
+        A bound above half of the step counts as one of half of it.
+        """
+        high = max(self.low_share, LARGE_SHARE) if self.large_unknown else self.high_share
+        return (self.low_share + high) / 2
+
+    @property
+    def may_be_nothing(self) -> bool:
+        """Whether it is a prediction whose interval includes zero."""
+        return self.basis == "replayed" and self.low_share <= 0
 
     def without_prediction(self, why: str) -> Saving:
         """The bound, with why there is no prediction."""
@@ -189,11 +214,13 @@ class Skipped(Model):
 
     rule: str
     reason: str
-    set_aside: bool = Field(False, description="it had advice, which gives way to other advice")
+    set_aside: bool = Field(
+        False, description="it had advice, which gives way to other advice or may save nothing by its prediction"
+    )
 
     @classmethod
     def giving_way(cls, rule: str, reason: str) -> Skipped:
-        """A rule that had advice, which gives way to other advice."""
+        """A rule that had advice, which gives way to other advice or may save nothing by its prediction."""
         return cls(rule=rule, reason=reason, set_aside=True)
 
 
@@ -271,7 +298,7 @@ class Report(Model):
     run: RunSummary
     headline: Headline
     trust: Trust
-    advice: list[Advice] = Field(description="ranked within each kind")
+    advice: list[Advice] = Field(description="ranked within each kind, low confidence after everything else")
     together: list[Together] = Field(
         default_factory=list, description="all predicted advice that leaves learning as it is, and the first three"
     )

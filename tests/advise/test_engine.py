@@ -47,8 +47,46 @@ def test_advice_is_in_the_report_and_ranked(assemble, make_rule, make_advice):
     assert [one.rule for one in report.advice] == ["XX102", "XX101"]
     assert (report.quiet, report.skipped) == (["XX103"], [])
     assert report.dptune == __version__
-    assert report.headline.next.startswith("Use `DataLoader(")
+    assert report.headline.next.startswith("XX102: Use `DataLoader(")
     assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_the_impact_in_a_report_follows_from_gain_and_confidence(assemble, make_rule, make_advice):
+    """Half of an upper bound of 20 % is 10 %; a rule's impact of a risk stays what it is."""
+    time = make_advice("XX101", high=0.2, impact="high")
+    risk = make_advice("XX102", kind="risk", saves=None, impact="high", confidence="low")
+    report = assemble(make_rule("XX101", lambda run: iter([time])), make_rule("XX102", lambda run: iter([risk])))
+    assert [(one.rule, one.impact) for one in report.advice] == [("XX101", "medium"), ("XX102", "high")]
+
+
+@pytest.mark.parametrize("kind", ["time", "risk"])
+def test_low_confidence_comes_last_whatever_it_saves(assemble, make_rule, make_advice, kind):
+    unsure = make_advice("XX101", high=0.5, impact="high", confidence="low")
+    sure = make_advice("XX102", high=0.05, impact="low", kind=kind, saves=make_advice().saves)
+    report = assemble(make_rule("XX101", lambda run: iter([unsure])), make_rule("XX102", lambda run: iter([sure])))
+    assert [one.rule for one in report.advice] == ["XX102", "XX101"]
+    assert report.headline.rule == "XX102"
+    assert report.headline.next.startswith("XX102: ")
+
+
+def test_what_is_predicted_to_save_nothing_is_not_advised(assemble, make_rule, make_advice):
+    perhaps = make_advice("XX101").saves.model_copy(update={"basis": "replayed", "predicted_share": 0.04})
+    surely = perhaps.model_copy(update={"low_share": 0.001, "low_ms": 0.01})
+    found = [make_advice("XX101", saves=perhaps), make_advice("XX102", saves=surely, changes=[])]
+    report = assemble(*(make_rule(one.rule, lambda run, one=one: iter([one])) for one in found))
+    assert [one.rule for one in report.advice] == ["XX102"]
+    (skipped,) = report.skipped
+    assert (skipped.rule, skipped.set_aside) == ("XX101", True)
+    assert skipped.reason == "predicted to save 0 to 10.0 % of a step: the interval includes zero"
+    assert "could not run" not in report.headline.why
+
+
+def test_a_rule_whose_advice_was_dropped_is_one_that_ran(assemble, make_rule, make_advice):
+    perhaps = make_advice().saves.model_copy(update={"basis": "replayed", "predicted_share": 0.04})
+    report = assemble(make_rule("XX101", lambda run: iter([make_advice(saves=perhaps)])))
+    assert report.advice == []
+    assert "No rule was asked" not in report.headline.why
+    assert report.headline.next == "Nothing to change. Record again after the next change to the script."
 
 
 @pytest.mark.parametrize("settings", [Settings(select=()), Settings(ignore=("XX",))])

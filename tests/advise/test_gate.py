@@ -319,3 +319,15 @@ def test_advice_trips_the_gate_with_the_confidence_asked_for(confidence, least, 
 
 def test_low_confidence_fails_nothing_by_default():
     assert judge([report(advice("DP101:a", "high", "low"))], Terms()).outcome == "passed"
+    now, before = [report(advice("DP101:a", "high", "low"))], [report(advice("DP101:a", "low", "low"))]
+    assert judge(now, Terms(accepted={"DP101:a": "low"}), before=before).outcome == "passed"
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_of_several_runs_most_must_have_both_impact_and_confidence(turn):
+    """Two of three have medium impact, two of three medium confidence, but only one has both."""
+    rated = (("medium", "medium"), ("medium", "low"), ("low", "medium"))
+    runs = [report(advice("DP101:a", impact, confidence)) for impact, confidence in rated]
+    gate = judge(runs[turn:] + runs[:turn], Terms())
+    assert (gate.outcome, gate.below) == ("passed", ["DP101"])
+    assert judge([runs[0], runs[1], runs[0]], Terms()).outcome == "failed"

@@ -1,7 +1,8 @@
 import pytest
 
-from dptune.advice import Location, Skipped, Trust
+from dptune.advice import Change, Location, Skipped, Trust
 from dptune.advise.headline import headline
+from dptune.advise.ranking import ranked
 from dptune.finding import Finding
 from dptune.measured import Account, CopyFigures
 
@@ -70,7 +71,7 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(changes=[change])])
     assert told.rule == make_advice().rule
     assert told.next == (
-        "In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
+        "XX101: In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
         "It cannot save more than 1 ms of each step."
     )
     of_all = make_advice(changes=[change], saves=make_advice().saves.model_copy(update={"mean_step_ms": 9.0}))
@@ -84,6 +85,39 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     )
 
 
+def test_next_promises_nothing_where_the_upper_bound_is_above_half_of_the_step(make_measured, make_advice):
+    told = said(make_measured(), advice=[make_advice(low=0, high=0.501)])
+    assert told.next.endswith("`. How much it saves is not known; it may be large.")
+    assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith("more than 5 ms of each step.")
+
+
+def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_advice):
+    """The loader's advice is of low confidence, so that another leads."""
+    other = make_advice("XX101", changes=[Change(knob="precision.autocast", now=None, then="fp16")])
+    loader = make_advice("XX102", changes=[], confidence="low", fingerprint="XX102:loader.num_workers:Dataset")
+    starved = make_measured(wait_share=0.3)
+    assert said(starved, advice=[other, loader]).next.endswith(
+        " For what limits the step, see also XX102 (low confidence)."
+    )
+    sure = make_advice("XX103", changes=[Change(knob="loader.num_workers", now=0, then=2)])
+    assert said(starved, advice=[other, sure]).next.endswith(" For what limits the step, see also XX103.")
+    for advice, run in (([sure, other], starved), ([other], starved), ([other, sure], make_measured())):
+        assert "see also" not in said(run, advice=advice).next
+
+
+def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make_advice):
+    told = said(make_measured(), advice=[make_advice(high=0.5, confidence="low")])
+    assert told.next.startswith("XX101 (low confidence): Use `DataLoader(")
+    assert told.verdict == "The device computes nearly all the time: only small things were found."
+
+
+def test_what_threatens_the_results_heads_the_page(make_measured, make_advice):
+    risk = make_advice("XX102", kind="risk", saves=None, impact="high", numerics="changes", watch="Stop the run.")
+    told = said(make_measured(), advice=ranked([make_advice(high=0.5), risk]))
+    assert (told.rule, told.verdict) == ("XX102", "Something costs 10 % of a step.")
+    assert told.next == "XX102: Stop the run. Details: `dptune rules explain XX102`."
+
+
 def test_of_a_larger_batch_it_is_the_time_of_a_sample_that_gets_less(make_measured, make_advice):
     saves = make_advice(low=0.2, high=0.3).saves.model_copy(update={"samples_times": 2.0})
     told = said(make_measured(), advice=[make_advice(saves=saves)])
@@ -92,7 +126,7 @@ def test_of_a_larger_batch_it_is_the_time_of_a_sample_that_gets_less(make_measur
 
 def test_next_without_a_change_points_to_the_page(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(changes=[])])
-    assert told.next == "Something costs 10 % of a step. How: `dptune rules explain XX101`."
+    assert told.next == "XX101: Something costs 10 % of a step. How: `dptune rules explain XX101`."
 
 
 def test_a_change_of_several_lines_is_cut(make_measured, make_advice):
@@ -110,7 +144,7 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
         "in it or late ranks are waited for, only the traces of all ranks tell."
     )
     assert told.next.startswith("Read the traces of all ranks together")
-    assert said(measured, advice=[make_advice()]).next.startswith("Use `DataLoader(")
+    assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
     little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))
     assert little.verdict.startswith("Mostly computing, but 8 % of each step is exposed communication; whether")
 

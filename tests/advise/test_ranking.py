@@ -9,10 +9,17 @@ def rules(advice):
     return [one.rule for one in advice]
 
 
-def test_what_a_step_pays_most_for_comes_first_whatever_its_ceiling(make_advice):
+def test_the_higher_impact_comes_first_whatever_its_upper_bound(make_advice):
     loose = make_advice("XX101", low=0, high=0.9, impact="low")
     costly = make_advice("XX102", low=0, high=0.2, impact="high")
     assert rules(ranked([loose, costly])) == ["XX102", "XX101"]
+
+
+def test_an_upper_bound_above_half_of_the_step_ranks_as_half_of_it(make_advice):
+    """0 to 50 % counts 25 %, and so does 0 to 100 %."""
+    unknown = make_advice("XX101", low=0, high=1)
+    more, less = make_advice("XX102", low=0.26, high=0.26), make_advice("XX103", low=0.24, high=0.24)
+    assert rules(ranked([less, unknown, more])) == ["XX102", "XX101", "XX103"]
 
 
 def test_then_time_is_ranked_by_the_middle_of_what_it_saves(make_advice):
@@ -33,10 +40,10 @@ def test_of_what_costs_alike_what_leaves_learning_as_it_is_comes_first(make_advi
 
 def test_then_by_confidence_and_name(make_advice):
     one = make_advice("XX104", impact="medium")
-    worse = make_advice("XX103", impact="high", confidence="low")
+    unsure = make_advice("XX103", impact="high", confidence="low")
     surer = make_advice("XX102", impact="high", confidence="high")
     same = make_advice("XX101", impact="medium")
-    assert rules(ranked([one, worse, surer, same])) == ["XX102", "XX103", "XX101", "XX104"]
+    assert rules(ranked([one, unsure, surer, same])) == ["XX102", "XX101", "XX104", "XX103"]
 
 
 def test_kinds_are_ranked_within_themselves(make_advice):
@@ -45,6 +52,21 @@ def test_kinds_are_ranked_within_themselves(make_advice):
     lesser = make_advice("XX103", kind="risk", impact="low", saves=None)
     learning = make_advice("XX104", kind="convergence", impact="high", saves=None)
     assert rules(ranked([learning, lesser, risk, time])) == ["XX101", "XX102", "XX103", "XX104"]
+
+
+def test_low_confidence_comes_after_every_other_kind(make_advice):
+    unsure = make_advice("XX101", impact="high", high=0.5, confidence="low")
+    risk = make_advice("XX102", kind="risk", impact="low", saves=None, confidence="medium")
+    assert rules(ranked([unsure, risk])) == ["XX102", "XX101"]
+
+
+def test_what_certainly_trains_another_model_comes_before_what_saves_time(make_advice):
+    time = make_advice("XX101", low=0.4, high=0.5, impact="high")
+    wrong = make_advice("XX102", kind="risk", impact="high", saves=None, numerics="changes")
+    beside = make_advice("XX103", kind="risk", impact="high", saves=None)
+    assert rules(ranked([time, beside, wrong])) == ["XX102", "XX103", "XX101"]
+    unsure = wrong.model_copy(update={"confidence": "medium"})
+    assert rules(ranked([time, unsure])) == ["XX101", "XX102"]
 
 
 def test_a_saving_does_not_lift_a_risk(make_advice):
@@ -102,6 +124,13 @@ def test_what_is_predicted_goes_before_what_may_come_to_nothing(make_advice):
     kept, dropped = settled([bound, surer, alone])
     assert (rules(kept), rules(dropped)) == (["XX104", "XX102"], ["XX101"])  # as ranked, whatever was surer
     assert rules(settled([bound, risk])[0]) == ["XX103"]
+
+
+def test_a_contradiction_is_never_settled_for_low_confidence(make_advice):
+    bound = make_advice("XX101", high=0.1, changes=workers(4), confidence="medium")
+    unsure = make_advice("XX102", low=0.2, high=0.4, changes=workers(8), confidence="low")
+    unsure = unsure.model_copy(update={"saves": unsure.saves.model_copy(update={"basis": "replayed"})})
+    assert rules(settled([unsure, bound])[0]) == ["XX101"]
 
 
 def test_agreement_and_other_places_are_no_contradiction(make_advice):

@@ -166,15 +166,43 @@ def test_ranks_without_steps_wait_for_nobody(make_late):
     assert said(alone).verdict.startswith("Held up by rank 1: it comes 3 ms late")
 
 
-def test_next_is_the_advice_that_mends_the_cause_if_there_is_one(make_late, make_advice):
+def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, make_advice):
     buckets = make_advice("XX102", changes=[Change(knob="ddp.bucket_cap_mb", now=1, then=25)])
-    advice = [buckets, make_advice("XX101")]  # the second is about the loader
-    told = said(make_late(5_000, spends="input_idle_ns", cause="input"), advice)
-    assert told.next.startswith("Use `DataLoader(dataset, ..., num_workers=2")
-    assert said(make_late(5_000), advice).next.startswith("Open the trace of rank 1")
-    assert said(make_late(5_000, spends="input_idle_ns", cause="input"), [buckets]).next.startswith(
-        "Open the trace of rank 1"
+    loader = make_advice("XX101")
+    by_input = make_late(5_000, spends="input_idle_ns", cause="input")
+    told = said(by_input, [buckets, loader])
+    assert told.verdict.startswith("Held up by rank 1")
+    assert told.next.startswith("XX102: Use `DistributedDataParallel(")
+    assert told.next.endswith(" For rank 1: see XX101.")
+    assert " For rank 1: Open the trace of rank 1" in said(by_input, [buckets]).next
+    assert said(by_input, [loader, buckets]).next == (
+        "XX101: Use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
+        "It cannot save more than 1 ms of each step."
     )
+
+
+def test_advice_on_the_late_rank_says_what_to_look_at(make_late, make_advice):
+    late = make_advice("XX103", title="Rank 1 comes 5 ms late", changes=[])
+    told = said(make_late(5_000), [late])
+    assert (told.rule, told.next[:39]) == ("XX103", "XX103: Open the trace of rank 1 in http")
+    other = make_advice("XX104", title="Rank 0 comes 5 ms late", changes=[])
+    assert "For rank 1: Open the trace of rank 1" in said(make_late(5_000), [other]).next
+
+
+def test_what_saves_more_than_the_late_rank_costs_takes_the_head(make_late, make_advice):
+    """Without its delays a step would be 20 % shorter; another change saves 30 %."""
+    change = [Change(knob="ddp.bucket_cap_mb", now=1, then=25)]
+    larger = make_advice("XX102", low=0.3, high=0.3, changes=change)
+    run = make_late(5_000, gain=0.2)
+    told = said(run, [larger])
+    assert not told.verdict.startswith("Held up by rank 1")
+    assert told.next.startswith("XX102: ")
+    assert "Besides, rank 1 comes 5 ms late" in told.why
+    for other in (
+        make_advice("XX102", low=0.1, high=0.1, changes=change),
+        make_advice("XX102", low=0.3, high=0.3, changes=change, confidence="low"),
+    ):
+        assert said(run, [other]).verdict.startswith("Held up by rank 1")
 
 
 def test_a_cause_that_is_not_known_is_said(make_late):

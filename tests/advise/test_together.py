@@ -96,3 +96,9 @@ def test_one_alone_is_no_set_and_the_same_set_is_said_once(predicted, view):
     assert together([cap], view(cap=0.5)) == []
     assert len(together([cap, sync], view(cap_sync=0.45))) == 1
     assert together([cap, sync], view()) == []
+
+
+def test_a_set_that_may_save_nothing_is_not_said(predicted, view):
+    cap, sync = predicted("XX101", CAP, 0.5), predicted("XX102", SYNC, 0.6)
+    assert together([cap, sync], view(cap_sync=0.99)) != []
+    assert together([cap, sync], view(cap_sync=1)) == []

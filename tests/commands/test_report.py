@@ -237,7 +237,7 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--patch", "--advice", "DP101"], "the report has no advice DP101", "its advice: DP102, DP301, DP603"),
+        (["--patch", "--advice", "DP101"], "the report has no advice DP101", "its advice: DP102, DP603, DP301"),
         (["--patch", "--advice", "no-snyc-missing"], "no rule 'no-snyc-missing'", "did you mean 'no-sync-missing'?"),
         (["--advice", "DP102"], "--advice is for --patch", "add it, or leave --advice out"),
     ],

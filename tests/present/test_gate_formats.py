@@ -13,6 +13,7 @@ from dptune.finding import Finding
 from dptune.judged import Budget, Gate, PassedOver, Regression
 from dptune.present import github, junit, markdown
 from dptune.present.gate import budget_value, opening, page
+from dptune.present.ink import paint
 
 HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
 
@@ -54,6 +55,19 @@ SLOWER = Regression(
     high_ratio=1.12,
     text="It is",
 )
+
+
+def test_an_upper_bound_above_half_of_the_step_is_no_saving_in_any_format():
+    one = advice()
+    assert one.saves is not None
+    wide = one.saves.model_copy(update={"low_ms": 0.0, "high_ms": 6.0, "low_share": 0.0, "high_share": 0.6})
+    tripped = gate(tripped=[one.model_copy(update={"saves": wide})])
+    words = "large, unknown. The upper bound is 6.00 ms of each 10.0 ms step"
+    assert f"saving: {words} (60.0 %), and" in " ".join(paint(page(tripped, 200), False).split())
+    assert f"Saving: {words} (60.0 %), and" in junit.text(tripped)
+    assert f"made up. Saving: {words} (60.0 %25), and" in github.text(tripped)
+    assert f"| {words} (60.0 %), and" in markdown.text(tripped)
+    assert "saves 1.00 to 2.00 ms of each" in " ".join(paint(page(gate(tripped=[one]), 200), False).split())
 
 
 def test_what_was_proven_is_told_in_every_format():

@@ -222,6 +222,42 @@ def test_the_noise_of_gradients_says_how_large_a_batch_may_be(
     assert "Noise scale" not in text(report)
 
 
+def test_an_upper_bound_above_half_of_the_step_is_no_saving(report: Report) -> None:
+    one = report.advice[0]
+    assert one.saves is not None
+    of_samples = {"global_batch": 64, "low_us_per_sample": 0.0, "high_us_per_sample": 900.0}
+    saves = one.saves.model_copy(
+        update={"basis": "bound", "low_share": 0.0, "high_share": 0.6, "low_ms": 0.0, "high_ms": 60.0, **of_samples}
+    )
+    page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": saves})]})))
+    assert "Saves large, unknown. The upper bound is 60.0 ms of each " in page
+    assert " step (60.0 %), and no prediction narrows it Why" in page
+    assert "us per sample" not in page
+    assert "A ceiling" not in page
+    batch = saves.model_copy(update={"samples_times": 4.0})
+    page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": batch})]})))
+    assert "The upper bound is 60.0 % of the time of a sample, with 4x the samples per step, and no" in page
+    half = saves.model_copy(update={"high_share": 0.5})
+    page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": half})]})))
+    assert "large, unknown" not in page
+
+
+def test_low_confidence_has_a_section_of_its_own_at_the_end(report: Report) -> None:
+    first, *others = report.advice
+    unsure = first.model_copy(update={"confidence": "low", "title": "perhaps this"})
+    page = text(report.model_copy(update={"advice": [*others, unsure]}))
+    assert page.index("Low confidence: check the cause") > max(page.index(one.title[:40]) for one in others)
+    assert page.index("perhaps this") > page.index("Low confidence: check the cause")
+    assert "Low confidence: check" not in text(report.model_copy(update={"advice": others}))
+
+
+def test_risks_come_first_where_the_report_ranks_them_first(report: Report) -> None:
+    time = next(one for one in report.advice if one.kind == "time")
+    risk = time.model_copy(update={"kind": "risk", "saves": None})
+    page = text(report.model_copy(update={"advice": [risk, time]}))
+    assert page.index("Risks: what may be wrong") < page.index("What to change to save time")
+
+
 def test_what_advice_saves_together_stands_below_the_verdict(report: Report) -> None:
     saves = report.advice[0].saves
     assert saves is not None

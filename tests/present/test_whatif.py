@@ -42,7 +42,18 @@ def test_the_run_is_named_where_the_user_named_it():
 
 
 def test_what_makes_it_slower_is_not_to_be_proven():
-    assert "Prove it" not in text([predicted({"ddp.no_sync": True}, 101_000_000)])
+    slower = predicted({"ddp.no_sync": True}, 101_000_000).model_copy(update={"high_ns": 102_000_000})
+    assert "Prove it" not in text([slower])
+
+
+def test_what_may_save_nothing_is_not_to_be_proven():
+    """Its interval reaches the 100 ms of the step as it is; what is certain to save less is proposed instead."""
+    perhaps = predicted({"ddp.no_sync": True}, 85_000_000).model_copy(update={"high_ns": 100_000_000})
+    certain = predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000).model_copy(update={"high_ns": 95_000_000})
+    assert "Prove it" not in text([perhaps])
+    assert text([perhaps, certain]).endswith("Prove it: dptune verify --set ddp.bucket_cap_mb=1")
+    searched = text([perhaps], [BucketSize(cap_mb=None, buckets=2, step_ns=100_000_000)])
+    assert "Best As it is. The best set of changes found may save nothing: its interval includes the step" in searched
 
 
 def test_traced_steps_are_called_so():

@@ -42,3 +42,9 @@ def test_what_is_of_something_else_is_not() -> None:
     assert against(saving(), verified(0.85, 0.95, fast_steps=True)) == ""
     assert against(saving(samples_times=2), verified(0.85, 0.95, objective="time per step")) == ""
     assert against(saving(), verified(0.85, 0.95, objective="time per step"))
+
+
+def test_an_upper_bound_that_does_not_hold_is_not_called_a_promise() -> None:
+    bound = saving(basis="bound", low_share=0, high_share=0.6)
+    assert against(bound, verified(0.2, 0.3)) == "more than the upper bound of 60 %"
+    assert against(bound, verified(0.3, 0.5)) == ""

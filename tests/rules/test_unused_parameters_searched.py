@@ -31,6 +31,12 @@ def test_a_search_that_finds_nothing(ask, make_measured, make_facts, make_all_re
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
 
 
+def test_an_upper_bound_above_half_of_the_step_is_no_promise(ask, make_measured, make_facts, make_all_reduce):
+    run = make_measured(exposed_share=0.6, collectives=[marks(make_all_reduce), make_all_reduce(2**20, 4)])
+    (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])])
+    assert advice.title.endswith("without the search a step takes less time, how much is not known")
+
+
 def test_quiet(ask, make_measured, make_facts, make_all_reduce):
     run = make_measured(collectives=[marks(make_all_reduce)])
     assert ask("DP106", run, [make_facts(ddp=[searching(on=False)])]) == []

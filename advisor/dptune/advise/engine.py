@@ -18,7 +18,8 @@ from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
 from dptune.advise import cards, packs
 from dptune.advise.asking import Asked
 from dptune.advise.headline import headline
-from dptune.advise.ranking import merged, settled
+from dptune.advise.impact import saving_time
+from dptune.advise.ranking import merged, ranked, settled
 from dptune.advise.together import together, weighed
 from dptune.advise.trust import judge, recording
 from dptune.capture.effect import without_effect
@@ -101,17 +102,17 @@ def assemble(
     else:
         outcome = run_rules(chosen, measured, facts, settings, predictor)
         trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
-    advice, contradicted = settled(merged(outcome.advice))
+    advice, saving_nothing = saving_time(outcome.advice)
+    advice, contradicted = settled(merged(advice))
     view = RunView(measured, facts, predictor=predictor)
     advice, not_on_top = weighed(advice, view)
     if trust.level == "partial":
-        advice = [_no_surer_than_medium(one) for one in advice]
-    could_not = [*outcome.skipped, *contradicted]
-    skipped = [*could_not, *not_on_top]
+        advice = ranked(_no_surer_than_medium(one) for one in advice)
+    skipped = [*outcome.skipped, *saving_nothing, *contradicted, *not_on_top]
     return Report(
         dptune=__version__,
         run=about,
-        headline=headline(measured, trust, advice, could_not, outcome.quiet, about.command is not None, view.busy_ns()),
+        headline=headline(measured, trust, advice, skipped, outcome.quiet, about.command is not None, view.busy_ns()),
         trust=trust,
         advice=advice,
         together=together(advice, view),

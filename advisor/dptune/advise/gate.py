@@ -61,10 +61,8 @@ def judge(
     """
     there = {one.fingerprint: one.impact for one in _of_most(before)}
     tripped, over = [], []
-    for one in _of_most(reports):
-        if terms.fail_on == "never" or _level(one) < IMPACTS.index(terms.fail_on):
-            continue
-        if CONFIDENCES.index(one.confidence) < CONFIDENCES.index(terms.least_confidence):
+    for one in _of_most(reports, terms):
+        if not _reaches(one, terms):
             continue
         if _covered(one, terms.accepted):
             over.append(PassedOver(advice=one, why="it is accepted"))
@@ -196,15 +194,29 @@ def _change(ratio: float) -> str:
     return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'}"
 
 
-def _of_most(reports: Sequence[Report]) -> list[Advice]:
-    """Advice that more than half of the runs have, in their order, at the impact that more than half reach."""
+def _reaches(one: Advice, terms: Terms) -> bool:
+    """Whether it has the impact and the confidence that trip the gate."""
+    if terms.fail_on == "never" or _level(one) < IMPACTS.index(terms.fail_on):
+        return False
+    return CONFIDENCES.index(one.confidence) >= CONFIDENCES.index(terms.least_confidence)
+
+
+def _of_most(reports: Sequence[Report], terms: Terms | None = None) -> list[Advice]:
+    """Advice that more than half of the runs have, in their order, at the impact that more than half reach.
+
+    With `terms` it reaches what trips the gate only where more than half do, each with impact and confidence.
+    """
     of: dict[str, list[Advice]] = {}
     for report in reports:
         for name, one in {each.fingerprint: each for each in reversed(report.advice)}.items():
             of.setdefault(name, []).append(one)
     order = {name: n for n, name in enumerate(dict.fromkeys(e.fingerprint for r in reports for e in r.advice))}
     middle = len(reports) // 2
-    kept = [sorted(own, key=_level, reverse=True)[middle] for own in of.values() if len(own) > middle]
+
+    def rank(one: Advice) -> tuple[bool, int]:
+        return terms is not None and _reaches(one, terms), _level(one)
+
+    kept = [sorted(own, key=rank, reverse=True)[middle] for own in of.values() if len(own) > middle]
     return sorted(kept, key=lambda one: order[one.fingerprint])
 
 

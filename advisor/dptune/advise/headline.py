@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import (
+    COMMUNICATION,
     IDLE,
+    INPUT,
     LATE,
     MOSTLY,
     NEARLY_ALL,
@@ -50,6 +52,10 @@ _REMEDIES = {
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
+_SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
+    INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
+    COMMUNICATION.class_ns: ("ddp.", "fsdp."),
+}
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
@@ -74,28 +80,30 @@ def headline(
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
-    heads = late is not None and late.share >= max(
-        LEAST_SHARE, *(found[one] - late.own.get(one.class_ns, 0.0) for one in found if one is not LATE)
+    first = advice[0] if advice else None
+    heads = (
+        late is not None
+        and late.share
+        >= max(LEAST_SHARE, *(found[one] - late.own.get(one.class_ns, 0.0) for one in found if one is not LATE))
+        and not _saves_more(first, late)
     )
     if late is not None:
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
-        first = next(f.text for f in trust.findings if f.level == "partial")
-        why += f" Only a part of the run could be read: {first}."
-    answered = {one.rule for one in advice} | set(quiet)
-    wrong = next((one for one in advice if one.threatens_results), None)
+        lack = next(f.text for f in trust.findings if f.level == "partial")
+        why += f" Only a part of the run could be read: {lack}."
+    answered = {one.rule for one in advice} | set(quiet) | {one.rule for one in skipped if one.set_aside}
     unanswered = {one.rule for one in skipped} - answered
     if not answered and not unanswered:
         why += " No rule was asked."
     elif unanswered:
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
-    if wrong is not None:
-        how = f"{wrong.watch} Details: `dptune rules explain {wrong.rule}`."
-        return Headline(verdict=sentence(wrong.title), why=why, next=how, rule=wrong.rule)
+    if first is not None and first.threatens_results:
+        return Headline(verdict=sentence(first.title), why=why, next=_action(first, late), rule=first.rule)
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
-        remedy = late.remedy(advice)
-        return Headline(verdict=verdict, why=why, next=_next_of_late(late, remedy), rule=remedy.rule if remedy else "")
+        action = _look_at(late.figures) if first is None else _action(first, late) + _of_late(late, advice)
+        return Headline(verdict=verdict, why=why, next=action, rule=first.rule if first else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
     most, computing = greatest(found, measured.share("exposed_unsplit_ns")), measured.share("compute_ns")
     limit = most[0] if most else None
@@ -108,10 +116,11 @@ def headline(
     return Headline(
         verdict=verdict,
         why=why,
-        next=_next(measured, advice, limit, whole, recorded) + _lacking(advice, limit, unanswered, skipped)
+        next=(_next(measured, limit, whole, recorded) if first is None else _action(first, late))
+        + (_see_also(advice, limit) or _lacking(advice, limit, unanswered, skipped))
         if answered or unanswered
         else _SELECT,
-        rule=advice[0].rule if advice else "",
+        rule=first.rule if first else "",
     )
 
 
@@ -147,7 +156,7 @@ def _why(measured: Measured) -> str:
 
 
 def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
-    found = [one for one in advice if one.impact != "low"]
+    found = [one for one in advice if one.impact != "low" and one.confidence != "low"]
     if computing < NEARLY_ALL:
         spent = f"computing takes {percent(computing)} of each step, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
@@ -162,8 +171,19 @@ def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
     return "Nothing was found, but not everything could be looked at."
 
 
-def _next_of_late(late: Straggler, remedy: Advice | None) -> str:
-    return _change(remedy) if remedy is not None else _look_at(late.figures)
+def _saves_more(first: Advice | None, late: Straggler) -> bool:
+    """Whether the first advice is on something else than the late rank and is expected to save more than its delays."""
+    if first is None or first.saves is None or first.confidence == "low" or late.is_subject_of(first):
+        return False
+    return first.saves.expected_share > late.share
+
+
+def _of_late(late: Straggler, advice: Sequence[Advice]) -> str:
+    """Where a late rank heads the page and the first advice is on something else: what to do about the rank."""
+    remedy = late.remedy(advice)
+    if remedy is advice[0]:
+        return ""
+    return f" For rank {late.figures.rank}: {_look_at(late.figures) if remedy is None else f'see {remedy.rule}.'}"
 
 
 def _look_at(late: StragglerFigures) -> str:
@@ -179,10 +199,9 @@ def _look_at(late: StragglerFigures) -> str:
     return f"Find out what differs on rank {late.rank} in `{named.name}`{where}."
 
 
-def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, whole: bool, recorded: bool) -> str:
+def _next(measured: Measured, limit: Limit | None, whole: bool, recorded: bool) -> str:
+    """What to do where there is no advice."""
     last = measured.known("straggler")
-    if advice:
-        return _change(advice[0])
     if limit is not None and limit.class_ns == LATE.class_ns and last is not None:
         return _look_at(last)
     if limit is UNSPLIT:
@@ -196,6 +215,22 @@ def _next(measured: Measured, advice: Sequence[Advice], limit: Limit | None, who
     return "Nothing to change. Record again after the next change to the script."
 
 
+def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:
+    """Where the first advice is on something else than what limits the step: the first that is on that."""
+    names = _SUBJECTS.get(limit.class_ns, ()) if limit else ()
+    on_it = (one for one in advice if any(subject.startswith(names) for subject in _subjects(one)))
+    found = next(on_it, None)
+    if not names or found is None or found is advice[0]:
+        return ""
+    unsure = " (low confidence)" if found.confidence == "low" else ""
+    return f" For what limits the step, see also {found.rule}{unsure}."
+
+
+def _subjects(one: Advice) -> list[str]:
+    """The settings that it is on: those it changes, and the one that its fingerprint names where it changes none."""
+    return [*(change.knob for change in one.changes), one.fingerprint.partition(":")[2]]
+
+
 def _lacking(
     advice: Sequence[Advice], limit: Limit | None, unanswered: Collection[str], skipped: Sequence[Skipped]
 ) -> str:
@@ -206,15 +241,27 @@ def _lacking(
     return f" Of what limits the step {many} more {'rule' if many == 1 else 'rules'} might tell; lacking: {why}."
 
 
+def _action(one: Advice, late: Straggler | None) -> str:
+    """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
+    named = f"{one.rule} (low confidence)" if one.confidence == "low" else one.rule
+    if one.threatens_results:
+        return f"{named}: {one.watch} Details: `dptune rules explain {one.rule}`."
+    if one.changes:
+        return f"{named}: {_change(one)}"
+    if late is not None and late.is_subject_of(one):
+        return f"{named}: {_look_at(late.figures)}"
+    return f"{named}: {sentence(one.title)} How: `dptune rules explain {one.rule}`."
+
+
 def _change(one: Advice) -> str:
-    if not one.changes:
-        return f"{sentence(one.title)} How: `dptune rules explain {one.rule}`."
     change = one.changes[0]
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
     what = f"`{first} ...` (all lines: see {one.rule})" if more else f"`{first}`"
     saves = ""
-    if one.saves and one.saves.samples_times != 1:  # a step takes longer then
+    if one.saves and one.saves.large_unknown:
+        saves = " How much it saves is not known; it may be large."
+    elif one.saves and one.saves.samples_times != 1:  # a step takes longer then
         saves = f" A sample then takes {percent(one.saves.low_share)} to {percent(one.saves.high_share)} less."
     elif one.saves and one.saves.basis == "bound":
         step = "each step" if one.saves.mean_step_ms is None else "the mean step"

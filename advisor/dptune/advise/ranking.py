@@ -1,23 +1,28 @@
 """The order of advice, one card for one mechanism, and one voice on one setting.
 
-Kinds are ranked within themselves: by impact, which is what a step pays; then what leaves learning as it is before
-what rounds otherwise, and that before what takes other batches; and advice that saves time then by the middle of its
-interval, so that a ceiling counts half of what it allows.
+Low confidence comes after everything else. Kinds are ranked within themselves: by impact, which follows from the
+expected gain and the confidence; then numerics unchanged before other rounding, and that before other batches; then by
+the expected gain. Risks come first where one of them is certain to train another model than intended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dptune.advice import IMPACTS, Advice, Change, Kind, Skipped
+from dptune.advice import CONFIDENCES, IMPACTS, Advice, Change, Kind, Skipped
 
 KINDS: tuple[Kind, ...] = ("time", "risk", "convergence")
-_CONFIDENCE = ("low", "medium", "high")
+_RESULTS_FIRST: tuple[Kind, ...] = ("risk", "time", "convergence")
 
 
 def ranked(advice: Iterable[Advice]) -> list[Advice]:
-    """Time first, then risk, then convergence; the most worth doing first in each. The same order on every run."""
-    return sorted(advice, key=_key)
+    """Time first, then risk, then convergence; the most worth doing first in each. The same order on every run.
+
+    Low confidence comes last, and risks first where one threatens the results of the training.
+    """
+    found = list(advice)
+    kinds = _RESULTS_FIRST if any(one.threatens_results for one in found) else KINDS
+    return sorted(found, key=lambda one: (_is_unsure(one), kinds.index(one.kind), *_worth(one)))
 
 
 def merged(advice: Iterable[Advice]) -> list[Advice]:
@@ -32,11 +37,11 @@ def merged(advice: Iterable[Advice]) -> list[Advice]:
 def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
     """Of advice that wants one setting at different values the surest, then the best ranked; the rest, as skipped.
 
-    A bound is less sure than what is predicted or was proven: it may come to nothing.
+    Low confidence is least sure. A bound is less sure than what is predicted or was proven: it may come to nothing.
     """
     kept: list[Advice] = []
     dropped: list[Skipped] = []
-    for one in sorted(ranked(advice), key=_is_unsure):
+    for one in sorted(ranked(advice), key=lambda one: (_is_unsure(one), _is_bound(one))):
         rival = next(((other, c) for other in kept for c in one.changes if _contradicts(c, other.changes)), None)
         if rival is None:
             kept.append(one)
@@ -48,13 +53,17 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
 
 
 def _is_unsure(one: Advice) -> bool:
+    return one.confidence == "low"
+
+
+def _is_bound(one: Advice) -> bool:
     return one.kind == "time" and (one.saves is None or one.saves.basis == "bound")
 
 
-def _key(one: Advice) -> tuple[int, int, int, float, int, str]:
-    expected = (one.saves.low_share + one.saves.high_share) / 2 if one.saves and one.kind == "time" else 0.0
-    impact, confidence = IMPACTS.index(one.impact), _CONFIDENCE.index(one.confidence)
-    return (KINDS.index(one.kind), -impact, _learning(one), -expected, -confidence, one.fingerprint)
+def _worth(one: Advice) -> tuple[bool, int, int, float, int, str]:
+    expected = one.saves.expected_share if one.saves and one.kind == "time" else 0.0
+    impact, confidence = IMPACTS.index(one.impact), CONFIDENCES.index(one.confidence)
+    return (not one.threatens_results, -impact, _learning(one), -expected, -confidence, one.fingerprint)
 
 
 def _learning(one: Advice) -> int:

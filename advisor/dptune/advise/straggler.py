@@ -64,10 +64,14 @@ class Straggler:
         return f"{words}; without its delays, a step {gains}."
 
     def remedy(self, advice: Sequence[Advice]) -> Advice | None:
-        """The advice that mends the cause, if there is one."""
+        """The first advice on the delays of this rank, if there is one."""
+        return next((one for one in advice if self.is_subject_of(one)), None)
+
+    def is_subject_of(self, one: Advice) -> bool:
+        """Whether the advice is on the delays of this rank: it names the rank first, or a setting that mends them."""
         begin = _KNOBS.get(self.arrival.known("cause") or "unexplained")
-        mends = (one for one in advice if begin and any(change.knob.startswith(begin) for change in one.changes))
-        return next(mends, None)
+        mends = begin is not None and any(change.knob.startswith(begin) for change in one.changes)
+        return mends or one.title.startswith(f"Rank {self.figures.rank} ")
 
 
 def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) -> Straggler | None:

@@ -39,7 +39,10 @@ def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[
 
 
 def together(advice: Sequence[Advice], run: RunView) -> list[Together]:
-    """What all advice that leaves learning as it is saves together, and the first three, where these are others."""
+    """What all advice that leaves learning as it is saves together, and the first three, where these are others.
+
+    A set whose predicted interval includes zero is left out.
+    """
     predicted = [one for one in advice if _is_predicted(one)]
     sets = [[one for one in predicted if one.numerics == "same"], predicted[:FIRST]]
     found: list[Together] = []
@@ -50,6 +53,8 @@ def together(advice: Sequence[Advice], run: RunView) -> list[Together]:
         try:
             saves = run.predict(_changes(chosen))
         except Missing:
+            continue
+        if saves.may_be_nothing:
             continue
         learning = "same" if all(one.numerics == "same" for one in chosen) else "changes"
         found.append(Together(rules=rules, numerics=learning, saves=saves))

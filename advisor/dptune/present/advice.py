@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving, Verified
 from dptune.knobs import Value, knob
@@ -15,6 +15,7 @@ KINDS: dict[Kind, str] = {
     "risk": "Risks: what may be wrong, whatever it costs",
     "convergence": "How the model learns: hypotheses to try, not gains",
 }
+_LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
     "measured": "Measured: the change was run",
     "replayed": "Predicted: the recorded steps were replayed with the change",
@@ -30,10 +31,8 @@ def advice(report: Report, width: int) -> Iterator[Line]:
         yield from heading("What to change", width)
         yield from wrapped(nothing_to_say(report), width, "  ")
     number_of = 0
-    for kind, title in KINDS.items():
-        cards = [one for one in report.advice if one.kind == kind]
-        if cards:
-            yield from heading(title, width)
+    for title, cards in sections(report.advice):
+        yield from heading(title, width)
         for one in cards:
             number_of += 1
             yield from _first(number_of, one, width)
@@ -42,11 +41,21 @@ def advice(report: Report, width: int) -> Iterator[Line]:
     yield from other_proofs(report, width)
 
 
+def sections(advice: Sequence[Advice]) -> list[tuple[str, list[Advice]]]:
+    """Advice by its kind, as ranked, each kind with its title; low confidence in a section of its own, the last."""
+    kinds = dict.fromkeys(one.kind for one in advice)
+    found = [(KINDS[kind], [one for one in advice if one.kind == kind and one.confidence != "low"]) for kind in kinds]
+    found.append((_LOW_CONFIDENCE, [one for one in advice if one.confidence == "low"]))
+    return [(title, cards) for title, cards in found if cards]
+
+
 def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
     """Its title, and on the line below what it promises and what came of running it."""
     yield from wrapped(f"{one.impact}: {one.rule} {one.title}", width, "", "  ", _ROLES[one.impact])
     told = []
-    if one.saves:
+    if one.saves and one.saves.large_unknown:
+        told.append(f"saving large, unknown (upper bound {percent(one.saves.high_share)} of {_of(one.saves)})")
+    elif one.saves:
         part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")
         told.append(f"{_HOW[one.saves.basis].lower()} saving {part} of {_of(one.saves)}")
     told += [f"proven: {in_words(proof)}" for proof in report.verified if proof.advice == one.rule]
@@ -136,7 +145,7 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
     if one.saves:
         step_ns = measured.step.known("median_ns")
         yield from labelled("Saves", saving(one.saves, step_ns), width, indent=indent, role="strong")
-        per_sample = _per_sample(one.saves)
+        per_sample = "" if one.saves.large_unknown else _per_sample(one.saves)
         if per_sample:
             yield from labelled("", per_sample, width, indent=indent)
     yield from labelled("Why", one.why, width, indent=indent)
@@ -146,7 +155,8 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
     for number_of, evidence in enumerate(one.evidence):
         yield from labelled("" if number_of else "Evidence", _evidence(evidence, measured), width, indent=indent)
     if one.saves:
-        yield from labelled(_HOW[one.saves.basis], one.saves.how, width, indent=indent)
+        how = "Upper bound" if one.saves.large_unknown else _HOW[one.saves.basis]
+        yield from labelled(how, one.saves.how, width, indent=indent)
         if one.saves.unpredicted:
             yield from labelled("Predicted", f"no: {one.saves.unpredicted}", width, indent=indent)
     yield from labelled("How sure", one.confidence, width, indent=indent)
@@ -157,17 +167,36 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
 
 
 def saving(saves: Saving, step_ns: int | None) -> str:
-    """The interval in ms and percent, with its basis in plain words."""
+    """The interval in ms and percent, with its basis in plain words; no interval where the bound promises nothing."""
+    if saves.large_unknown:
+        return _large_unknown(saves, step_ns)
     if saves.samples_times != 1:
         part = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
         many = f"a step then has {saves.samples_times:g} times as many"
         return f"{part} of the time of a sample, {many}. {_BASIS[saves.basis]}"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
-    step = "each step" if step_ns is None else f"each {milliseconds(step_ns / 1e6)} step"
-    if saves.mean_step_ms is not None:
-        step = f"the mean step of {milliseconds(saves.mean_step_ms)}"
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-    return f"{interval} of {step} ({shares}). {_BASIS[saves.basis]}"
+    return f"{interval} of {_step(saves, step_ns)} ({shares}). {_BASIS[saves.basis]}"
+
+
+def promise(saves: Saving, step_ns: int | None) -> str:
+    """The same as a sentence without its full stop: `Saves 3.10 to 4.20 ms of each step (...). ...`."""
+    return f"{'Saving:' if saves.large_unknown else 'Saves'} {saving(saves, step_ns)}"
+
+
+def _large_unknown(saves: Saving, step_ns: int | None) -> str:
+    """`large, unknown. The upper bound is 34.2 ms of each 52.1 ms step (65.6 %), and no prediction narrows it`."""
+    most = f"{milliseconds(saves.high_ms)} of {_step(saves, step_ns)} ({percent(saves.high_share)})"
+    if saves.samples_times != 1:
+        many = f"with {saves.samples_times:g}x the samples per step"
+        most = f"{percent(saves.high_share)} of the time of a sample, {many}"
+    return f"large, unknown. The upper bound is {most}, and no prediction narrows it"
+
+
+def _step(saves: Saving, step_ns: int | None) -> str:
+    if saves.mean_step_ms is not None:
+        return f"the mean step of {milliseconds(saves.mean_step_ms)}"
+    return "each step" if step_ns is None else f"each {milliseconds(step_ns / 1e6)} step"
 
 
 def _first(number_of: int, one: Advice, width: int) -> Iterator[Line]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice
 from dptune.judged import Budget, Gate
-from dptune.present.advice import in_words, saving, tag
+from dptune.present.advice import in_words, promise, tag
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
 
@@ -37,7 +37,8 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
     for one in gate.tripped:
         yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
         if one.saves:
-            yield from wrapped(f"saves {saving(one.saves, gate.step_ns)}", width, "    ", role="dim")
+            words = promise(one.saves, gate.step_ns)
+            yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", role="dim")
         for proven in proofs(one, gate):
             yield from wrapped(proven, width, "    ", "      ")
     for budget in gate.budgets:

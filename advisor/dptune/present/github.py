@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dptune.judged import Gate
-from dptune.present.advice import saving
+from dptune.present.advice import promise
 from dptune.present.gate import budget_in_words, opening, proofs
 from dptune.present.visible import visible
 
@@ -59,7 +59,7 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         for reservation in gate.reservations:
             yield _Annotation("notice", "dptune check", f"but: {reservation}")
     for one in gate.tripped:
-        saves = f" Saves {saving(one.saves, gate.step_ns)}." if one.saves else ""
+        saves = f" {promise(one.saves, gate.step_ns)}." if one.saves else ""
         at = next((change.at for change in one.changes if change.at), None)
         where = (at.file, at.line) if at else ("", 0)
         told = " ".join([f"{one.title}.{saves}", *(f"{proven}." for proven in proofs(one, gate)), one.why])

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from dptune.advice import Advice
 from dptune.judged import Gate
-from dptune.present.advice import saving
+from dptune.present.advice import promise
 from dptune.present.gate import budget_in_words, opening, proofs
 from dptune.present.visible import visible
 
@@ -83,7 +83,7 @@ def _failure(case: ElementTree.Element, message: str, body: Sequence[str] = ()) 
 def _told(one: Advice, gate: Gate) -> list[str]:
     rows = [one.title, one.why]
     if one.saves:
-        rows.append(f"Saves {saving(one.saves, gate.step_ns)}.")
+        rows.append(f"{promise(one.saves, gate.step_ns)}.")
     rows += proofs(one, gate)
     for change in one.changes:
         *before, last = change.paste.split("\n")

@@ -105,12 +105,8 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("Per sample", words, width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
-    best = min(
-        (one for one in told.predictions if one.known("step_ns") is not None),
-        key=lambda one: _times(one, told),
-        default=None,
-    )
-    if best is not None and set(best.changes) <= set(KNOBS) and _times(best, told) < 1:
+    best = min(_saving(told), key=lambda one: _times(one, told), default=None)
+    if best is not None and set(best.changes) <= set(KNOBS):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
         yield from wrapped(f"Prove it: dptune verify {f'{run} ' if run else ''}{settings}", width)
@@ -147,7 +143,10 @@ def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     if not told.predictions:
         yield from labelled("Best", "As it is: nothing that was tried saves a hundredth of the step.", width)
         return
-    yield from labelled("Best", "Of what leaves what is learned as it is, together:", width)
+    words = "Of what leaves what is learned as it is, together:"
+    if not _saving(told):
+        words = "As it is. The best set of changes found may save nothing: its interval includes the step as it is."
+    yield from labelled("Best", words, width)
     yield from _predicted(told, width, run)
 
 
@@ -188,9 +187,15 @@ def _strategy(one: Strategy, told: WhatIf) -> list[Cell]:
     ]
 
 
-def _times(one: Prediction, told: WhatIf) -> float:
+def _saving(told: WhatIf) -> list[Prediction]:
+    """Predictions whose whole interval is below the step as it is."""
+    predicted = [one for one in told.predictions if one.known("step_ns") is not None]
+    return [one for one in predicted if _times(one, told, one.high_ns) < 1]
+
+
+def _times(one: Prediction, told: WhatIf, step_ns: float | None = None) -> float:
     """The time per sample with the changes / without; per step where the batch is not known."""
-    times = one.step_ns / told.measured_ns
+    times = (one.step_ns if step_ns is None else step_ns) / told.measured_ns
     before, after = told.known("global_batch"), one.known("global_batch")
     return times * before / after if before and after else times
 

@@ -87,7 +87,8 @@ def against(saves: Saving, one: Verified) -> str:
     if 1 - one.low_ratio < saves.low_share:
         return f"less than was promised ({shares}): what is predicted of it does not hold here"
     if 1 - one.high_ratio > saves.high_share:
-        return f"more than was promised ({shares})"
+        most = f"the upper bound of {digits(100 * saves.high_share)} %"
+        return f"more than {most if saves.large_unknown else f'was promised ({shares})'}"
     return ""
 
 

@@ -90,6 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
     taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"
+    taken = "a large, unknown part" if saves.large_unknown else taken
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return

@@ -11,7 +11,7 @@ from dptune.measured import Account
 from dptune.predicted import BucketSize
 from dptune.present import text as plain
 from dptune.present.account import CLASSES
-from dptune.present.advice import KINDS, body, nothing_to_say, other_proofs, proven, tag
+from dptune.present.advice import body, nothing_to_say, other_proofs, proven, sections, tag
 from dptune.present.amounts import milliseconds, several
 from dptune.present.headline import headline, trust
 from dptune.present.html import pictures
@@ -94,10 +94,8 @@ def _shares(account: Account) -> list[tuple[str, float]]:
 def _advice(report: Report) -> Iterator[str]:
     if not report.advice:
         yield f"<h2>What to change</h2><p>{text(nothing_to_say(report))}</p>"
-    for kind, title in KINDS.items():
-        cards = [one for one in report.advice if one.kind == kind]
-        if cards:
-            yield f"<h2>{text(title)}</h2>"
+    for title, cards in sections(report.advice):
+        yield f"<h2>{text(title)}</h2>"
         for one in cards:
             yield from _card(one, report)
     others = list(other_proofs(report, _WIDE))

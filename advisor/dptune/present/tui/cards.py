@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from dptune.advice import Advice, Evidence, Report
 from dptune.errors import DptuneError
-from dptune.present.advice import KINDS, body, nothing_to_say, other_proofs, proven, tag
+from dptune.present.advice import body, nothing_to_say, other_proofs, proven, sections, tag
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.skipped import skipped
@@ -28,7 +28,7 @@ _SHORT = {"time": "saves time", "risk": "risk", "convergence": "learning"}
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
     "as ranked": lambda one: (),
-    "by what it saves": lambda one: (-(one.saves.high_share if one.saves else 0.0),),
+    "by what it saves": lambda one: (-(one.saves.expected_share if one.saves else 0.0),),
     "by code": lambda one: (one.rule,),
 }
 
@@ -51,8 +51,7 @@ class Cards(Container):
     def __init__(self, report: Report, explain: Callable[[str], Layout]) -> None:
         super().__init__(id="cards")
         self._report, self._explain = report, explain
-        # In the order of the kinds, each ranked within itself.
-        self._ranked = [one for kind in KINDS for one in report.advice if one.kind == kind]
+        self._ranked = [one for _, cards in sections(report.advice) for one in cards]
         self._advice = self._ranked
         self._order, self._words = "as ranked", ""
         self._looked_at = 0
@@ -146,7 +145,8 @@ class Cards(Container):
 
 
 def _entry(one: Advice) -> Text:
-    text = Text(f"{one.impact} impact, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
+    unsure = ", low confidence" if one.confidence == "low" else ""
+    text = Text(f"{one.impact} impact{unsure}, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
     return text.append(visible(one.title), style="not bold")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present import unstepped
 from dptune.present.account import account, by_rank
-from dptune.present.advice import KINDS, in_short
+from dptune.present.advice import in_short, sections
 from dptune.present.attribution import attribution
 from dptune.present.gaps import gaps
 from dptune.present.headline import headline, source, trust, trust_at_a_glance
@@ -25,7 +25,7 @@ _MOST_ADVICE = 3
 
 def top_advice(report: Report, width: int) -> Iterator[Line]:
     """The first pieces of advice, with what each promises and what came of running it."""
-    ranked = [one for kind in KINDS for one in report.advice if one.kind == kind]
+    ranked = [one for _, cards in sections(report.advice) for one in cards]
     if ranked:
         yield from heading("What to change", width)
     for one in ranked[:_MOST_ADVICE]:
