@@ -20,7 +20,7 @@ from dptune.advise.asking import Asked
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
 from dptune.advise.together import together, weighed
-from dptune.advise.trust import judge, recording
+from dptune.advise.trust import judge, recording, why_not_asked
 from dptune.capture.effect import without_effect
 from dptune.config import Settings
 from dptune.errors import UsageError
@@ -96,11 +96,11 @@ def assemble(
         text = f"no rule is selected: `select` and `ignore` in {settings.source} leave none of {len(installed.rules)}"
         of_rules.append(Finding(code="no-rule-selected", level="info", text=text))
     trust = judge(measured, facts, [*findings, *of_rules])
-    if trust.level == "unjudgeable":
-        outcome = _nothing_asked(chosen, trust)
-    else:
-        outcome = run_rules(chosen, measured, facts, settings, predictor)
-        trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
+    refused = {loaded.rule.code: why for loaded in chosen if (why := why_not_asked(loaded.rule, trust))}
+    asked = [loaded for loaded in chosen if loaded.rule.code not in refused]
+    outcome = run_rules(asked, measured, facts, settings, predictor)
+    outcome.skipped += [Skipped(rule=code, reason=why) for code, why in refused.items()]
+    trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
     advice, contradicted = settled(merged(outcome.advice))
     view = RunView(measured, facts, predictor=predictor)
     advice, not_on_top = weighed(advice, view)
@@ -143,12 +143,6 @@ def run_rules(
             text = f"{code} ({loaded.pack}) could not be asked; {answer.failed}"
             outcome.failures.append(Finding(code="rule-failed", level="info", text=text))
     return outcome
-
-
-def _nothing_asked(rules: Iterable[packs.LoadedRule], trust: Trust) -> Outcome:
-    """Advice is a promise: none is made about a run that cannot be judged."""
-    why = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
-    return Outcome(skipped=[Skipped(rule=r.rule.code, reason=f"the run cannot be judged: {why}") for r in rules])
 
 
 def summary(run: Run) -> RunSummary:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
+from dptune.advise import disturbance, physics
 from dptune.advise.limits import (
     IDLE,
     LATE,
@@ -20,6 +21,7 @@ from dptune.advise.limits import (
     shares,
 )
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
+from dptune.advise.trust import OF_TIMES
 from dptune.finding import Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
@@ -39,6 +41,11 @@ _REMEDIES = {
         "Record again with fewer steps and without shapes and stacks: a shorter recording loses fewer events. To judge "
         "only the ranks without losses, pass only their traces.",
     ),
+    **dict.fromkeys(
+        (disturbance.BUSY, physics.OPTIMIZER),
+        "Stop what else runs on this machine, or give the job cores of its own (`taskset`), then record again.",
+    ),
+    disturbance.UNSTEADY: "Record again on a quiet machine, once steps have settled (`dptune profile --warmup 50`).",
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
@@ -129,7 +136,10 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}See to that first, then record again."
-    return Headline(verdict="This run cannot be judged.", why=sentence(why[0].text), next=remedy)
+    verdict = "This run cannot be judged."
+    if all(one.code in OF_TIMES for one in why):
+        verdict = "The times of this run are not reliable, so no speedup is advised."
+    return Headline(verdict=verdict, why=sentence(why[0].text), next=remedy)
 
 
 def _why(measured: Measured) -> str:

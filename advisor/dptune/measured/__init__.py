@@ -57,6 +57,7 @@ from dptune.measured.lag import (
     StepLag,
     StragglerFigures,
 )
+from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
 from dptune.measured.steps import (
@@ -104,6 +105,7 @@ __all__ = [
     "LaunchIdleFigures",
     "LinkFigures",
     "LinkSize",
+    "LoadFigures",
     "Loss",
     "MatchBasis",
     "MatmulFigures",
