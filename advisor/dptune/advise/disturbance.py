@@ -25,7 +25,7 @@ from dptune.measured import LoadFigures, Measured, digits
 from dptune.runfile.facts import Facts, Window
 
 WORTH_NAMING = 0.05  # of the CPU time needed: below it two identical runs differ by more
-LARGE = 0.5  # steps took twice as long, had they computed all the time: moderate load, a process for each two cores, is less
+LARGE = 0.5  # steps took twice as long, had they computed all the time; one busy process beside two threads is less
 MOST = 0.75  # four times as long
 SCATTERED = 0.3  # interquartile range, of the median; 0.1 is noisy, 0.02 to 0.05 usual
 MANY_FOLD = 3.0  # no profiler makes steps quicker, and no healthy run slows down like that

@@ -50,6 +50,7 @@ from dptune.measured.host import (
 )
 from dptune.measured.lag import (
     LAG_CAUSES,
+    OF_SCRIPT,
     ArrivalFigures,
     DifferenceKind,
     LagCause,
@@ -80,6 +81,7 @@ __all__ = [
     "IDLE",
     "IDLE_CAUSES",
     "LAG_CAUSES",
+    "OF_SCRIPT",
     "PATH",
     "Account",
     "AccumulationFigures",
