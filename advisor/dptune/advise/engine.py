@@ -19,6 +19,7 @@ from dptune.advise import cards, packs
 from dptune.advise.asking import Asked
 from dptune.advise.headline import headline
 from dptune.advise.ranking import merged, settled
+from dptune.advise.straggler import LEAST_STEPS_SHARE, MOST_CHANCE
 from dptune.advise.together import together, weighed
 from dptune.advise.trust import judge, recording, why_not_asked
 from dptune.capture.effect import without_effect
@@ -111,7 +112,16 @@ def assemble(
     return Report(
         dptune=__version__,
         run=about,
-        headline=headline(measured, trust, advice, could_not, outcome.quiet, about.command is not None, view.busy_ns()),
+        headline=headline(
+            measured,
+            trust,
+            advice,
+            could_not,
+            outcome.quiet,
+            about.command is not None,
+            view.busy_ns(),
+            leads=_leads(view),
+        ),
         trust=trust,
         advice=advice,
         together=together(advice, view),
@@ -143,6 +153,12 @@ def run_rules(
             text = f"{code} ({loaded.pack}) could not be asked; {answer.failed}"
             outcome.failures.append(Finding(code="rule-failed", level="info", text=text))
     return outcome
+
+
+def _leads(view: RunView) -> bool:
+    """Whether the straggler, if there is one, is the same rank in most steps."""
+    late = view.measured.known("straggler")
+    return late is None or view.leads(late, LEAST_STEPS_SHARE, MOST_CHANCE)
 
 
 def summary(run: Run) -> RunSummary:

@@ -68,16 +68,19 @@ def headline(
     quiet: Sequence[str],
     recorded: bool,
     busy_ns: Mapping[int, float] | None = None,
+    *,
+    leads: bool = True,
 ) -> Headline:
     """What limits the step, the figures behind that, and the one thing to do next.
 
-    `busy_ns` is what each rank does without the profiler while it waits for none, where that is known.
+    `busy_ns` is what each rank does without the profiler while it waits for none, where that is known. `leads`: whether
+    the straggler is the same rank in most steps, rather than one of several that take turns.
     """
     if trust.level == "unjudgeable":
         return _unjudgeable(trust.findings)
     try:
         found = shares(measured)
-        late = straggler(measured, busy_ns)
+        late = straggler(measured, busy_ns) if leads else None
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
