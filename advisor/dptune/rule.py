@@ -240,7 +240,7 @@ class RunView:
         return found
 
     def late_untraced(self, lag_ns: int = 0) -> list[int]:
-        """The late rank of each step without the profiler, where most of those show a lag like the traced one, `lag_ns`.
+        """The late rank of each step without the profiler, where most of those show a lag like the traced `lag_ns`.
 
         Empty where they do not: a sleep in a backward pass shows in traced steps only.
         """

@@ -10,7 +10,9 @@ its cores all the same. What counts is the CPU time that the job needed and wait
 Steps that differ many-fold within one recording block it, too, unless others are known to have withheld next to
 nothing: then it is the script that changes, as with sequences that grow.
 
-CALIBRATED
+Recorded on two cores with others at work: scripts of two ranks from which 0.40 and 0.53 was withheld had steady steps
+and the right advice; at 0.81 a planted stall was no longer the largest delay; at 0.86 a training step of a small GPT
+took 2,900 ms, and its optimizer 422.
 """
 
 from __future__ import annotations

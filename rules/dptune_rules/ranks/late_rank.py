@@ -48,7 +48,7 @@ rank's work between them as long as that of the others. The upper bound is the l
 wait of any other rank, because waiting kernels slow others down; where the steps cannot be replayed, the larger of the
 rank's lateness and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if
 that is larger: with more samples on one rank the lateness was 37 % of a step, that part 43 %, and dropping those
-samples saved 40 %. Of work that moves, one part in as many as there are ranks stays with each: the bound is smaller by it.
+samples saved 40 %. Work that moves is shared by all N ranks, so its bound is (N - 1) / N of that.
 
 ## When to leave it alone
 
