@@ -354,13 +354,12 @@ def test_balanced_work_is_the_mean_of_all_ranks():
 
 
 def test_work_is_balanced_in_each_step_where_ranks_take_turns():
-    turns = replace(
-        model(step(work(1))), steps={0: [*step(work(1)), *step(work(3))], 1: [*step(work(3)), *step(work(1))]}
-    )
+    once, thrice = step(work(1)), step(work(3))
+    turns = replace(model(once), steps={0: [once, thrice], 1: [thrice, once]})
     balanced = changed(turns, {"straggler.balanced": True})
-    assert balanced.steps == {rank: [*step(work(2)), *step(work(2))] for rank in (0, 1)}
+    assert balanced.steps == {rank: [step(work(2)), step(work(2))] for rank in (0, 1)}
     left = changed(replace(turns, uneven_left=0.25), {"straggler.balanced": True})  # 2 less or more a quarter of 1
-    assert left.steps[0] == [*step(work(1.75)), *step(work(2.25))]
+    assert left.steps[0] == [step(work(1.75)), step(work(2.25))]
 
 
 def test_balancing_moves_forward_and_backward_work_and_nothing_else():

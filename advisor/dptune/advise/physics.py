@@ -5,7 +5,8 @@ Each bound is far beyond what any machine does, so that nothing plausible is ref
 - An elementwise optimizer reads and writes a few values for each parameter. Memory slower than 0.25 GB/s is in no
   machine that trains (DDR3-800, of 2007, moves 6.4 GB/s per channel; swapping to a disk is slower, and is no
   optimizer's fault), and calling its operators tensor by tensor, traced, took 0.15 ms of CPU time per tensor here
-  (AdamW without foreach, 50 tensors): above the sum of 2 ms per tensor and the bytes at that rate it was held off its core.
+  (AdamW without foreach, 50 tensors). Above the sum of 2 ms per tensor and the bytes at that rate something else held
+  it up.
 - No collective moves more bytes per link than 4 TB/s on a GPU (NVLink 5 gives 0.9 TB/s in each direction, and in-switch
   reduction at most doubles the figure) or 1 TB/s through the memory of a host (12 channels of DDR5-6400 give 0.6 TB/s).
 - No copy between host and device exceeds 1 TB/s (NVLink-C2C gives 0.45 TB/s), and none on one device 20 TB/s (HBM3e
