@@ -38,7 +38,7 @@ def timed(make_facts, untraced_ms, traced_ms=(), **more):
     return [make_facts(windows=windows)]
 
 
-STEADY = [10.0] * 20
+STEADY = [100.0] * 20
 
 
 def scattered(measured):
@@ -93,19 +93,20 @@ def test_on_a_quiet_machine_it_is_the_script_that_changes(make_measured, make_fa
     "untraced",
     [
         STEADY,
-        [10.0, 10.0, 10.0, 10.0, 100.0] * 4,  # a checkpoint in each fifth step
-        [10.0, 40.0] * 10,
-        [5.0, 60.0, 20.0, 9.0, 45.0, 30.0, 8.0, 12.0, 55.0, 17.0],  # batches of any length
+        [100.0, 100.0, 100.0, 100.0, 1000.0] * 4,  # a checkpoint in each fifth step
+        [100.0, 400.0] * 10,
+        [50.0, 600.0, 200.0, 90.0, 450.0, 300.0, 80.0, 120.0, 550.0, 170.0],  # batches of any length
+        [8.0] * 7 + [1.0] * 13,  # within a tenth of a second the end of warm-up shows
     ],
 )
 def test_healthy_steps_that_differ_are_not_unsteady(make_measured, make_facts, untraced):
-    assert list(findings(make_measured(), timed(make_facts, untraced, [20.0] * 5))) == []
+    assert list(findings(make_measured(), timed(make_facts, untraced, [200.0] * 5))) == []
 
 
 def test_what_the_loader_takes_is_not_unsteadiness(make_measured, make_facts):
-    """Without workers' batches ready, the first third of the steps waits for 90 of 100 ms."""
-    waits = {"unprofiled": [90_000_000] * 7 + [0] * 13, "lean": []}
-    facts = timed(make_facts, [100.0] * 7 + [10.0] * 13, [12.0] * 5, loader_wait_ns=waits)
+    """Without workers' batches ready, the first third of the steps waits for 900 of 1,000 ms."""
+    waits = {"unprofiled": [900_000_000] * 7 + [0] * 13, "lean": []}
+    facts = timed(make_facts, [1000.0] * 7 + [100.0] * 13, [120.0] * 5, loader_wait_ns=waits)
     assert list(findings(make_measured(), facts)) == []
 
 

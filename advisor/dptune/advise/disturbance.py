@@ -33,6 +33,7 @@ SCATTERED = 0.3  # interquartile range, of the median; 0.1 is noisy, 0.02 to 0.0
 MANY_FOLD = 3.0  # no profiler makes steps quicker, and no healthy run slows down like that
 _APART = 1.5  # of quarters that are apart: more than the usual drift
 _LEAST_STEPS = 6  # of which each third has two
+_LEAST_NS = 1_000_000_000  # of all of them: within less, one interruption or the end of warm-up changes steps many-fold
 
 BUSY, UNSTEADY = "machine-busy", "steps-unsteady"
 
@@ -91,7 +92,7 @@ def many_fold(facts: Sequence[Facts]) -> str:
     """
     for rank in facts:
         untraced, traced = (_working_ns(rank.window(name)) for name in ("unprofiled", "lean"))
-        if len(untraced) >= _LEAST_STEPS and traced and apart(untraced, traced, MANY_FOLD):
+        if _enough(untraced) and traced and apart(untraced, traced, MANY_FOLD):
             times = (
                 f"{milliseconds(float(np.median(untraced)))} untraced, then {milliseconds(float(np.median(traced)))}"
             )
@@ -105,13 +106,17 @@ def _drift(rank: Facts, times: float) -> str:
     """The first and last third of the untraced steps, where they are apart."""
     steps = _working_ns(rank.window("unprofiled"))
     third = len(steps) // 3
-    if len(steps) < _LEAST_STEPS:
+    if not _enough(steps):
         return ""
     first, last = steps[:third], steps[-third:]
     if not apart(first, last, times) and not apart(last, first, times):
         return ""
     medians = (milliseconds(float(np.median(part))) for part in (first, last))
     return f"step times of rank {rank.rank} changed during recording: {' at first, '.join(medians)} at the end"
+
+
+def _enough(steps: Sequence[int]) -> bool:
+    return len(steps) >= _LEAST_STEPS and sum(steps) >= _LEAST_NS
 
 
 def apart(longer: Sequence[int], shorter: Sequence[int], times: float) -> bool:
