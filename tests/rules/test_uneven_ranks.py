@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing, StragglerFigures
-from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.facts import DeviceFacts, Facts, Window
 
 
 def waiting(hand_made, share):
@@ -49,9 +49,32 @@ def test_one_that_is_late_in_most_steps_is_named_itself(ask, make_measured, hand
 
 
 def test_quiet_where_they_wait_little(ask, make_measured, hand_made):
-    run = make_measured(account=waiting(hand_made, 0.07), lags_ms=[[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]])
+    run = make_measured(account=waiting(hand_made, 0.1), lags_ms=[[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]])
     assert ask("DP702", run) == []
     assert len(ask("DP702", run, limits={"worth_share": 0.05})) == 1
+
+
+def test_where_steps_without_the_profiler_show_it_the_rank_that_waits_counts(ask, make_measured, make_facts, hand_made):
+    """Of two ranks one waits for 20 % of each step, so both together for 10 %; 12 untraced steps show the same."""
+    took = [10_000_000] * 12
+    facts = [
+        make_facts(
+            rank=rank,
+            windows=[
+                Window(
+                    "unprofiled",
+                    3,
+                    took,
+                    backward_ns=[6_000_000] * 12,
+                    backward_cpu_ns=[6_000_000 if step % 2 == rank else 4_000_000 for step in range(12)],
+                )
+            ],
+        )
+        for rank in range(2)
+    ]
+    turns = {"lags_ms": [[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]], "device": "cpu"}
+    (advice,) = ask("DP702", make_measured(account=waiting(hand_made, 0.1), **turns), facts)
+    assert "(rank 0 in 6, rank 1 in 6 of 12 steps): the others wait 20 % of it" in advice.title
 
 
 def test_quiet_where_the_clocks_do_not_tell_who_is_late(ask, make_measured, hand_made):

@@ -142,7 +142,7 @@ class StragglerFigures(Figures):
             return False
         if ratio is None:
             return None
-        return ratio >= MORE_WORK
+        return bool(ratio >= MORE_WORK)
 
     def chance(self, steps: int, ranks: int) -> float:
         """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""

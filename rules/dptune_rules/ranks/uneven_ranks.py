@@ -24,6 +24,9 @@ is more. In the median step
 the latest rank must be late by the same share: on two cores that was 0 to 9 % in healthy runs of two ranks, and 65 %
 with uneven work. Ranks that share cores are not compared.
 
+Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
+too.
+
 ## When to leave it alone
 
 - Ranks on one small machine that share its cores: they are late because others run.
@@ -79,11 +82,15 @@ def check(run: RunView) -> Iterator[Advice]:
     if len(run.measured.ranks) < 2:
         raise Missing("which rank is late only the traces of several ranks tell")
     ranks = len(run.measured.ranks)
-    share = run.measured.share("exposed_waiting_ns") * ranks / (ranks - 1)  # the latest rank of a step waits for none
+    waiting = run.measured.share("exposed_waiting_ns")
+    share = waiting * ranks / (ranks - 1)  # the latest rank of a step waits for none
     if share < run.limit(WORTH_SHARE):
         return
     arrivals = {one.rank: one.arrival for one in run.measured.ranks}
     late = run.measured.known("straggler")
+    untraced = run.late_untraced(0 if late is None else late.lag_ns)
+    if waiting < run.limit(WORTH_SHARE) and not untraced:
+        return  # of all ranks, as healthy ones wait in a few traced steps
     if late is not None and run.leads(late, run.limit(MOST_STEPS_SHARE), run.limit(MOST_CHANCE)):
         return
     by_step: dict[int, int] = defaultdict(int)
@@ -107,7 +114,6 @@ def check(run: RunView) -> Iterator[Advice]:
     )
     moves = late is not None and bool(late.moves)
     saves = run.saving({"straggler.balanced": True}, bound) if moves else bound
-    untraced = run.late_untraced(0 if late is None else late.lag_ns)
     steps = untraced or list(latest.values())
     turns = Counter(steps).most_common(MOST_NAMED)
     if untraced and turns[0][1] >= LEADING * len(untraced):
