@@ -90,8 +90,9 @@ def headline(
     if late is not None:
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
-        first = next(f.text for f in trust.findings if f.level == "partial")
-        why += f" Only a part of the run could be read: {first}."
+        first = next(f for f in trust.findings if f.level == "partial")
+        implausible = first.code in (physics.COLLECTIVES, physics.COPIES)
+        why += f" {sentence(first.text)}" if implausible else f" Only a part of the run could be read: {first.text}."
     answered = {one.rule for one in advice} | set(quiet)
     wrong = next((one for one in advice if one.threatens_results), None)
     unanswered = {one.rule for one in skipped} - answered
