@@ -14,18 +14,22 @@ from typing import Protocol
 
 from dptune.advice import Advice, Basis, Change, Impact, Kind, Saving, impact_of
 from dptune.knobs import Value
-from dptune.measured import CommunicationFigures, Measured, Missing, digits
+from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFigures, digits
 from dptune.predicted import Prediction
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
+_LAG_SHARE = 0.1  # of the step, from which on a rank is late: on shared machines healthy ones are late by some per cent
+_STEADY = 0.5  # of the median lag, in every traced step: then it is no chance, of however few steps
+_ENOUGH_LAGS = 10  # untraced steps with a late rank
+LEADING = 0.75  # of those: one of two equal ranks is the later one in 15 of 20 with 4 %
 
 UNVALIDATED = "; GPU predictions have not been checked against measured steps yet"
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+__all__ = ["LEADING", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,11 @@ class RunView:
         It is what lies outside of its backward passes, and the time that its thread computes in them; without `feeding`
         less what it waits for its loader. None where devices compute, or not every rank tells.
         """
+        steps = self._busy_steps(feeding=feeding)
+        return None if steps is None else {rank: median(own) for rank, own in steps.items()}
+
+    def _busy_steps(self, *, feeding: bool) -> dict[int, list[float]] | None:
+        """The same of each step."""
         if self.measured.known("device_kind") != "cpu" or {one.rank for one in self.facts} != {
             one.rank for one in self.measured.ranks
         }:
@@ -211,8 +220,51 @@ class RunView:
             if len(waited) != window.steps:
                 return None
             parts = zip(window.durations_ns, window.backward_ns, window.backward_cpu_ns, waited, strict=True)
-            own[facts.rank] = median(took - backward + computed - wait for took, backward, computed, wait in parts)
+            own[facts.rank] = [float(took - backward + computed - wait) for took, backward, computed, wait in parts]
         return own
+
+    def untraced_lags(self) -> list[tuple[int, float]]:
+        """By step without the profiler the rank that was busy longest, and how much longer than the mean of the others.
+
+        Empty where devices compute, with one rank, or where ranks timed different steps.
+        """
+        steps = self._busy_steps(feeding=True) or {}
+        windows = [one.window("unprofiled") for one in self.facts]
+        if len(steps) < 2 or len({(one.first_step, one.steps) for one in windows if one is not None}) > 1:
+            return []
+        found = []
+        for busy in zip(*steps.values(), strict=True):
+            of_rank = dict(zip(steps, busy, strict=True))
+            latest = max(of_rank, key=lambda rank: of_rank[rank])
+            found.append((latest, of_rank[latest] - mean(ns for rank, ns in of_rank.items() if rank != latest)))
+        return found
+
+    def late_untraced(self, lag_ns: int = 0) -> list[int]:
+        """The late rank of each step without the profiler, where most of those show a lag like the traced `lag_ns`.
+
+        Empty where they do not: a sleep in a backward pass shows in traced steps only.
+        """
+        untraced = self.untraced_lags()
+        far_ns = max(_LAG_SHARE * (self.measured.step.known("median_ns") or 0), _STEADY * lag_ns)
+        late = [rank for rank, ns in untraced if ns >= far_ns > 0]
+        return late if len(late) >= max(_ENOUGH_LAGS, len(untraced) / 2) else []
+
+    def leads(self, late: StragglerFigures, least_share: float, most_chance: float) -> bool:
+        """Whether it is the same rank that the others wait for, and not another in each step.
+
+        Steps without the profiler decide where ranks lie as far apart in most of them: there are more, and nothing
+        slows them. Otherwise the traced ones do: equal ranks are rarely late as often (`most_chance`), or it is late in
+        every step by much the same.
+        """
+        untraced = self.late_untraced(late.lag_ns)
+        if untraced:
+            return untraced.count(late.rank) >= LEADING * len(untraced)
+        arrivals = {one.rank: one.arrival for one in self.measured.ranks}
+        lags = [one.lag_ns for one in arrivals[late.rank].steps]
+        least_ns = max(_STEADY * late.lag_ns, _LAG_SHARE * self.measured.traced_step_ns)
+        steady = min(lags, default=0) >= least_ns
+        often = steady or late.chance(len(lags), len(arrivals)) <= most_chance
+        return late.steps_share >= least_share and often
 
     def most_share(self, class_ns: str) -> float:
         """The share of a traced step in a class of the account, in each step on the device where it takes longest.

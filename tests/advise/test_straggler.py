@@ -88,7 +88,7 @@ def make_late(make_measured, hand_made):
             waiting_share=total.share("exposed_waiting_ns"),
             gain_share=gain,
             differences=list(found),
-            missing={"gain_share": "not replayed"} if gain is None else {},
+            missing={"work_ratio": "no shapes"} | ({"gain_share": "not replayed"} if gain is None else {}),
         )
         wait = hand_made.figures(InputFigures, wait_share=total.share("input_idle_ns"), basis="unprofiled")
         return make_measured(account=total, ranks=ranks, straggler=worst, input=wait)

@@ -179,6 +179,7 @@ def test_who_comes_late_and_why(measured):
         "steps_share": 0.5,
         "waiting_share": 10 / 280,
         "gain_share": 0.0,  # what comes before the first all-reduce is not compared
+        "work_ratio": None,
     }
     assert [(rank.clock_ahead_ns, rank.known("clock_residual_ns")) for rank in measured.ranks] == [(0, None), (0, 0)]
     assert measured.ranks[0].missing["clock_residual_ns"] == "it is the rank that the others are compared with"

@@ -24,7 +24,11 @@ def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91, 
     first, second = measured.ranks
     second = second.model_copy(update={"arrival": arrival})
     worst = StragglerFigures(
-        rank=1, lag_ns=lag_ns, steps_share=steps_share, waiting_share=0.1, missing={"gain_share": "not replayed"}
+        rank=1,
+        lag_ns=lag_ns,
+        steps_share=steps_share,
+        waiting_share=0.1,
+        missing=dict.fromkeys(("gain_share", "work_ratio"), "not replayed"),
     )
     missing = {name: why for name, why in measured.missing.items() if name != "straggler"}
     told = measured.model_copy(update={"ranks": [first, second], "straggler": worst, "missing": missing})

@@ -6,15 +6,16 @@ from dptune.measured import Account, InputFigures, LagDifference, Missing, Strag
 from dptune.runfile.facts import Window
 
 
-def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12, gain=None, differences=()):
+def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12, gain=None, differences=(), work_ratio=None):
+    known = {"gain_share": gain, "work_ratio": work_ratio}
     return StragglerFigures(
         rank=1,
         lag_ns=int(lag_ms * 1e6),
         steps_share=steps_share,
         waiting_share=waiting_share,
-        gain_share=gain,
+        **known,
         differences=list(differences),
-        missing={"gain_share": "the steps were not replayed"} if gain is None else {},
+        missing={name: "it was not measured" for name, figure in known.items() if figure is None},
     )
 
 
@@ -110,15 +111,22 @@ def test_a_rank_that_is_late_only_while_it_is_traced(
     assert len(ask("DP701", run, [facts(0, 5, 4)])) == 1  # nothing is told of rank 1
 
 
-@pytest.mark.parametrize(("forward_ms", "high"), [(3.0, 0.5), (4.0, 0.4), (5.5, 0.3)])
-def test_a_step_saves_at_most_all_but_what_the_others_do(ask, make_measured, make_facts, forward_ms, high):
+@pytest.mark.parametrize(
+    ("cause", "forward_ms", "high"),
+    [
+        *(("host", 3.0, 0.5), ("host", 4.0, 0.4), ("host", 5.5, 0.3)),
+        # both do the mean of 3.0 + 2 and 10 ms, and so on; in the last half of what rank 1 is late moves to rank 0
+        *(("more compute", 3.0, 0.25), ("more compute", 4.0, 0.2), ("more compute", 5.5, 0.15)),
+    ],
+)
+def test_a_step_saves_at_most_all_but_what_the_others_do(ask, make_measured, make_facts, cause, forward_ms, high):
     """Rank 1 is 3 of 10 ms late; rank 0 is busy for 2 ms in backward passes and some outside of them."""
     window = Window("unprofiled", 3, [10_000_000] * 5, backward_cpu_ns=[2_000_000] * 5)
     ranks = [
         make_facts(rank=rank, windows=[replace(window, backward_ns=[int((10 - alone) * 1e6)] * 5)])
         for rank, alone in enumerate((forward_ms, 8.0))
     ]
-    run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("more compute", 0.95)}, device="cpu")
+    run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: (cause, 0.95)}, device="cpu")
     (advice,) = ask("DP701", run, ranks)
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(high))
 
@@ -223,3 +231,69 @@ def test_a_stall_in_a_backward_hook_that_sleeps_is_no_matter_of_tracing(ask, mak
     told = {"lags_ms": lags(3, 3, 3, 3, 3), "device": "cpu"}
     assert len(ask("DP701", make_measured(straggler=late(differences=[difference()]), **told), facts)) == 1
     assert ask("DP701", make_measured(straggler=late(differences=[difference(kind="host")]), **told), facts) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "work_ratio", "cause", "scenario"),
+    [
+        ([difference()], None, "host", "straggler.removed"),  # the others never run `hook`
+        ([difference(kind="work")], 1.0, "slower compute", "straggler.removed"),  # the same tensors, more slowly
+        ([difference(kind="work")], 2.0, "slower compute", "straggler.balanced"),  # larger tensors
+        ([difference(kind="work")], None, "more compute", "straggler.balanced"),
+        ([difference()], 2.0, "host", "straggler.removed"),  # it has more data, but `hook` is why it is late
+    ],
+)
+def test_work_is_balanced_and_what_only_one_rank_does_is_removed(
+    ask, make_measured, predict, found, work_ratio, cause, scenario
+):
+    named = late(gain=0.25, differences=found, work_ratio=work_ratio)
+    run = make_measured(straggler=named, lags_ms=lags(3, 3, 3, 3, 3), causes={1: (cause, 0.95)})
+    (advice,) = ask("DP701", run, predictor=predict(scenario, {True: 0.8}))
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))
+
+
+def test_the_bound_of_balancing_leaves_the_late_ranks_work_to_all(ask, make_measured):
+    """Without its delay the step saves 25 %; of two ranks each then does half of the extra work."""
+    run = make_measured(straggler=late(gain=0.25, work_ratio=2.0), lags_ms=lags(3, 3, 3, 3, 3))
+    (advice,) = ask("DP701", run)
+    assert advice.saves.high_share == pytest.approx(0.125)
+
+
+def untraced(make_facts, *latest):
+    """By step without the profiler the rank that works for 10 ms, the other for 5."""
+    return [
+        make_facts(
+            rank=rank,
+            windows=[
+                Window(
+                    "unprofiled",
+                    3,
+                    [10_000_000] * len(latest),
+                    backward_ns=[6_000_000] * len(latest),
+                    backward_cpu_ns=[6_000_000 if rank == late_rank else 1_000_000 for late_rank in latest],
+                )
+            ],
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("latest", "late_rank", "turns"),
+    [
+        ([1] * 12, 1, 0),  # as traced: rank 1 is late in all steps
+        ([0, 1] * 6, 0, 1),  # five traced steps were chance
+        ([0] * 12, 0, 0),  # who was late while traced is not who is late
+    ],
+)
+def test_of_one_delay_only_one_of_the_two_rules_speaks(
+    ask, make_measured, make_facts, hand_made, latest, late_rank, turns
+):
+    whole = 2 * hand_made.STEPS * hand_made.STEP_NS
+    waits = Account(
+        window_ns=whole, compute_ns=whole * 4 // 5, exposed_waiting_ns=whole // 5, communication_ns=whole // 5
+    )
+    told = {"account": waits, "straggler": late(), "lags_ms": lags(3, 3, 3, 3, 3), "device": "cpu"}
+    run, facts = make_measured(**told), untraced(make_facts, *latest)
+    assert len(ask("DP701", run, facts)) == late_rank
+    assert len(ask("DP702", run, facts)) == turns

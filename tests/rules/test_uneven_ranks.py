@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing, StragglerFigures
-from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.facts import DeviceFacts, Facts, Window
 
 
 def waiting(hand_made, share):
@@ -13,7 +13,10 @@ def waiting(hand_made, share):
 def test_ranks_that_take_turns(ask, make_measured, hand_made):
     run = make_measured(account=waiting(hand_made, 0.2), lags_ms=[[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]])
     (advice,) = ask("DP702", run)
-    assert advice.title == "Ranks wait 20 % of a step for the last of them, and it is another one in each step"
+    assert advice.title == (
+        "Ranks take turns being late, by 4 ms in the median step (rank 0 in 3, rank 1 in 2 of 5 steps): the others "
+        "wait 40 % of it"
+    )
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.4)  # 4 ms of 10: what the latest of each step is late
 
@@ -21,7 +24,11 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
 def test_of_two_ranks_one_is_always_late_in_half_of_the_steps_or_more(ask, make_measured, hand_made):
     """3 of 5 steps, as equal ranks are by chance: it is not named itself, but both are."""
     late = StragglerFigures(
-        rank=0, lag_ns=4_000_000, steps_share=0.6, waiting_share=0.2, missing={"gain_share": "not replayed"}
+        rank=0,
+        lag_ns=4_000_000,
+        steps_share=0.6,
+        waiting_share=0.2,
+        missing=dict.fromkeys(("gain_share", "work_ratio"), "not replayed"),
     )
     turns = {"lags_ms": [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]], "straggler": late}
     assert len(ask("DP702", make_measured(account=waiting(hand_made, 0.2), **turns))) == 1
@@ -31,7 +38,11 @@ def test_of_two_ranks_one_is_always_late_in_half_of_the_steps_or_more(ask, make_
 @pytest.mark.parametrize("lags", [[4, 4, 4, 4, 4], [4, 3, 5, 4, 4]])
 def test_one_that_is_late_in_most_steps_is_named_itself(ask, make_measured, hand_made, lags):
     late = StragglerFigures(
-        rank=1, lag_ns=4_000_000, steps_share=1.0, waiting_share=0.2, missing={"gain_share": "not replayed"}
+        rank=1,
+        lag_ns=4_000_000,
+        steps_share=1.0,
+        waiting_share=0.2,
+        missing=dict.fromkeys(("gain_share", "work_ratio"), "not replayed"),
     )
     run = make_measured(account=waiting(hand_made, 0.2), straggler=late, lags_ms=[[0] * 5, lags])
     assert ask("DP702", run) == []
@@ -41,6 +52,29 @@ def test_quiet_where_they_wait_little(ask, make_measured, hand_made):
     run = make_measured(account=waiting(hand_made, 0.1), lags_ms=[[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]])
     assert ask("DP702", run) == []
     assert len(ask("DP702", run, limits={"worth_share": 0.05})) == 1
+
+
+def test_where_steps_without_the_profiler_show_it_the_rank_that_waits_counts(ask, make_measured, make_facts, hand_made):
+    """Of two ranks one waits for 20 % of each step, so both together for 10 %; 12 untraced steps show the same."""
+    took = [10_000_000] * 12
+    facts = [
+        make_facts(
+            rank=rank,
+            windows=[
+                Window(
+                    "unprofiled",
+                    3,
+                    took,
+                    backward_ns=[6_000_000] * 12,
+                    backward_cpu_ns=[6_000_000 if step % 2 == rank else 4_000_000 for step in range(12)],
+                )
+            ],
+        )
+        for rank in range(2)
+    ]
+    turns = {"lags_ms": [[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]], "device": "cpu"}
+    (advice,) = ask("DP702", make_measured(account=waiting(hand_made, 0.1), **turns), facts)
+    assert "(rank 0 in 6, rank 1 in 6 of 12 steps): the others wait 20 % of it" in advice.title
 
 
 def test_quiet_where_the_clocks_do_not_tell_who_is_late(ask, make_measured, hand_made):
@@ -73,3 +107,23 @@ def test_ranks_that_share_cores_are_not_compared(ask, make_measured, hand_made):
         ask("DP702", run, facts)
     own = [Facts(rank=n, local_rank=n, device=DeviceFacts("cpu", usable_cores=2)) for n in (0, 1)]
     assert len(ask("DP702", run, own)) == 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "basis"), [(1.5, 0.15, "replayed"), (1.0, 0.0, "bound"), (None, 0.0, "bound")]
+)
+def test_uneven_batches_are_balanced_and_stalls_are_not(ask, make_measured, hand_made, predict, ratio, low, basis):
+    """Larger tensors on the rank that is late most, in 3 of 5 steps: the step in which each rank does the mean."""
+    holes = ("gain_share",) if ratio else ("gain_share", "work_ratio")
+    late = StragglerFigures(
+        rank=0,
+        lag_ns=4_000_000,
+        steps_share=0.6,
+        waiting_share=0.2,
+        work_ratio=ratio,
+        missing=dict.fromkeys(holes, "not measured"),
+    )
+    turns = {"lags_ms": [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]], "straggler": late}
+    run = make_measured(account=waiting(hand_made, 0.2), **turns)
+    (advice,) = ask("DP702", run, predictor=predict("straggler.balanced", {True: 0.8}))
+    assert (advice.saves.basis, advice.saves.low_share) == (basis, pytest.approx(low))

@@ -338,6 +338,56 @@ def test_without_the_straggler_of_several():
     assert step_ns(changed(before, {"straggler.removed": True})) == pytest.approx(260)
 
 
+def work(times, **more):
+    """A pass with so many times the samples of the usual one."""
+    return one(ready=(10.0 * times, 50.0 * times), backward=60.0 * times, forward=100.0 * times, **more)
+
+
+def test_balanced_work_is_the_mean_of_all_ranks():
+    """Of once and three times the samples each rank gets twice; removing leaves them with once."""
+    before = model(step(work(1)), step(work(3)))
+    balanced, even = changed(before, {"straggler.balanced": True}), model(step(work(2)), step(work(2)))
+    assert balanced.steps == even.steps
+    assert step_ns(balanced) == pytest.approx(step_ns(even))
+    assert step_ns(changed(before, {"straggler.removed": True})) == pytest.approx(step_ns(model(step(work(1)))))
+    assert changed(before, {"straggler.balanced": False}) == before
+
+
+def test_work_is_balanced_in_each_step_where_ranks_take_turns():
+    once, thrice = step(work(1)), step(work(3))
+    turns = replace(model(once), steps={0: [once, thrice], 1: [thrice, once]})
+    balanced = changed(turns, {"straggler.balanced": True})
+    assert balanced.steps == {rank: [step(work(2)), step(work(2))] for rank in (0, 1)}
+    left = changed(replace(turns, uneven_left=0.25), {"straggler.balanced": True})  # 2 less or more a quarter of 1
+    assert left.steps[0] == [step(work(1.75)), step(work(2.25))]
+
+
+def test_balancing_moves_forward_and_backward_work_and_nothing_else():
+    """Loader, optimizer, exchanges in the forward pass and hooks stay: of 80 and 240 ns of samples' work 160 each."""
+    passes = [
+        Pass(7.0, 10.0 + 40.0 * times, 6.0 + 40.0 * times, (23.0 * times,), hooks_ns=6.0, sent_ns=10.0)
+        for times in (1, 3)
+    ]
+    after = changed(model(*(step(each) for each in passes)), {"straggler.balanced": True})
+    for own in after.steps.values():
+        assert own[0].passes[0].loader_ns == 7.0
+        assert own[0].passes[0].forward_ns == pytest.approx(10.0 + 80.0)
+        assert own[0].passes[0].backward_ns == pytest.approx(6.0 + 80.0)
+        assert own[0].after_ns == 50.0
+
+
+def test_what_balancing_cannot_do():
+    with pytest.raises(Missing, match="nobody to share"):
+        changed(model(step(one())), {"straggler.balanced": True})
+    with pytest.raises(Missing, match="different numbers of backward passes"):
+        changed(model(step(one()), step(one(), one())), {"straggler.balanced": True})
+
+
+def test_balancing_may_leave_some_of_the_difference():
+    (left, *_) = others(model(step(work(1)), step(work(3))), {"straggler.balanced": True})
+    assert left.uneven_left == 0.25
+
+
 def test_without_the_straggler_among_more_ranks():
     """Of 100 and 300 four ranks are made, after the late one is as the other: 100 + 50 + 90 + 50."""
     pair = model(step(one()), step(one(forward=300)))

@@ -20,8 +20,9 @@ from dptune.advise.asking import Asked
 from dptune.advise.headline import headline
 from dptune.advise.impact import saving_time
 from dptune.advise.ranking import merged, ranked, settled
+from dptune.advise.straggler import LEAST_STEPS_SHARE, MOST_CHANCE
 from dptune.advise.together import together, weighed
-from dptune.advise.trust import judge, recording
+from dptune.advise.trust import judge, recording, why_not_asked
 from dptune.capture.effect import without_effect
 from dptune.config import Settings
 from dptune.errors import UsageError
@@ -97,11 +98,11 @@ def assemble(
         text = f"no rule is selected: `select` and `ignore` in {settings.source} leave none of {len(installed.rules)}"
         of_rules.append(Finding(code="no-rule-selected", level="info", text=text))
     trust = judge(measured, facts, [*findings, *of_rules])
-    if trust.level == "unjudgeable":
-        outcome = _nothing_asked(chosen, trust)
-    else:
-        outcome = run_rules(chosen, measured, facts, settings, predictor)
-        trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
+    refused = {loaded.rule.code: why for loaded in chosen if (why := why_not_asked(loaded.rule, trust))}
+    asked = [loaded for loaded in chosen if loaded.rule.code not in refused]
+    outcome = run_rules(asked, measured, facts, settings, predictor)
+    outcome.skipped += [Skipped(rule=code, reason=why) for code, why in refused.items()]
+    trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
     advice, saving_nothing = saving_time(outcome.advice)
     advice, contradicted = settled(merged(advice))
     view = RunView(measured, facts, predictor=predictor)
@@ -112,7 +113,16 @@ def assemble(
     return Report(
         dptune=__version__,
         run=about,
-        headline=headline(measured, trust, advice, skipped, outcome.quiet, about.command is not None, view.busy_ns()),
+        headline=headline(
+            measured,
+            trust,
+            advice,
+            skipped,
+            outcome.quiet,
+            about.command is not None,
+            view.busy_ns(),
+            leads=_leads(view),
+        ),
         trust=trust,
         advice=advice,
         together=together(advice, view),
@@ -146,10 +156,10 @@ def run_rules(
     return outcome
 
 
-def _nothing_asked(rules: Iterable[packs.LoadedRule], trust: Trust) -> Outcome:
-    """Advice is a promise: none is made about a run that cannot be judged."""
-    why = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
-    return Outcome(skipped=[Skipped(rule=r.rule.code, reason=f"the run cannot be judged: {why}") for r in rules])
+def _leads(view: RunView) -> bool:
+    """Whether the straggler, if there is one, is the same rank in most steps."""
+    late = view.measured.known("straggler")
+    return late is None or view.leads(late, LEAST_STEPS_SHARE, MOST_CHANCE)
 
 
 def summary(run: Run) -> RunSummary:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
+from dptune.advise import disturbance, physics
 from dptune.advise.limits import (
     COMMUNICATION,
     IDLE,
@@ -22,6 +23,7 @@ from dptune.advise.limits import (
     shares,
 )
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
+from dptune.advise.trust import OF_TIMES
 from dptune.finding import Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
@@ -41,6 +43,11 @@ _REMEDIES = {
         "Record again with fewer steps and without shapes and stacks: a shorter recording loses fewer events. To judge "
         "only the ranks without losses, pass only their traces.",
     ),
+    **dict.fromkeys(
+        (disturbance.BUSY, physics.OPTIMIZER),
+        "Stop what else runs on this machine, or give the job cores of its own (`taskset`), then record again.",
+    ),
+    disturbance.UNSTEADY: "Record again on a quiet machine, once steps have settled (`dptune profile --warmup 50`).",
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
@@ -67,16 +74,19 @@ def headline(
     quiet: Sequence[str],
     recorded: bool,
     busy_ns: Mapping[int, float] | None = None,
+    *,
+    leads: bool = True,
 ) -> Headline:
     """What limits the step, the figures behind that, and the one thing to do next.
 
-    `busy_ns` is what each rank does without the profiler while it waits for none, where that is known.
+    `busy_ns` is what each rank does without the profiler while it waits for none, where that is known. `leads`: whether
+    the straggler is the same rank in most steps, rather than one of several that take turns.
     """
     if trust.level == "unjudgeable":
         return _unjudgeable(trust.findings)
     try:
         found = shares(measured)
-        late = straggler(measured, busy_ns)
+        late = straggler(measured, busy_ns) if leads else None
         why = _why(measured)
     except Missing as missing:
         return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
@@ -90,8 +100,9 @@ def headline(
     if late is not None:
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
-        lack = next(f.text for f in trust.findings if f.level == "partial")
-        why += f" Only a part of the run could be read: {lack}."
+        lack = next(f for f in trust.findings if f.level == "partial")
+        implausible = lack.code in (physics.COLLECTIVES, physics.COPIES)
+        why += f" {sentence(lack.text)}" if implausible else f" Only a part of the run could be read: {lack.text}."
     answered = {one.rule for one in advice} | set(quiet) | {one.rule for one in skipped if one.set_aside}
     unanswered = {one.rule for one in skipped} - answered
     if not answered and not unanswered:
@@ -138,7 +149,10 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}See to that first, then record again."
-    return Headline(verdict="This run cannot be judged.", why=sentence(why[0].text), next=remedy)
+    verdict = "This run cannot be judged."
+    if all(one.code in OF_TIMES for one in why):
+        verdict = "The times of this run are not reliable, so no speedup is advised."
+    return Headline(verdict=verdict, why=sentence(why[0].text), next=remedy)
 
 
 def _why(measured: Measured) -> str:

@@ -15,6 +15,7 @@ LEAST_WAIT_SHARE = 0.05  # that the others wait, from which on a straggler is na
 LEAST_NAMED_SHARE = 0.1  # of the lag, that a difference explains where it is named
 MOST_NAMED = 3
 LEAST_STEPS_SHARE = 0.60  # two equal ranks come last in half of the steps each
+MOST_CHANCE = 0.1  # where equal ranks are late as often more frequently than that, ranks take turns
 
 _OF_SCRIPT = ("function", "range", "call")  # differences that no other process on the same cores makes
 _LEAST_EXPLAINED = 0.5  # of the lag

@@ -1,7 +1,8 @@
 """Whether a run can be judged at all, and what limits what may be said of it. Not a rule: it cannot be ignored.
 
-A run is `unjudgeable` when no account of its steps can be made, `partial` when ranks or files are incomplete, else
-`sound`. What the profiler cost, how noisy the steps were and debug switches left on are said beside it.
+A run is `unjudgeable` when no account of its steps can be made, or their times are other processes' doing; `partial`
+when ranks or files are incomplete, else `sound`. What the profiler cost, how noisy the steps were and debug switches
+left on are said beside it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from dptune.advice import Trust
-from dptune.advise import surroundings
+from dptune.advise import disturbance, physics, surroundings
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, by_profiler, digits
+from dptune.rule import Rule
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -43,6 +45,8 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
     of_figures = (
         *(*_losses(measured), *_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
         *surroundings.limits(facts),
+        *disturbance.findings(measured, facts),
+        *physics.findings(measured, facts),
     )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
     levels = {finding.level for finding in findings}
@@ -85,6 +89,30 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     traced = any(window.name in ("lean", "rich") and window.trace for one in facts for window in one.windows)
     code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
     yield Finding(code=code, level="partial" if traced else "unjudgeable", text=text)
+
+
+# What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
+OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
+_OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("feeding",)}
+
+
+def only_times(trust: Trust) -> bool:
+    """Whether a run cannot be judged because of its times alone."""
+    return all(one.code in OF_TIMES for one in trust.findings if one.level == "unjudgeable")
+
+
+def why_not_asked(rule: Rule, trust: Trust) -> str:
+    """Why a rule has no basis in this run; empty where it has one. Rules that read no times keep it."""
+    if rule.kind != "time":
+        return "" if only_times(trust) else _first(trust)
+    if trust.level == "unjudgeable":
+        return _first(trust)
+    wrong = (one for one in trust.findings if rule.family in _OF_FAMILIES.get(one.code, ()))
+    return next((one.text for one in wrong), "")
+
+
+def _first(trust: Trust) -> str:
+    return f"the run cannot be judged: {next(one.text for one in trust.findings if one.level == 'unjudgeable')}"
 
 
 def steady_steps(rank: RankFigures) -> int:

@@ -10,7 +10,8 @@ it is, together. --set gives changes, predicted together. --sweep tries values o
 it tries usual ones, where there are. `dptune verify` runs a change, and tells what it is really worth. Beside knobs
 (`dptune rules knobs`), a prediction can change what no script sets: link.alpha_us and link.gb_per_s (another link, as
 `dptune links` measures it), world_size (up to 8 times the ranks recorded, each with the batch it has), nodes,
-allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (how they are connected), straggler.removed.
+allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (how they are connected), straggler.removed (what
+the late rank does longer is gone), straggler.balanced (each step's work is spread evenly over the ranks).
 
 The latency and bandwidth that all-reduces see are best measured by `dptune links`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dptune.errors import TraceError
-from dptune.measure import platform, straggler
+from dptune.measure import load, platform, straggler
 from dptune.measure.across import Across, across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
@@ -46,6 +46,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     windowed = [each for each in together.spent if each[1].windows]
     told = together.phased
     noisy = noise.noise(facts, run.world_size)
+    loads = load.load(facts, run.world_size)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (run.world_size, "neither the recording nor the traces say how many ranks the run had"),
@@ -90,6 +91,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             kernels.kernels(((own, device) for own in stepped for device in own.devices), account),
             no_steps if account is None else "no kernel and no operator runs in the steps",
         ),
+        "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
         "memory": (
             memory.memory(run.facts, views, detail) or None,

@@ -11,13 +11,14 @@ from dptune.measure.device import longer as on_device
 from dptune.measure.exchange.arrivals import straggler as latest
 from dptune.measure.exchange.gain import gain
 from dptune.measure.host import longer as on_host
+from dptune.measure.host.elements import elements_per_step
 from dptune.measure.views import RankView, view
-from dptune.measured import Account, ArrivalFigures, LagDifference, StragglerFigures
+from dptune.measured import OF_SCRIPT, Account, ArrivalFigures, LagDifference, StragglerFigures
 from dptune.trace.run import RankTrace, Run
 
 NO_REPLAY = "the collectives cannot be replayed: too few match across ranks"
 NOTHING_LONGER = "no operator, function, gap or kernel takes longer on it than on the others"
-_SCRIPT = ("function", "range", "call", "gap")  # differences that are no slower operator
+
 _LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
 LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace
 MOST_OTHERS = 8  # ranks that the straggler's host is compared with: more tell no more
@@ -35,7 +36,7 @@ def straggler(
     rank = found.rank
     windows = {(own.rank, device.operations.device): device.windows for own, device, _ in together.spent}
     gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
-    missing = {"gain_share": NO_REPLAY} if gained is None else {}
+    missing = {"work_ratio": found.missing["work_ratio"]} | ({"gain_share": NO_REPLAY} if gained is None else {})
     found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
     accounted = {window.number for of_device in windows.values() for window in of_device}
     lag_ns = {step.number: float(step.lag_ns) for step in arrived[rank].steps if step.number in accounted}
@@ -45,9 +46,37 @@ def straggler(
     if sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
         return found, arrived
     by_rank = {own.rank: own for own in views if own.rank in arrived}
-    differences = _differences(run, by_rank, together, rank, lag_ns)
-    arrived = {**arrived, rank: settled(arrived[rank], differences)}
-    return found.model_copy(update={"differences": differences}), arrived
+    detailed = _detailed(run, rank)
+    differences = _differences(detailed, by_rank, together, rank, lag_ns)
+    found = found.model_copy(update={"differences": differences})
+    ratio = _work_ratio(detailed, rank)
+    if ratio is not None:
+        missing = {name: why for name, why in found.missing.items() if name != "work_ratio"}
+        found = found.model_copy(update={"work_ratio": ratio, "missing": missing})
+    return found, {**arrived, rank: by_shapes(settled(arrived[rank], differences), found)}
+
+
+def by_shapes(arrival: ArrivalFigures, late: StragglerFigures) -> ArrivalFigures:
+    """The straggler's arrivals, whose compute is more of the same work, or slower, as the shapes of its tensors say.
+
+    Durations alone do not separate the two where other processes disturb them.
+    """
+    moves = late.moves if late.known("work_ratio") is not None else None
+    cause, work = arrival.known("cause"), sum(one.share for one in late.differences if one.kind not in OF_SCRIPT)
+    if moves and cause in (None, "slower compute", "host") and work >= _LEAST_WORK:
+        share = max(work, arrival.known("cause_share") or 0.0)
+        missing = {name: why for name, why in arrival.missing.items() if name not in ("cause", "cause_share")}
+        return arrival.model_copy(update={"cause": "more compute", "cause_share": share, "missing": missing})
+    if moves is False and cause == "more compute":
+        return arrival.model_copy(update={"cause": "slower compute"})
+    return arrival
+
+
+def _work_ratio(detailed: Mapping[int, RankView], rank: int) -> float | None:
+    """Elements that the operators of the rank read in a step / the median of the others."""
+    read = {number: elements_per_step(own) for number, own in detailed.items()} if len(detailed) > 1 else {}
+    own, others = read.get(rank), [each for number, each in read.items() if number != rank and each]
+    return own / median(others) if own and others and len(others) == len(read) - 1 else None
 
 
 def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> ArrivalFigures:
@@ -57,7 +86,9 @@ def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> Ar
     """
     if arrival.known("cause") not in ("slower compute", "more compute"):
         return arrival
-    script, work = (sum(one.share for one in differences if (one.kind in _SCRIPT) == of_script) for of_script in (1, 0))
+    script, work = (
+        sum(one.share for one in differences if (one.kind in OF_SCRIPT) == of_script) for of_script in (1, 0)
+    )
     if work >= max(_LEAST_WORK, script):
         return arrival
     if script >= _LEAST_WORK:
@@ -67,7 +98,11 @@ def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> Ar
 
 
 def _differences(
-    run: Run, views: Mapping[int, RankView], together: Across, rank: int, lag_ns: Mapping[int, float]
+    detailed: Mapping[int, RankView],
+    views: Mapping[int, RankView],
+    together: Across,
+    rank: int,
+    lag_ns: Mapping[int, float],
 ) -> list[LagDifference]:
     """What takes the rank longer, on its host and its device, the largest share of the lag first."""
     device, most = [], 1.0
@@ -75,17 +110,18 @@ def _differences(
         spent = {number: together.devices.get(number, []) for number in views}
         device = on_device.longer(views, spent, rank, lag_ns, on_host.LEAST_SHARE)
         most = min(1.0 - sum(one.share for one in device), on_device.idle_share(spent, rank, lag_ns))
-    host = _of_host(run, views, rank, lag_ns) if most >= on_host.LEAST_SHARE else []
+    host = _of_host(detailed, views, rank, lag_ns) if most >= on_host.LEAST_SHARE else []
     too_much = max(1.0, sum(one.share for one in host) / max(most, on_host.LEAST_SHARE))
     host = [one.model_copy(update={"share": one.share / too_much}) for one in host]
     return sorted([*device, *host], key=lambda one: -one.share)
 
 
-def _of_host(run: Run, views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]) -> list[LagDifference]:
+def _of_host(
+    detailed: Mapping[int, RankView], views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]
+) -> list[LagDifference]:
     """From the detailed windows, which have functions; from the light ones where those do not show the difference."""
     others = [number for number in views if number != rank][:MOST_OTHERS]
     light = on_host.longer({number: views[number] for number in (rank, *others)}, rank, lag_ns)
-    detailed = _detailed(run, rank)
     if len(detailed) < 2:
         return light
     usual_ns = median(lag_ns.values()) or sum(lag_ns.values()) / len(lag_ns)

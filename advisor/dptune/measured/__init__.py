@@ -50,6 +50,7 @@ from dptune.measured.host import (
 )
 from dptune.measured.lag import (
     LAG_CAUSES,
+    OF_SCRIPT,
     ArrivalFigures,
     DifferenceKind,
     LagCause,
@@ -57,6 +58,7 @@ from dptune.measured.lag import (
     StepLag,
     StragglerFigures,
 )
+from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
 from dptune.measured.steps import (
@@ -79,6 +81,7 @@ __all__ = [
     "IDLE",
     "IDLE_CAUSES",
     "LAG_CAUSES",
+    "OF_SCRIPT",
     "PATH",
     "Account",
     "AccumulationFigures",
@@ -104,6 +107,7 @@ __all__ = [
     "LaunchIdleFigures",
     "LinkFigures",
     "LinkSize",
+    "LoadFigures",
     "Loss",
     "MatchBasis",
     "MatmulFigures",

@@ -53,6 +53,12 @@ _BEFORE = "before "  # begins a detail that is the time up to the next operator
 DifferenceKind = Literal["function", "work", "range", "operator", "call", "gap", "host", "kernels", "copies"]
 
 
+OF_SCRIPT: tuple[DifferenceKind, ...] = ("function", "range", "call", "gap")  # of what is no slower operator
+MORE_WORK = 1.05  # times the elements of the others: shapes are exact, and padding to multiples of 8 changes them less
+_LEAST_MOVED = 0.3  # of the lag
+_SHARED = 0.2  # of its time on the late rank, from which on the others run it too
+
+
 class LagDifference(Figures):
     """Something that takes a late rank longer than the others in the same steps. Times are of the median step."""
 
@@ -108,6 +114,11 @@ class StragglerFigures(Figures):
         ABSENT,
         description="by how much the steps would be shorter if it took no longer between collectives than the others",
     )
+    work_ratio: Figure[float] = Field(
+        ABSENT,
+        description="elements that its operators read in a step / those of the others (median), by recorded shapes: "
+        "above 1 it does more of the same work",
+    )
     differences: list[LagDifference] = Field(
         default_factory=list,
         description="what takes longer on it than on the others, the largest share of its lag first",
@@ -118,11 +129,31 @@ class StragglerFigures(Figures):
         """The share of its lag that the differences explain."""
         return min(1.0, sum(one.share for one in self.differences))
 
+    @property
+    def moves(self) -> bool | None:
+        """Whether fixing its delay moves work to the other ranks, since it does more of the same; None where unknown.
+
+        False where it does something that the others do not, or the same work more slowly.
+        """
+        work = [one.share for one in self.differences if one.kind not in OF_SCRIPT]
+        script = [one.share for one in self.differences if one.kind in OF_SCRIPT and not _shared(one)]
+        ratio = self.known("work_ratio")
+        if sum(script) >= max(_LEAST_MOVED, sum(work)):
+            return False
+        if ratio is None:
+            return None
+        return bool(ratio >= MORE_WORK)
+
     def chance(self, steps: int, ranks: int) -> float:
         """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
         least, one = round(self.steps_share * steps), 1 / ranks
         tail = sum(comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
         return min(1.0, ranks * tail)
+
+
+def _shared(one: LagDifference) -> bool:
+    """Whether the other ranks do the same for a considerable time."""
+    return one.others_ns >= _SHARED * one.rank_ns
 
 
 def _ms(duration_ns: int) -> str:

@@ -18,6 +18,7 @@ from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigu
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
+from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
@@ -80,6 +81,9 @@ class Measured(Figures):
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
     noise: Figure[NoiseFigures] = Field(ABSENT, description="from how many samples on larger batches teach little more")
+    load: Figure[list[LoadFigures]] = Field(
+        ABSENT, description="CPU time of this job and of other processes while steps were recorded, by machine"
+    )
     input: InputFigures = Field(description="waiting for the data loader")
     accumulation: AccumulationFigures = Field(description="micro-batches per optimizer step")
     matmul: MatmulFigures = Field(description="matrix products and their precision")

@@ -39,7 +39,7 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
             "records what these traces do not hold: step times without the profiler",
         )
     elif report.trust.level == "unjudgeable":
-        command, words = "dptune profile train.py", "records again, with enough steps to judge"
+        command, words = "dptune profile train.py", "records the run again"
     else:
         command, words = "dptune rules list", "everything that was looked at"
     yield from labelled("$", command, width, column=2, indent="  ", role="code")

@@ -11,6 +11,7 @@ from math import ceil, floor
 from statistics import median, median_low
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.load import LoadFacts
 
 SCHEMA_VERSION = "0.2"
 
@@ -43,8 +44,9 @@ class Window:
     those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
     size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
     the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile (None
-    where its kernel does not count it). `complete`: the window was not broken off; `cut_short`: its time bound ended it
-    before its number of steps.
+    where its kernel does not count it). `load`: CPU time of the job and of the whole machine, None in a window shorter
+    than that can be counted in. `complete`: the window was not broken off; `cut_short`: its time bound ended it before
+    its number of steps.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Window:
     trace_text_bytes: int | None = None
     saving_ns: int | None = None
     taken_share: float | None = None
+    load: LoadFacts | None = None
     complete: bool = False
     cut_short: bool = False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median
 
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
@@ -64,6 +64,55 @@ def _straggler(model: StepModel, value: Value) -> StepModel:
     others, buffers = ({**own, latest: own[middle]} if own else own for own in (model.others_ns, model.buffers_ns))
     slowdown = _together(model, latest, middle)
     return replace(model, steps=steps, supply_ns=supply, slowdown=slowdown, others_ns=others, buffers_ns=buffers)
+
+
+def _balanced(model: StepModel, value: Value) -> StepModel:
+    """Forward and backward work of each step is spread evenly over the ranks; the sum of it stays."""
+    if not value:
+        return model
+    if len(model.steps) < 2:
+        raise Missing("a single rank has nobody to share its work with")
+    passes = {len(step.passes) for own in model.steps.values() for step in own}
+    if len(passes) > 1:
+        raise Missing("ranks have different numbers of backward passes in a step")
+    count = min(map(len, model.steps.values()))
+    even = [
+        [mean(_work_ns(own[step].passes[at]) for own in model.steps.values()) for at in range(*passes)]
+        for step in range(count)
+    ]
+    steps = {
+        rank: [
+            replace(
+                one,
+                passes=tuple(
+                    _of_work(each, work_ns + model.uneven_left * (_work_ns(each) - work_ns))
+                    for each, work_ns in zip(one.passes, even[step], strict=True)
+                ),
+            )
+            for step, one in enumerate(own[:count])
+        ]
+        for rank, own in model.steps.items()
+    }
+    *rest, latest = sorted(model.steps, key=lambda rank: _own_ns(model, rank))
+    return replace(model, steps=steps, slowdown=_together(model, latest, rest[(len(rest) - 1) // 2]))
+
+
+def _work_ns(one: Pass) -> float:
+    """What grows with the samples of a pass."""
+    return one.forward_ns - one.sent_ns + one.backward_ns - one.hooks_ns
+
+
+def _of_work(one: Pass, work_ns: float) -> Pass:
+    """The pass with another amount of that, in the same proportion of forward and backward."""
+    times = work_ns / _work_ns(one) if _work_ns(one) else 1.0
+    backward_ns = (one.backward_ns - one.hooks_ns) * times + one.hooks_ns
+    longer = backward_ns / one.backward_ns if one.backward_ns else 1.0
+    return replace(
+        one,
+        forward_ns=(one.forward_ns - one.sent_ns) * times + one.sent_ns,
+        backward_ns=backward_ns,
+        ready_ns=tuple(ready * longer for ready in one.ready_ns),
+    )
 
 
 def _together(model: StepModel, latest: int, other: int) -> float:
@@ -140,6 +189,7 @@ CHANGES: dict[str, Changing] = {
     "loader.batch_size": batch,
     "loader.persistent_workers": persistent,
     "straggler.removed": _straggler,
+    "straggler.balanced": _balanced,
     "compute.times": _compute,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
@@ -151,7 +201,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.comm_hook": comm_hook,
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
-_BEFORE_TOPOLOGY = ("straggler.removed", "link.alpha_us", "link.gb_per_s")
+_BEFORE_TOPOLOGY = ("straggler.removed", "straggler.balanced", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
 _OF_GPUS = frozenset({"host.times", "syncs.removed", "copies.non_blocking", "fsdp.prefetch"})
 _WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"

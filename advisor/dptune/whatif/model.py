@@ -117,6 +117,7 @@ class StepModel:
     `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
     to the late one's exchange, so a recording of that does not show it.
+    `uneven_left`: the part of the difference between ranks that balancing their work leaves.
     `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
     recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
     any. `fixed_share` is the part of forward and backward that does not grow with the batch. `low_rank` is None where
@@ -142,6 +143,7 @@ class StepModel:
     exchange_times: float = 1.0
     quiet_times: float = 1.0
     crowded_slowdown: float = 1.5
+    uneven_left: float = 0.0
     latency: Latency = Latency()
     supply_ns: Mapping[int, float] = field(default_factory=dict)
     restart_ns: float = 0.0

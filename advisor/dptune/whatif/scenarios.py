@@ -41,6 +41,7 @@ _ALL = (
     Knob("fsdp.prefetch", bool, "", False, "same", "parameters are gathered before they are waited for", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies of GPUs hold up neither script nor kernels", ""),
     Knob("syncs.removed", bool, "", False, "same", "no call of the host waits for its device", ""),
+    Knob("straggler.balanced", bool, "", False, "same", "each step's forward and backward work is spread evenly", ""),
     Knob("straggler.removed", bool, "", False, "same", "the rank that computes longest takes what others take", ""),
 )
 SCENARIOS = MappingProxyType({one.name: one for one in _ALL})

@@ -16,6 +16,7 @@ _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from what is tol
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
 _OTHER_BESIDE = (0.8, 1.25)  # times what is told of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
+_UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
 # Times what a pass computes once it exchanges nothing any more: the threads and the kernel that moved its gradients
 # leave cores and caches to it, after the exchange, too. Of two scripts with four passes, of which three exchanged no
 # more, one computed 12 % less in all of a step; the other's step was 7 % of what it computes shorter than was told.
@@ -60,7 +61,9 @@ def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator
             yield replace(model, hook_times=times)
     if "ddp.no_sync" in changes:
         yield replace(model, quiet_times=_QUIET)
-    if changes.get("straggler.removed"):
+    if changes.get("straggler.balanced"):
+        yield replace(model, uneven_left=_UNEVEN_LEFT)
+    if changes.get("straggler.removed") or changes.get("straggler.balanced"):
         for slowdown in _OTHER_CROWDED:
             yield replace(model, crowded_slowdown=slowdown)
 

@@ -5,7 +5,9 @@
 How late each rank comes to collectives that no rank can leave before the last has come, by clocks that were aligned:
 the rank that is late in most steps, by the part of a step that it is late and the part that the others wait. Some rank
 is always last: it is named where it is late in every step by much the same, or where chance would make one of so many
-ranks last in so many steps in one run of ten at most.
+ranks last in so many steps in one run of ten at most. Where steps without the profiler show the lag, too, it must be
+the latest rank in three quarters of them. Otherwise ranks take turns: see `uneven-ranks`, which is silent about what
+this rule reports.
 
 Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
 its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
@@ -38,12 +40,15 @@ That goes by the cause:
 Where it is late because other collectives reach it later (it receives, and another one sends), nothing is said: those
 have rules of their own.
 
-What that saves is predicted where the run has a step model: the step in which it takes what the rank in the middle of
-the others takes. Without a step model the gain is found by replaying the collectives with the late rank's work between
-them as long as that of the others. The upper bound is the larger of that gain and the shortest wait of any other rank,
-because waiting kernels slow others down; where the steps cannot be replayed, the larger of the rank's lateness and the
-wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is larger: with
-more samples on one rank the lateness was 37 % of a step, that part 43 %, and fixing it saved 40 %.
+What that saves depends on the cause. More of the same work (the shapes of its tensors show it, where the detailed
+window has them) moves to the other ranks when it is shared evenly, so the step in which all ranks do the mean is
+predicted. What only this rank does, or does more slowly, can go: the step in which it takes what the rank in the middle
+of the others takes is predicted. Without a step model the gain is found by replaying the collectives with the late
+rank's work between them as long as that of the others. The upper bound is the larger of that gain and the shortest
+wait of any other rank, because waiting kernels slow others down; where the steps cannot be replayed, the larger of the
+rank's lateness and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if
+that is larger: with more samples on one rank the lateness was 37 % of a step, that part 43 %, and dropping those
+samples saved 40 %. Work that moves is shared by all N ranks, so its bound is (N - 1) / N of that.
 
 ## When to leave it alone
 
@@ -60,10 +65,10 @@ more samples on one rank the lateness was 37 % of a step, that part 43 %, and fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import median
+from collections.abc import Iterator, Mapping
+from statistics import mean, median
 
-from dptune.advice import Advice, Evidence, impact_of
+from dptune.advice import Advice, Evidence, Saving, impact_of
 from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -90,7 +95,6 @@ UNPROFILED_SHARE = Threshold(
 # What only the script makes longer, and no other process on its cores. A sleep in a backward hook is not seen without
 # the profiler.
 OF_SCRIPT = ("function", "range", "call")
-STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
 
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
@@ -127,17 +131,15 @@ def check(run: RunView) -> Iterator[Advice]:
     if late is None:
         return  # none is later than the others, or they take turns
     lag_share = late.lag_ns / run.measured.traced_step_ns
-    lags = [one.lag_ns for one in arrivals[late.rank].steps]
-    if lag_share < run.limit(WARNING_SHARE) or _by_chance(run, late, lags):
+    if lag_share < run.limit(WARNING_SHARE) or not run.leads(
+        late, run.limit(LEAST_STEPS_SHARE), run.limit(MOST_CHANCE)
+    ):
         return
-    most, bound_by = _most(run, late, lags)
     busy = run.busy_ns() or {}
     others = [ns for rank, ns in busy.items() if rank != late.rank]
-    bound = run.bound(0.0, run.unstretched(most), bound_by)
-    unbusy = 1 - max(others) / run.measured.step.median_ns if others else 0.0
-    if unbusy > bound.high_share:
-        bound = run.bound(0.0, unbusy, "no more than all but what the others do without waiting for it")
-    saves = run.saving({"straggler.removed": True}, bound)
+    cause, covered = _cause(run, arrivals[late.rank])
+    moves = cause == "more compute" if late.moves is None else late.moves
+    saves = _saves(run, late, busy, moves=moves)
     explained = late.explained_share >= run.limit(EXPLAINED_SHARE)
     gain = late.known("gain_share")
     share = saves.predicted_share
@@ -153,7 +155,6 @@ def check(run: RunView) -> Iterator[Advice]:
     of_script = explained and late.differences[0].kind in OF_SCRIPT
     if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
-    cause, covered = _cause(run, arrivals[late.rank])
     why = [one.words(late.rank) for one in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []
     if cause == "communication":
@@ -179,11 +180,19 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _by_chance(run: RunView, late: StragglerFigures, lags: list[int]) -> bool:
-    """Whether equal ranks may be late like that."""
-    steady = min(lags) >= max(STEADY * late.lag_ns, run.limit(WARNING_SHARE) * run.measured.traced_step_ns)
-    often = steady or late.chance(len(lags), len(run.measured.ranks)) <= run.limit(MOST_CHANCE)
-    return late.steps_share < run.limit(LEAST_STEPS_SHARE) or not often
+def _saves(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, moves: bool) -> Saving:
+    """What the step saves: without its delay, or where its work `moves` to the others, with that spread evenly."""
+    arrival = next(one.arrival for one in run.measured.ranks if one.rank == late.rank)
+    most, bound_by = _most(run, late, [one.lag_ns for one in arrival.steps])
+    left = (len(run.measured.ranks) - 1) / len(run.measured.ranks) if moves else 1.0
+    bound = run.bound(0.0, left * run.unstretched(most), bound_by)
+    others = [ns for rank, ns in busy.items() if rank != late.rank]
+    usual = (mean(busy.values()) if moves else max(others)) if others and late.rank in busy else None
+    unbusy = 0.0 if usual is None else 1 - usual / run.measured.step.median_ns
+    if unbusy > bound.high_share:
+        what = "all ranks do on average" if moves else "the others do"
+        bound = run.bound(0.0, unbusy, f"no more than all but what {what} without waiting for it")
+    return run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
 
 
 def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterator[Evidence]:

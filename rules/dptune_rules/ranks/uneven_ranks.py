@@ -2,8 +2,9 @@
 
 ## What it measures
 
-The part of a step in which ranks wait, in collectives, for the last to come, with nothing else to do, where no rank is
-late in more of the steps than equal ranks are by chance (of two, one always is in half of them).
+The part of a step in which the ranks that are not last wait in collectives, with nothing else to do, where no rank is
+late in more of the steps than equal ranks are by chance (of two, one always is in half of them). `late-rank` is silent
+there, and this rule where that one applies.
 
 ## Why it costs time
 
@@ -17,9 +18,14 @@ each step has a slowest one, and the mean over steps of the slowest rank is abov
 - Where it is not the data: collect garbage on all ranks at once (`garbage-collection`), and give the processes of one
   host their own cores.
 
-The step saves at most that waiting, or what the latest rank of each step is late, whichever is more. In the median step
+Where the shapes of tensors show that a late rank has more of the same work, the step is predicted in which each rank
+does the mean of all. Otherwise it saves at most that waiting, or what the latest rank of each step is late, whichever
+is more. In the median step
 the latest rank must be late by the same share: on two cores that was 0 to 9 % in healthy runs of two ranks, and 65 %
 with uneven work. Ranks that share cores are not compared.
+
+Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
+too.
 
 ## When to leave it alone
 
@@ -36,12 +42,12 @@ with uneven work. Ranks that share cores are not compared.
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
-from dptune.measured import Missing
-from dptune.rule import Rule, RunView, Threshold
+from dptune.advice import Advice, Evidence, impact_of
+from dptune.measured import Missing, digits
+from dptune.rule import LEADING, Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.15, "ranks that share two cores wait up to 12 % for each other all the same")
 MOST_STEPS_SHARE = Threshold(
@@ -50,7 +56,9 @@ MOST_STEPS_SHARE = Threshold(
 MOST_CHANCE = Threshold(
     "most_chance", 0.1, "where equal ranks are late in as many steps more often than that, it is none in particular"
 )
-STEADY = 0.5  # of the median lag, in every step: then it is no chance, of however few steps
+MOST_NAMED = 3  # ranks
+MORE_WORK = "By the shapes of their tensors, the late ranks do more of the same work: their batches are uneven."
+UNEVEN = "Batches of uneven cost do that, and so does anything that only one rank does in a step."
 
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
@@ -61,7 +69,7 @@ RULE = Rule(
     name="uneven-ranks",
     family="ranks",
     kind="time",
-    summary="ranks wait for each other, and it is another one that is late each time",
+    summary="ranks take turns being late, and the others wait",
     since="0.1",
     thresholds=(WORTH_SHARE, MOST_STEPS_SHARE, MOST_CHANCE, MOST_STRETCH),
 )
@@ -73,53 +81,69 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if len(run.measured.ranks) < 2:
         raise Missing("which rank is late only the traces of several ranks tell")
-    share = run.measured.share("exposed_waiting_ns")
+    ranks = len(run.measured.ranks)
+    waiting = run.measured.share("exposed_waiting_ns")
+    share = waiting * ranks / (ranks - 1)  # the latest rank of a step waits for none
     if share < run.limit(WORTH_SHARE):
         return
     arrivals = {one.rank: one.arrival for one in run.measured.ranks}
     late = run.measured.known("straggler")
-    if late is not None and late.steps_share >= run.limit(MOST_STEPS_SHARE):
-        lags = [one.lag_ns for one in arrivals[late.rank].steps]
-        steady = min(lags, default=0) >= STEADY * late.lag_ns
-        if steady or late.chance(len(lags), len(arrivals)) <= run.limit(MOST_CHANCE):
-            return
+    untraced = run.late_untraced(0 if late is None else late.lag_ns)
+    if waiting < run.limit(WORTH_SHARE) and not untraced:
+        return  # of all ranks, as healthy ones wait in a few traced steps
+    if late is not None and run.leads(late, run.limit(MOST_STEPS_SHARE), run.limit(MOST_CHANCE)):
+        return
     by_step: dict[int, int] = defaultdict(int)
-    for arrival in arrivals.values():
+    latest: dict[int, int] = {}
+    for rank, arrival in arrivals.items():
         for step in arrival.steps:
-            by_step[step.number] = max(by_step[step.number], step.lag_ns)
-    if not any(by_step.values()):
+            if step.lag_ns > by_step[step.number]:
+                by_step[step.number], latest[step.number] = step.lag_ns, rank
+    if not latest:
         return  # who comes last is below what the clocks tell
     _refuse_shared_cores(run)
-    usual = statistics.median(by_step.values()) / run.measured.traced_step_ns
-    if usual < run.limit(WORTH_SHARE):
+    usual_ns = statistics.median(by_step.values())
+    if usual_ns / run.measured.traced_step_ns < run.limit(WORTH_SHARE):
         return  # no rank is late by much in the median step: short waits in many collectives are not uneven work
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
     most = max(share, statistics.mean(by_step.values()) / run.measured.traced_step_ns)
-    latest = sorted(arrivals, key=lambda rank: -arrivals[rank].lag_ns)[:3]
+    bound = run.bound(
+        0.0, run.unstretched(most), "no more than the latest rank of each step is late, and than is waited for it"
+    )
+    moves = late is not None and bool(late.moves)
+    saves = run.saving({"straggler.balanced": True}, bound) if moves else bound
+    steps = untraced or list(latest.values())
+    turns = Counter(steps).most_common(MOST_NAMED)
+    if untraced and turns[0][1] >= LEADING * len(untraced):
+        return  # it is one rank, and not that which was late while it was traced
+    who = ", ".join(f"rank {rank} in {count}" for rank, count in turns)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact="medium",
-        title=f"Ranks wait {100 * share:.0f} % of a step for the last of them, and it is another one in each step",
-        why="A step lasts as long as its slowest rank takes, and the slowest is now one, now another: their work is "
-        "uneven.",
+        impact=impact_of(saves.predicted_share) or "low" if saves.predicted_share is not None else "medium",
+        title=f"Ranks take turns being late, by {digits(usual_ns / 1e6)} ms in the median step ({who} of "
+        f"{len(untraced or by_step)} steps): the others wait {100 * share:.0f} % of it",
+        why="A step lasts as long as its slowest rank takes, and that is a different rank from step to step. "
+        + (MORE_WORK if moves else UNEVEN),
         changes=[],
-        saves=run.bound(
-            0.0, run.unstretched(most), "no more than the latest rank of each step is late, and than is waited for it"
-        ),
-        confidence="low",
+        saves=saves,
+        confidence="medium" if saves.predicted_share is not None else "low",
         evidence=[
-            Evidence(label="waiting for the last to come", value=share, unit="of a step").at(
+            Evidence(label="waiting for the last rank", value=share, unit="of a step").at(
                 run.measured.where("exposed_waiting_ns")
             ),
             *(
-                Evidence(label="late, in the median step", value=arrivals[rank].lag_ns / 1e6, unit="ms", rank=rank).at(
-                    run.measured.where_late(rank)
-                )
-                for rank in latest
+                Evidence(
+                    label="late, in the steps in which it is last",
+                    value=statistics.median(by_step[step] for step, last in latest.items() if last == rank) / 1e6,
+                    unit="ms",
+                    rank=rank,
+                ).at(run.measured.where_late(rank))
+                for rank, _ in turns
+                if rank in latest.values()
             ),
         ],
         numerics="same",

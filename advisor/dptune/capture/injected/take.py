@@ -13,6 +13,7 @@ from pathlib import Path
 from dptune.capture.injected import identity
 from dptune.capture.injected.cores import Ticks, taken_share
 from dptune.capture.injected.gather import gather
+from dptune.capture.injected.load import Reading
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.noise import GradientNoise
 from dptune.capture.injected.observers import Observers
@@ -43,6 +44,7 @@ class Take:
         self._tracing: Tracing | None = None
         self._noise: GradientNoise | None = None
         self._ticks: Ticks | None = None
+        self._reading: Reading | None = None
         self.facts = Facts(rank=identity.rank(), host=socket.gethostname(), pid=os.getpid())
 
     @property
@@ -107,6 +109,7 @@ class Take:
         if name == "noise":
             self._begin_noise()
         self._observers.garbage.take()
+        self._reading = _reading()
         self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
 
@@ -140,6 +143,7 @@ class Take:
 
     def close(self, complete: bool, cut_short: bool = False) -> None:
         """End the open window and put it on disk."""
+        ended = _reading() if self._window is not None else None
         window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
         self._window = self._stopwatch = self._tracing = None
         if tracing is not None:
@@ -152,6 +156,9 @@ class Take:
         with contextlib.suppress(Exception):  # parameters may be anything
             window.parameter_sums = parameter_sums(self._observers.places)
         window.taken_share = taken_share(self._ticks, Ticks.now())
+        if self._reading is not None and ended is not None:
+            with contextlib.suppress(Exception):
+                window.load = self._reading.until(ended)
         if tracing is not None:
             target = paths.trace(self._plan.path, self.facts.rank, window.name)
             begun = time.monotonic_ns()
@@ -237,3 +244,11 @@ class Take:
                 f"the rich window needs about {needed / 1e6:.0f} MB while it is written, and the disk has "
                 f"{free / 1e6:.0f} MB left"
             )
+
+
+def _reading() -> Reading | None:
+    """The counters of CPU time, whatever system this is."""
+    try:
+        return Reading.now()
+    except Exception:
+        return None

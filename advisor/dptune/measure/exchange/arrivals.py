@@ -13,6 +13,7 @@ from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, Straggle
 
 ALONE = "it takes all ranks of a collective, at least two, and its process group, to tell who came late"
 UNREPLAYED = "the steps were not replayed"
+UNSHAPED = "no detailed window with the shapes of tensors was read"
 NEVER = "no rank came later to a collective than the others"
 TURNS = "the ranks take turns: none is late for as long as all others together"
 _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
@@ -98,7 +99,7 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> Straggle
         lag_ns=ranks[worst].lag_ns,
         steps_share=sum(0 < step.lag_ns == latest[step.number] for step in own) / len(own),
         waiting_share=account.share("exposed_waiting_ns"),
-        missing={"gain_share": UNREPLAYED},
+        missing={"gain_share": UNREPLAYED, "work_ratio": UNSHAPED},
     )
 
 

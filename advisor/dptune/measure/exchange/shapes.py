@@ -30,10 +30,10 @@ def tensors_of(dims_json: str | None, types_json: str | None) -> tuple[str | Non
     known = [(dtype, shape) for dtype, shape in found if dtype is not None]
     if not known:
         return None, None
-    return known[0][0], sum(_elements(shape) * bytes_of(dtype) for dtype, shape in known)
+    return known[0][0], sum(elements_of(shape) * bytes_of(dtype) for dtype, shape in known)
 
 
-def _elements(shape: Any) -> int:
+def elements_of(shape: Any) -> int:
     """Elements of a shape, or of a list of shapes, however deep."""
     total, left = 0, [shape]
     while left:

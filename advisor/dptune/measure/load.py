@@ -1,0 +1,63 @@
+"""The load of each machine while steps were recorded, from what its ranks counted.
+
+What other processes use is what the machine used less what all ranks on it used. Threads wait for a core because other
+processes run, or because the job itself has more threads than there are cores. Without the others the job could have
+had at most the time that they ran: the smaller of that time and of the wait is the most that they withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean
+
+from dptune.measured import LoadFigures
+from dptune.runfile.facts import Facts
+from dptune.runfile.load import LoadFacts
+
+UNCOUNTED = "no window counted the CPU time of other processes"
+UNRECORDED = "not all ranks were recorded, so their load cannot be separated from that of other processes"
+_NO_WAIT = "the kernel does not count how long threads wait for a core"
+
+
+def load(facts: Sequence[Facts], world_size: int | None) -> list[LoadFigures] | str:
+    """By machine and window, or why it is not known."""
+    if world_size is not None and len(facts) < world_size:
+        return UNRECORDED if facts else UNCOUNTED
+    found = [
+        figures
+        for host in dict.fromkeys(rank.host for rank in facts)
+        for window in ("unprofiled", "lean", "rich")
+        if (figures := _of_window([rank for rank in facts if rank.host == host], host, window)) is not None
+    ]
+    return found or UNCOUNTED
+
+
+def _of_window(ranks: Sequence[Facts], host: str, name: str) -> LoadFigures | None:
+    counted = [window.load for rank in ranks if (window := rank.window(name)) is not None]
+    loads = [one for one in counted if one is not None and one.wall_ns > 0]
+    if len(loads) < len(ranks):
+        return None
+    machine, jobs, waits = (_cores(loads, field) for field in ("machine_ns", "job_ns", "waited_ns"))
+    if machine is None or jobs is None:
+        return None
+    job, other = sum(jobs), max(0.0, mean(machine) - sum(jobs))
+    waiting = None if waits is None else sum(waits)
+    withheld = None if waiting is None else min(waiting, other)
+    needed = None if withheld is None else job + withheld
+    share = None if withheld is None else withheld / needed if needed else 0.0
+    return LoadFigures(
+        host=host,
+        window=name,
+        cores=loads[0].cores,
+        job_cores=job,
+        other_cores=other,
+        waiting_cores=waiting,
+        withheld_share=share,
+        missing={} if waiting is not None else {"waiting_cores": _NO_WAIT, "withheld_share": _NO_WAIT},
+    )
+
+
+def _cores(loads: Sequence[LoadFacts], field: str) -> list[float] | None:
+    """A count of each rank as cores; None where one of them does not have it."""
+    counts = [getattr(one, field) for one in loads]
+    return None if None in counts else [count / one.wall_ns for count, one in zip(counts, loads, strict=True)]
