@@ -3,13 +3,14 @@
 ## What it measures
 
 Collectives that are issued outside of backward passes and that nothing hides, as a share of the step:
-`all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches, and parameters or gradients of
-FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers' collectives are
-left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The functions that the
-script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics that call collectives
-for a line of the script, with the setting that avoids them. On a CPU the share is the time that the script spent in these
-calls in steps without the profiler. Nothing is reported where a library that runs the training loop calls all of them by
-itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm needs it.
+`all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches, and parameters or gradients
+of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
+collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
+functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
+that call collectives for a line of the script, with the setting that avoids them. On a CPU the share is the time that
+the script spent in these calls in steps without the profiler. Nothing is reported where a library that runs the
+training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm
+needs it.
 
 ## Why it costs time
 
@@ -25,8 +26,8 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
 - `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
 - `all_gather_object`: gather tensors, and not in each step.
-- `full_tensor()` for logging: reduce each rank's shard (`to_local()`) to one number, put all of them into one tensor, and
-  all-reduce that every hundred steps.
+- `full_tensor()` for logging: reduce each rank's shard (`to_local()`) to one number, put all of them into one tensor,
+  and all-reduce that every hundred steps.
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
 

@@ -2,10 +2,10 @@
 
 ## What it measures
 
-The part of a step in which DistributedDataParallel's all-reduces of gradients transfer data and nothing is computed, with
-no communication hook registered and all gradients of type float32. Metrics, buffers, barriers and what FSDP gathers are
-not counted, nor is the wait for a late rank. Where the link is known, time = latency + bytes / bandwidth says which part of
-the all-reduces' time grows with their bytes.
+The part of a step in which DistributedDataParallel's all-reduces of gradients transfer data and nothing is computed,
+with no communication hook registered and all gradients of type float32. Metrics, buffers, barriers and what FSDP
+gathers are not counted, nor is the wait for a late rank. Where the link is known, time = latency + bytes / bandwidth
+says which part of the all-reduces' time grows with their bytes.
 
 ## Why it costs time
 
@@ -22,9 +22,10 @@ bf16 hook: wrap it in a function of your own, which is what
 `dptune verify` does.
 
 Proposed is whichever of the two is predicted to save more, casts included; where both are alike, bf16. Where the
-predicted interval includes zero, nothing is. Where the step model misses the recorded steps by too much to predict, bf16 is
-proposed if half of the exposed transfer's bandwidth share, less the casts, is worth it. No saving is larger than the exposed
-transfer of gradients. Without a step model nothing is proposed: over a fast link the casts take longer than what they save.
+predicted interval includes zero, nothing is. Where the step model misses the recorded steps by too much to predict,
+bf16 is proposed if half of the exposed transfer's bandwidth share, less the casts, is worth it. No saving is larger
+than the exposed transfer of gradients. Without a step model nothing is proposed: over a fast link the casts take
+longer than what they save.
 
 ## When to leave it alone
 
@@ -61,9 +62,9 @@ BANDWIDTH_SHARE = Threshold(
     "where latency takes more than half of the time, half the bytes save less than a quarter of it",
 )
 
-# What a hook takes where the replay cannot tell: both casts of each byte of 32-bit gradients (torch 2.13, one core, buckets
-# of 1 to 16 MB: 0.15 to 0.33 ns to bf16 and back; ranks share the memory's bandwidth, so more than that), and Python for
-# each bucket (torch 2.13, gloo: 66 to 192 us).
+# What a hook takes where the replay cannot tell: both casts of each byte of 32-bit gradients (torch 2.13, one core,
+# buckets of 1 to 16 MB: 0.15 to 0.33 ns to bf16 and back; ranks share the memory's bandwidth, so more than that), and
+# Python for each bucket (torch 2.13, gloo: 66 to 192 us).
 CASTS_NS, HOOK_NS = 0.5, 100e3
 
 NO_LINK = "the latency and bandwidth of all-reduces are not known: measure them with `dptune links`"
@@ -177,7 +178,8 @@ def _bandwidth_share(run: RunView, sizes: list[float]) -> float | None:
     if not links or not sum(sizes):
         return None
     link = max(links, key=lambda one: (one.basis == "sweep", len(one.ranks)))
-    latency_us, transfer_us = len(sizes) * max(0.0, link.alpha_us), sum(sizes) / link.algbw_gb_per_s / 1e3
+    latency_us: float = len(sizes) * max(0.0, link.alpha_us)
+    transfer_us: float = sum(sizes) / link.algbw_gb_per_s / 1e3
     return transfer_us / (latency_us + transfer_us)
 
 

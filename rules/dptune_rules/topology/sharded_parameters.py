@@ -2,9 +2,9 @@
 
 ## What it measures
 
-The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and whether each rank
-would have room for the whole model: parameters, gradients and the optimizer's state. What the script gathers itself, as
-with `full_tensor()`, is not counted: `collectives-in-steps` reports that.
+The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
+whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. What the
+script gathers itself, as with `full_tensor()`, is not counted: `collectives-in-steps` reports that.
 
 ## Why it costs time
 
@@ -22,9 +22,9 @@ In the order of how much memory it takes:
 
 The upper bound is all that sharding takes of a step: every collective of FSDP, overlapped or not (also its
 reduce-scatters; DDP's all-reduces may be hidden), the host's time in its hooks, the copies into and out of gathered
-buffers, and the optimizer, which updates sharded tensors one by one. Where layers are to stay gathered it is the gathering
-in backward passes. On a GPU it is proposed only where there is room for what it takes, parameters counted as floats and as the optimizer holds them:
-what it does not hold, such as a frozen base, is not counted.
+buffers, and the optimizer, which updates sharded tensors one by one. Where layers are to stay gathered it is the
+gathering in backward passes. On a GPU it is proposed only where there is room for what it takes, parameters counted
+as floats and as the optimizer holds them: what it does not hold, such as a frozen base, is not counted.
 
 ## When to leave it alone
 

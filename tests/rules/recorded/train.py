@@ -109,8 +109,8 @@ def build_model():
         return layers(256, 9)
     if args.fault == "small-batch":
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
-    if args.fault == "gathered-for-logging":  # in one unit: little is gathered for the passes
-        return layers(256, 3)
+    if args.fault == "gathered-for-logging":  # three layers, over and over: little is gathered for the passes
+        return nn.Sequential(*([*layers(256, 3)] * 3))
     if args.fault == "tiny-gradients":
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(32, 32), nn.LayerNorm(32))))
     if args.fault in ("sharded-optimizer", "sharded-parameters"):
@@ -133,7 +133,7 @@ def build_loader(width):
             "unused-parameters-searched": 64,
             "wide-gradients": 256,
             "workers-restart": 64,
-            "gathered-for-logging": 4096,
+            "gathered-for-logging": 2048,
             "tiny-gradients": 256,
         }.get(args.fault, 768)
     dtype = torch.float64 if has("double-precision") else torch.float32
@@ -206,8 +206,8 @@ def main():
             scaler.update()
             optimizer.zero_grad()
             if args.fault == "gathered-for-logging" and (not args.mended or step % 50 == 0):
-                for parameter in model.parameters():
-                    history.append(parameter.full_tensor().norm().item())
+                norms = [parameter.full_tensor().norm().item() for parameter in model.parameters()]
+                history.append(sum(norms))
             if args.fault == "metrics-reduced" and (not args.mended or step % 50 == 0):
                 for metric in (loss.detach(), *outputs.detach().mean(0)[:9].unbind()):  # one by one
                     dist.all_reduce(metric)

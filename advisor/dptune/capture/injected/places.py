@@ -34,9 +34,7 @@ from dptune.capture.injected.imports import imports
 TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
 _OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
 # Where torch runs operators on tensors, sharded ones among them.
-_OPERATORS = tuple(
-    os.path.join(TORCHS, *path) for path in (("_tensor.py",), ("functional.py",), ("distributed", "tensor"))
-)
+_OPERATORS = tuple(TORCHS + name for name in ("_tensor.py", "functional.py", os.path.join("distributed", "tensor")))  # noqa: PTH118
 _DECORATOR = re.compile("wrap|decorate")
 # The package of a file that was installed: into the environment that runs, or one that it takes packages from.
 _PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")

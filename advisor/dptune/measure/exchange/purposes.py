@@ -1,8 +1,8 @@
 """What each collective is for, by the ranges that the host was in as it issued it.
 
-torch names those: FSDP's hooks are `FSDP::...` (fully_shard) or `FullyShardedDataParallel._...`, and DDP's reducer issues
-a bucket from the hook of the gradient that fills it, inside autograd's `AccumulateGrad`. Metrics, barriers, buffers and
-DTensors that the script gathers itself are issued in neither.
+torch names those: FSDP's hooks are `FSDP::...` (fully_shard) or `FullyShardedDataParallel._...`, and DDP's reducer
+issues a bucket from the hook of the gradient that fills it, inside autograd's `AccumulateGrad`. Metrics, barriers,
+buffers and DTensors that the script gathers itself are issued in neither.
 """
 
 from __future__ import annotations
