@@ -123,7 +123,7 @@ class Calls:
                 through = torch_entry(caller)
                 package = package if through else ""
             found = users_line(caller), package, through
-            if not package and len(self._lines) < _MOST:
+            if not library(caller) and len(self._lines) < _MOST:
                 self._lines[at] = found
         return found
 
