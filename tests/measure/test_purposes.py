@@ -93,3 +93,10 @@ def test_of_real_wrappers(name, purposes):
     assert {(one.kind, one.purpose) for one in measured.overlap.rows} == purposes
     exposed = sum(one.exposed_transfer_ns for one in measured.overlap.rows)
     assert exposed == measured.account.exchange_ns
+
+
+def test_of_a_public_trace_of_gpus(real_traces):
+    """Three steps of DDP: five buckets in each, and buffers in two broadcasts."""
+    measured = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    found = {(one.kind, one.phase, one.purpose): one.calls for one in measured.overlap.rows}
+    assert found == {("all_reduce", "backward", "gradients"): 15, ("broadcast", "forward", "other"): 6}
