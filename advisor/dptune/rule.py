@@ -143,6 +143,11 @@ class RunView:
         times = mean(durations_ns) / median(durations_ns)
         return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.median_ns)
 
+    def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
+        """A prediction between other shares of the step, for a reason that its text then ends with."""
+        narrow = self._saving(low_share, high_share, saves.basis, f"{saves.how}, {why}", likely_share)
+        return narrow.model_copy(update={"samples_times": saves.samples_times})
+
     def _saving(
         self,
         low_share: float,
@@ -186,7 +191,11 @@ class RunView:
         three draws of the advice benchmark removing all of it gave up to 1.7 % of a step more than was traced, where
         that half was 1, 3 and 5 %.
         """
-        return min(1.0, self.unstretched(sum(row.most_share for row in rows)) + self._apart())
+        return self.most_of_process(sum(row.most_share for row in rows))
+
+    def most_of_process(self, share: float, *, traced: bool = True) -> float:
+        """A share of the steps of one rank as a ceiling of what any process saves: see `most_exposed`."""
+        return min(1.0, (self.unstretched(share) if traced else share) + self._apart())
 
     def _apart(self) -> float:
         """Half of the distance between the fastest and the slowest timed process, as a share of the step; 0 of one."""

@@ -148,3 +148,46 @@ def test_what_a_library_calls_is_counted_for_each_line_that_calls_it(
     assert {one.through.partition(".")[0] for one in told} == {"metrics"}
     sent = {one.where: one.sent_bytes / one.calls for one in told if one.function == "all_reduce"}
     assert sent == {"train.py:16": 8, "train.py:17": 12}
+
+
+SHARDED = """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(8, 8)
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(40):
+        model(torch.ones(4, 8)).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        whole = [one.full_tensor() for one in model.parameters()]
+        squares = sum(one.grad.norm() ** 2 for one in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_what_a_sharded_tensor_communicates_is_told_from_what_its_wrapper_does(profile: Callable[..., Run]) -> None:
+    run = profile(SHARDED, *SHORT, "-q", "--nproc-per-node", "2")
+    assert run.status == 0, run.err
+    facts = run.facts()
+    steps = facts.calls_steps
+    told = {(one.function, one.where, one.library, one.through): one for one in facts.calls}
+    own, clipped = "redistribute_local_tensor", "torch.clip_grad_norm_"
+    each = {
+        ("full_tensor", "train.py:14", "", ""): 2,  # weight and bias
+        (own, "train.py:15", "", ""): 2,
+        (own, "train.py:13", "torch", clipped): 1,
+    }
+    assert {key: round(told[key].calls / steps) for key in each} == each  # the script may go on when facts are gathered
+    others = {(library, through) for _, _, library, through in told.keys() - each.keys()}
+    assert others <= {("torch", ""), ("", "")}  # FSDP's, and the barrier at the end
+    line = told["full_tensor", "train.py:14", "", ""]
+    assert line.ranks == [0, 1]
+    assert line.unprofiled_calls == 2 * 4
+    assert 0 < line.unprofiled_ns < line.host_ns

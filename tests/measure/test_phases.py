@@ -275,6 +275,7 @@ def balanced(measured):
     else:
         assert sum(one.hidden_ns for one in overlap.rows) == account.hidden_communication_ns
         assert sum(one.exposed_ns for one in overlap.rows) == account.exposed_communication_ns
+        assert sum(one.exposed_transfer_ns for one in overlap.rows) == account.exchange_ns
     found = measured.known("phases")
     if found is None:
         return False

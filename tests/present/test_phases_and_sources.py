@@ -133,3 +133,21 @@ def test_few_pairs_are_said_and_no_slowdown_is_made_up(told: Report) -> None:
     page = text(told.model_copy(update={"measured": told.measured.model_copy(update={"overlap": overlap})}))
     said = " ".join(" ".join(section(page, "Phases and overlap")).split())
     assert "How much compute slows beside communication is not measured: seen both ways: 3." in said
+
+
+def test_what_issued_a_collective_is_named_where_several_did(told: Report) -> None:
+    (row,) = told.measured.overlap.rows
+    rows = [row.model_copy(update={"purpose": purpose}) for purpose in ("gradients", "sharding", "other", None)]
+    shown = text(_with(told, rows))
+    assert [line.split("default_pg")[0].strip() for line in shown.splitlines() if "default_pg" in line] == [
+        "all_reduce (DDP)",
+        "all_reduce (FSDP)",
+        "all_reduce",
+        "all_reduce",
+    ]
+    assert "(DDP)" not in text(_with(told, rows[:1]))
+
+
+def _with(told: Report, rows: list[CommunicationFigures]) -> Report:
+    overlap = told.measured.overlap.model_copy(update={"rows": rows})
+    return told.model_copy(update={"measured": told.measured.model_copy(update={"overlap": overlap})})

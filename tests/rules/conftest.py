@@ -181,25 +181,35 @@ def all_reduce(
     )
 
 
-def exchanges(
-    *rows: tuple[str, str, float], steps: int = STEPS, world: int = 2, most: float | None = None
-) -> OverlapFigures:
-    """What is exchanged beside gradients: kind, phase, and the exposed share of a step; one call a step and rank.
+_REDUCED = ("all_reduce", "backward")
 
-    `most` is that share of the rank that pays most, if they do not pay alike.
+
+def exchanges(
+    *rows: tuple[str, str, float] | tuple[str, str, float, str | None],
+    steps: int = STEPS,
+    world: int = 2,
+    most: float | None = None,
+    waiting: float = 0.0,
+) -> OverlapFigures:
+    """What is exchanged: kind, phase, the exposed share of a step, and its purpose; one call a step and rank.
+
+    Without a purpose, all-reduces of backward passes are of gradients, and anything else is the script's. `most` is the
+    share of the rank that pays most, if they do not pay alike; `waiting` the part of all of them that waits for a rank.
     """
     told = [
         figures(
             CommunicationFigures,
             kind=kind,
             phase=phase,
+            purpose=purpose[0] if purpose else "gradients" if (kind, phase) == _REDUCED else "other",
             calls=steps * world,
             communication_ns=int(share * STEP_NS * steps * world),
             hidden_ns=0,
             exposed_ns=int(share * STEP_NS * steps * world),
+            exposed_transfer_ns=int(share * (1 - waiting) * STEP_NS * steps * world),
             most_share=share if most is None else most,
         )
-        for kind, phase, share in rows
+        for kind, phase, share, *purpose in rows
     ]
     return figures(OverlapFigures, rows=told)
 

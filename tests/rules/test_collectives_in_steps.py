@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
-from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.facts import OptimizerFacts, Window
 
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
 ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_reduce", "backward", 0.3)
@@ -35,7 +35,7 @@ def test_not_what_wrappers_exchange(ask, make_measured, make_facts, hand_made):
     assert ask("DP105", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("ZeroRedundancyOptimizer")])]) == []
     assert len(ask("DP105", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("AdamW")])])) == 1
     run = make_measured(overlap=hand_made.exchanges(*ROWS))
-    assert ask("DP105", run, [make_facts(ddp=[DDP], fsdp=[FsdpFacts(2)])]) == []
+    assert ask("DP105", run, [make_facts(fsdp=[FsdpFacts(2)])]) == []  # no line: the model may need them
     assert ask("DP105", run, [make_facts(ddp=[DDP], engine="deepspeed")]) == []
 
 
@@ -106,3 +106,65 @@ def test_quiet_where_only_a_library_calls_any(ask, make_measured, make_facts, ha
     assert ask("DP105", run, [make_facts(ddp=[DDP], calls=[theirs], calls_steps=20)]) == []
     (advice,) = ask("DP105", run, [make_facts(ddp=[DDP], calls=[theirs, own], calls_steps=20)])
     assert advice.title.endswith("of a step: barrier (train.py:12)")
+
+
+def called(function, where, unprofiled_ms, **more):
+    """A call in each of 20 steps, 10 of them without the profiler, where it takes so many ms; twice that beside it."""
+    timed = {"unprofiled_calls": 10, "unprofiled_ns": int(10 * unprofiled_ms * 1e6)}
+    return CallFacts(function, where, [0, 1], calls=20, host_ns=int(30 * unprofiled_ms * 1e6), **timed, **more)
+
+
+def sharded(make_facts, calls, rank=0, mesh=(2,)):
+    """Facts of a rank that shards its model, and took 10 steps of 10 ms without the profiler."""
+    windows = [Window("unprofiled", 3, durations_ns=[10_000_000] * 10)]
+    fsdp = [FsdpFacts(2, units=4, where="train.py:20", mesh=list(mesh))]
+    return make_facts(fsdp=fsdp, calls=calls, calls_steps=20, windows=windows, rank=rank)
+
+
+OF_FSDP = ("all_gather", "forward", 0.2, "sharding"), ("reduce_scatter", "forward", 0.1, "sharding")
+HOOKS = {"library": "torch", "through": ""}
+
+
+def test_what_the_script_gathers_of_sharded_parameters(ask, make_measured, make_facts, hand_made):
+    """1.2 and 1.6 ms of steps of 10 ms on the two ranks; what FSDP gathers itself, and a norm, are not counted."""
+    overlap = hand_made.exchanges(*OF_FSDP, ("all_gather", "forward", 0.11), ("all_reduce", "forward", 0.05))
+    clipping = called("redistribute_local_tensor", "train.py:30", 2.0, library="torch", through="torch.clip_grad_norm_")
+    own = called("all_gather_single", "train.py:29", 3.0, **HOOKS)
+    each = [[own, clipping, called("full_tensor", "train.py:33", ms)] for ms in (1.2, 1.6)]
+    facts = [sharded(make_facts, calls, rank) for rank, calls in enumerate(each)]
+    (advice,) = ask("DP105", make_measured(overlap=overlap, device="cpu"), facts)
+    assert advice.title == (
+        "Collectives outside of backward passes hold up 14 % of a step: full_tensor() (train.py:33); "
+        "reduce each rank's shard with to_local(), and log every N steps"
+    )
+    assert advice.saves.high_share == pytest.approx(0.16)  # of the rank that spends most
+    assert [one.label for one in advice.evidence] == ["all_gather (forward phase)", "full_tensor() at train.py:33"]
+    assert advice.evidence[1].value == pytest.approx(1.2)  # ms without the profiler
+
+
+def test_an_operator_on_a_sharded_tensor_is_named_with_its_line(ask, make_measured, make_facts, hand_made):
+    overlap = hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.08))
+    facts = sharded(make_facts, [called("redistribute_local_tensor", "train.py:33", 0.8)])
+    (advice,) = ask("DP105", make_measured(overlap=overlap, device="cpu"), [facts])
+    assert "hold up 8 % of a step: DTensor operator (train.py:33)" in advice.title
+
+
+def test_quiet_of_sharded_models_whose_script_calls_none(ask, make_measured, make_facts, hand_made):
+    own = called("all_gather_single", "train.py:29", 3.0, **HOOKS)
+    clipping = called("redistribute_local_tensor", "train.py:30", 2.0, library="torch", through="torch.clip_grad_norm_")
+    run = make_measured(overlap=hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.2)), device="cpu")
+    assert ask("DP105", run, [sharded(make_facts, [own, clipping])]) == []
+    line = called("full_tensor", "train.py:33", 1.0)
+    assert len(ask("DP105", run, [sharded(make_facts, [own, line])])) == 1
+    assert ask("DP105", run, [sharded(make_facts, [own, line], mesh=(1,))]) == []  # tensors are parallel, too
+
+
+def test_a_script_that_does_not_wait_pays_what_is_exposed(ask, make_measured, make_facts, hand_made):
+    """Asynchronous calls return at once, and so do those on GPUs: what the step pays is in the trace."""
+    started = CallFacts("all_reduce", "train.py:33", [0, 1], calls=20, host_ns=20_000)
+    run = make_measured(overlap=hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cpu")
+    (advice,) = ask("DP105", run, [sharded(make_facts, [started])])
+    assert "hold up 7 % of a step: all_reduce (train.py:33)" in advice.title
+    run = make_measured(overlap=hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cuda")
+    (advice,) = ask("DP105", run, [sharded(make_facts, [called("all_reduce", "train.py:33", 0.01)])])
+    assert "hold up 7 % of a step" in advice.title

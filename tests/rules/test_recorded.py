@@ -56,6 +56,9 @@ PUBLIC = {
     "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 RISKS_BESIDE = {"same-order"}  # a second fault of one rule
+# Further faults of a rule that is in the table, and another rule that must not take them for its own.
+BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
+QUIET = {"tiny-gradients": "DP103"}  # and nothing to mend
 
 
 @functools.cache
@@ -71,8 +74,8 @@ def test_every_rule_stands_in_a_table():
     ours = {one.rule.code for one in packs.load_packs() if one.module.startswith("dptune_rules")}
     ours -= {one.rule.code for one in packs.load_packs() if one.rule.preview}
     assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC}
-    mended = {f"{name}-mended" for name in {*FAULTS.values(), *RISKS_BESIDE}}
-    assert {one.name for one in RUNS.iterdir()} == {*FAULTS.values(), *RISKS_BESIDE, *mended}
+    faults = {*FAULTS.values(), *RISKS_BESIDE, *BESIDE}
+    assert {one.name for one in RUNS.iterdir()} == {*faults, *QUIET, *(f"{name}-mended" for name in faults)}
 
 
 @pytest.mark.parametrize("code", FAULTS)
@@ -88,7 +91,22 @@ def test_it_is_quiet_where_the_fault_is_mended_and_has_looked(code):
     assert code in report.quiet
 
 
-@pytest.mark.parametrize("name", sorted([*FAULTS.values(), *RISKS_BESIDE]))
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_fault_is_not_taken_for_that_of_another_rule(name):
+    code, other = BESIDE[name]
+    times = [one for one in told(RUNS / name).advice if one.kind == "time"]
+    assert times[0].rule == code
+    assert other in told(RUNS / name).quiet
+    assert code in told(RUNS / f"{name}-mended").quiet
+    assert "train.py:" in times[0].title
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_it_is_quiet_of_what_looks_like_its_fault_and_has_looked(name):
+    assert QUIET[name] in told(RUNS / name).quiet
+
+
+@pytest.mark.parametrize("name", sorted([*FAULTS.values(), *RISKS_BESIDE, *BESIDE]))
 def test_where_it_is_mended_nothing_is_said_above_a_note(name):
     assert [one for one in told(RUNS / f"{name}-mended").advice if one.impact != "low"] == []
 

@@ -9,7 +9,7 @@ from dptune.measure import load, platform, straggler
 from dptune.measure.across import Across, across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.exchange import arrivals, collectives, links, overlap
+from dptune.measure.exchange import arrivals, collectives, links, overlap, sharding
 from dptune.measure.host import attribution, launch_idle, launching
 from dptune.measure.steps import accumulation, feeding, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -81,6 +81,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "overlap": (
             None if account is None else overlap.overlap(windowed, together.ran, told, account),
             no_steps if account is None else overlap.NO_COMMUNICATION,
+        ),
+        "sharding": (
+            sharding.sharding(windowed, told) if windowed and not isinstance(told, str) else None,
+            (told if isinstance(told, str) else sharding.NOT_SHARDED) if windowed else no_steps,
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),

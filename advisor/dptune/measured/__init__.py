@@ -34,6 +34,8 @@ from dptune.measured.exchange import (
     LinkSize,
     MatchBasis,
     OverlapFigures,
+    Purpose,
+    ShardingFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import (
@@ -123,9 +125,11 @@ __all__ = [
     "PhaseFigures",
     "Place",
     "PreparingFigures",
+    "Purpose",
     "QueuedSteps",
     "RankFigures",
     "SetAsideStep",
+    "ShardingFigures",
     "SourceFigures",
     "SourceTime",
     "StepAccount",

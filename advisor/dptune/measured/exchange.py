@@ -11,6 +11,7 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Model
 from dptune.measured.place import Place
 
 MatchBasis = Literal["sequence", "order", "shift"]  # the surest first
+Purpose = Literal["gradients", "sharding", "other"]
 
 
 class CollectiveFigures(Figures):
@@ -85,7 +86,7 @@ class LinkFigures(Figures):
 
 
 class CommunicationFigures(Figures):
-    """Communication of one kind, process group and phase, over the steps of every rank.
+    """Communication of one kind, process group, phase and purpose, over the steps of every rank.
 
     Where several collectives are in flight, the moment counts for the one that began first: the rows sum to the
     communication of the account.
@@ -94,10 +95,16 @@ class CommunicationFigures(Figures):
     kind: str = Field(description="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, p2p, ...; or unknown")
     group: Figure[str] = Field(ABSENT, description="name of the process group")
     phase: Figure[Phase] = Field(ABSENT, description="the phase in which it was asked for")
+    purpose: Figure[Purpose] = Field(
+        ABSENT,
+        description="gradients: issued as a gradient is accumulated, as DDP's buckets are; sharding: issued by FSDP's "
+        "hooks; other: by the script or a library",
+    )
     calls: int = Field(description="calls inside steps, all ranks together")
     communication_ns: int = Field(description="hidden + exposed")
     hidden_ns: int = Field(description="with compute beside it")
     exposed_ns: int = Field(description="with no compute beside it")
+    exposed_transfer_ns: int = Field(0, description="the part of it that is not known to be waiting for a late rank")
     most_share: float = Field(description="exposed, of the steps of that device of which it takes most")
     longest: Figure[Place] = Field(ABSENT, description="where most of it in one stretch has no compute beside it")
 
@@ -112,4 +119,18 @@ class OverlapFigures(Figures):
     )
     slowdown_pairs: int = Field(
         0, description="places in a step at which one operation was seen both with and without communication beside it"
+    )
+
+
+class ShardingFigures(Model):
+    """What FSDP takes of the steps of every rank, overlapped or not: no run without it saves more than that."""
+
+    hooks_ns: int = Field(description="host time in FSDP's hooks")
+    communication_ns: int = Field(description="collectives that they issued")
+    most_share: float = Field(
+        description="collectives, copies and host time of the hooks, and the optimizer, of the steps of that device of "
+        "which they take most"
+    )
+    again_most_share: float = Field(
+        description="gathering parameters again in backward passes, of the steps of that device of which it takes most"
     )

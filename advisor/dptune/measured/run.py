@@ -14,7 +14,7 @@ from dptune.measured.device import (
     MemoryFigures,
     PhaseFigures,
 )
-from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures
+from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures, ShardingFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
@@ -76,6 +76,7 @@ class Measured(Figures):
     launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="time in which devices waited for launches")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
+    sharding: Figure[ShardingFigures] = Field(ABSENT, description="what FSDP takes of the steps")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")

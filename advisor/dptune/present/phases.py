@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.measured import CommunicationFigures, Missing, OverlapFigures, Phase, PhaseFigures
@@ -33,6 +33,7 @@ _NAMES: dict[Phase, str] = {
     "unknown": "not known",
 }
 _AT_MOST = 8
+_ISSUERS = {"gradients": "DDP", "sharding": "FSDP"}
 
 
 def phases(report: Report, width: int) -> Iterator[Line]:
@@ -58,7 +59,10 @@ def phases(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(f"Overlap {Hole(missing.reason)}", width, "  ")
         return
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in measured.ranks)
-    rows = [_communication(one, measured.account.window_ns, steps) for one in overlap.rows[:_AT_MOST]]
+    rows = [
+        _communication(one, _kind(one, overlap.rows), measured.account.window_ns, steps)
+        for one in overlap.rows[:_AT_MOST]
+    ]
     yield from table(_COMMUNICATION, rows, width)
     if len(overlap.rows) > _AT_MOST:
         yield from wrapped(f"and {len(overlap.rows) - _AT_MOST} more: see --format json", width, "  ", role="dim")
@@ -75,9 +79,20 @@ def _phase(one: PhaseFigures, window_ns: int, host_ns: int) -> list[Cell]:
     ]
 
 
-def _communication(one: CommunicationFigures, window_ns: int, steps: int) -> list[Cell]:
+def _kind(one: CommunicationFigures, rows: Sequence[CommunicationFigures]) -> str:
+    """The kind, and who issued it where others of the kind in that phase were issued by something else."""
+    alike = [
+        row
+        for row in rows
+        if (row.kind, row.known("group"), row.known("phase")) == (one.kind, one.known("group"), one.known("phase"))
+    ]
+    issuer = _ISSUERS.get(one.known("purpose") or "")
+    return f"{one.kind} ({issuer})" if issuer and len(alike) > 1 else one.kind
+
+
+def _communication(one: CommunicationFigures, kind: str, window_ns: int, steps: int) -> list[Cell]:
     return [
-        one.kind,
+        kind,
         shown(lambda: one.group),
         shown(lambda: _NAMES[one.phase]),
         times(one.calls / steps),

@@ -2,12 +2,15 @@
 
 ## What it measures
 
-Collectives that are launched outside of backward passes and that nothing hides, as a share of the step:
-`all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches. What wrappers exchange there
-is left out: buffers that DDP sends, parameters that a sharded module or optimizer gathers. Where dptune recorded the
-run, the functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and
-TorchMetrics that call collectives for a line of the script, with the setting that avoids them. Nothing is reported
-where a library that runs the training loop calls all of them by itself.
+Collectives that are issued outside of backward passes and that nothing hides, as a share of the step:
+`all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches, and parameters or gradients
+of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
+collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
+functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
+that call collectives for a line of the script, with the setting that avoids them. On a CPU the share is the time that
+the script spent in these calls in steps without the profiler. Nothing is reported where a library that runs the
+training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm
+needs it.
 
 ## Why it costs time
 
@@ -23,6 +26,8 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
 - `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
 - `all_gather_object`: gather tensors, and not in each step.
+- `full_tensor()` for logging: reduce each rank's shard (`to_local()`) to one number, put all of them into one tensor,
+  and all-reduce that every hundred steps.
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
 
@@ -42,6 +47,8 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
+from statistics import mean
 from typing import NamedTuple
 
 from dptune.advice import Advice, Evidence
@@ -62,12 +69,24 @@ SETTINGS = {
     },
     "torchmetrics": dict.fromkeys(("forward", "compute", "wrapped_func"), "compute the metric once an epoch"),
 }
+# What communicates for a sharded tensor, as it is named to the user.
+TENSORS = {
+    "full_tensor": "full_tensor()",
+    "redistribute": "redistribute()",
+    "redistribute_local_tensor": "DTensor operator",
+}
+_OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 
 OF_A_MODEL = ("p2p", "all_to_all")
+
+CLIPPING = "torch.clip_grad_norm_"
+
+_IN_CALLS = "no more than a rank spends in these calls in steps without the profiler"
+_IN_ROWS = "no more than some rank spends in them with nothing beside, and idle but for input"
 
 RULE = Rule(
     code="DP105",
@@ -88,31 +107,50 @@ class _Called(NamedTuple):
     calls: int
     host_ns: int
     setting: str
+    unprofiled_calls: int = 0
+    unprofiled_ns: int = 0
+
+    @property
+    def call_ns(self) -> float:
+        """What a call takes, in steps without the profiler where it was counted there."""
+        return self.unprofiled_ns / self.unprofiled_calls if self.unprofiled_calls else self.host_ns / self.calls
+
+    def with_others(self, other: _Called) -> _Called:
+        """Several collectives of one call of a library."""
+        return self._replace(
+            calls=max(self.calls, other.calls),
+            host_ns=self.host_ns + other.host_ns,
+            unprofiled_calls=max(self.unprofiled_calls, other.unprofiled_calls),
+            unprofiled_ns=self.unprofiled_ns + other.unprofiled_ns,
+        )
 
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the collectives outside of backward passes that no wrapper makes, where they hold up steps."""
     facts = run.any_facts()
-    if facts.fsdp or facts.engine or not facts.ddp:
-        return  # what is sharded is gathered in forward passes, and others' groups are not known
+    if facts.engine or not (facts.ddp or facts.fsdp):
+        return  # others' groups are not known
     rows = [one for one in run.measured.overlap.rows if one.known("phase") in ("forward", "optimizer")]
     rows = [one for one in rows if not _of_a_wrapper(run, one)]
     if any(one.kind in OF_A_MODEL for one in rows):
         return  # pipelines and experts exchange activations: the step needs them
+    counted = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    called = _by_line(run) if counted else []
+    if not called and (counted or facts.fsdp):
+        return
+    if _share_a_model(run):
+        return  # ranks that share a model, or a sequence, exchange activations: the step needs them
     window_ns = run.measured.account.window_ns
-    share = sum(one.exposed_ns for one in rows) / window_ns
+    exposed = sum(one.exposed_ns for one in rows) / window_ns
+    spent = _spent(run, called)
+    share = exposed if spent is None else mean(spent)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.
-    most = min(1.0, run.most_exposed(rows) + run.unstretched(run.measured.account.other_idle_ns / window_ns))
-    counted = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
-    called = _by_line(run) if counted else []
-    if counted and not called:
-        return
-    if any(one.ranks != ddp.ranks for one in counted for ddp in facts.ddp if ddp.ranks):
-        return  # ranks that share a model, or a sequence, exchange activations: the step needs them
+    idle = run.unstretched(run.measured.account.other_idle_ns / window_ns)
+    most = min(1.0, run.most_exposed(rows) + idle) if spent is None else run.most_of_process(max(spent), traced=False)
     kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
     names = [f"{one.name} ({one.where})" if one.where else one.name for one in called[:3]] or kinds
     settings = list(dict.fromkeys(one.setting for one in called if one.setting))
@@ -125,7 +163,7 @@ def check(run: RunView) -> Iterator[Advice]:
         + "".join(f"; {setting}" for setting in settings),
         why="The script waits for each of them, and in each of them every rank waits for the slowest.",
         changes=[],
-        saves=run.bound(0.0, most, "no more than some rank spends in them with nothing beside, and idle but for input"),
+        saves=run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",
         evidence=[
             Evidence(
@@ -138,7 +176,7 @@ def check(run: RunView) -> Iterator[Advice]:
         + [
             Evidence(
                 label=f"{one.name} at {one.where or 'a line that is not known'}",
-                value=one.host_ns / one.calls / 1e6,
+                value=one.call_ns / 1e6,
                 unit=f"ms a call of this rank, {digits(one.calls / facts.calls_steps)} in each step",
                 rank=facts.rank,
             )
@@ -151,23 +189,68 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _by_line(run: RunView) -> list[_Called]:
     """What the script's lines call in each step, those that take longest first; of a library's function all as one."""
-    facts, found = run.any_facts(), dict[tuple[str, str], _Called]()
+    return sorted(_called(run, 0).values(), key=lambda one: -one.host_ns)
+
+
+def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
+    """The same of the rank whose facts stand at that place, by name and line."""
+    facts, found = run.facts[at], dict[tuple[str, str], _Called]()
     for one in facts.calls:
         package, _, function = one.through.partition(".")
         setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if one.library else ""
         if one.calls < EACH_STEP * facts.calls_steps or (one.library and not setting):
             continue
-        called = _Called(function if one.library else one.function, one.where or "", one.calls, one.host_ns, setting)
+        if one.function in TENSORS:
+            setting = setting or _OF_SHARDS
+        called = _Called(
+            function if one.library else TENSORS.get(one.function, one.function),
+            one.where or "",
+            one.calls,
+            one.host_ns,
+            setting,
+            one.unprofiled_calls,
+            one.unprofiled_ns,
+        )
         before = found.get((called.name, called.where)) if one.library else None
-        if before is not None:
-            called = called._replace(calls=max(before.calls, one.calls), host_ns=before.host_ns + one.host_ns)
-        found[called.name, called.where] = called
-    return sorted(found.values(), key=lambda one: -one.host_ns)
+        found[called.name, called.where] = called if before is None else before.with_others(called)
+    return found
+
+
+def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
+    """The share of the steps without the profiler that each rank spends in these calls.
+
+    None on GPUs, where a call returns before its collective has run, and where calls were not counted in those steps.
+    """
+    lines = {(one.name, one.where) for one in called}
+    shares = []
+    for at, facts in enumerate(run.facts if run.measured.known("device_kind") == "cpu" else ()):
+        window = facts.window("unprofiled")
+        own = [one for key, one in _called(run, at).items() if key in lines]
+        if window is None or not window.durations_ns or not all(one.unprofiled_calls for one in own):
+            return None
+        shares.append(sum(one.unprofiled_ns for one in own) / sum(window.durations_ns))
+    return shares if any(shares) else None
+
+
+def _share_a_model(run: RunView) -> bool:
+    """Whether ranks of other groups than those that share gradients communicate, or not all ranks shard one model."""
+    facts = run.any_facts()
+    counted = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    if any(one.ranks != ddp.ranks for one in counted for ddp in facts.ddp if ddp.ranks):
+        return True
+    return any(prod(one.mesh) != run.measured.world_size for one in facts.fsdp if one.mesh)
 
 
 def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:
-    """Whether DDP makes it, which sends buffers in forward passes, or an optimizer that is sharded."""
+    """Whether FSDP or DDP issues it, which sends buffers in forward passes, or a sharded optimizer.
+
+    The same goes for the norm of sharded gradients, which clipping needs.
+    """
     facts = run.any_facts()
+    if row.known("purpose") in ("gradients", "sharding") or (facts.fsdp and row.known("purpose") is None):
+        return True
+    if row.kind == "all_reduce" and any(one.through == CLIPPING for one in facts.calls):
+        return True
     if row.known("phase") == "forward" and any(one.sync_batch_norm for one in facts.ddp):
         return True  # statistics of batches, gathered by the module
     if row.kind == "broadcast" and row.known("phase") == "forward":

@@ -2,8 +2,10 @@
 
 ## What it measures
 
-The part of a step in which gradients travel and nothing is computed, with the model wrapped in
-DistributedDataParallel, no communication hook registered, and all gradients of type float32.
+The part of a step in which DistributedDataParallel's all-reduces of gradients transfer data and nothing is computed,
+with no communication hook registered and all gradients of type float32. Metrics, buffers, barriers and what FSDP
+gathers are not counted, nor is the wait for a late rank. Where the link is known, time = latency + bytes / bandwidth
+says which part of the all-reduces' time grows with their bytes.
 
 ## Why it costs time
 
@@ -19,14 +21,16 @@ and under a GradScaler gradients are tens of thousands of times as large. There 
 bf16 hook: wrap it in a function of your own, which is what
 `dptune verify` does.
 
-Proposed is whichever of the two is predicted to save more; where both are alike, bf16. Where the step model misses the
-recorded steps by too much to predict, bf16 is, if half of the exposed transfer is worth it; the ceiling is then what a
-replay can save at most, and no more than all exposed communication. Without a step model nothing is: over a quick link
-the casts take longer than what they spare.
+Proposed is whichever of the two is predicted to save more, casts included; where both are alike, bf16. Where the
+predicted interval includes zero, nothing is. Where the step model misses the recorded steps by too much to predict,
+bf16 is proposed if half of the exposed transfer's bandwidth share, less the casts, is worth it. No saving is larger
+than the exposed transfer of gradients. Without a step model nothing is proposed: over a fast link the casts take
+longer than what they save.
 
 ## When to leave it alone
 
 - The communication is hidden already: fewer bytes then change nothing.
+- Latency takes the time: many small buckets. See `bucket-size`.
 - The link is quick beside the casts: two ranks on one host exchange through memory.
 - Training that is known to be delicate in 16 bits. Sums over very many ranks lose more.
 
@@ -42,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving
-from dptune.measured import Missing, digits
+from dptune.measured import CommunicationFigures, Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 HOOKS = ("bf16", "fp16")  # the first where both save the same
@@ -52,6 +56,19 @@ EXPOSED_SHARE = Threshold(
 )
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: for less nobody should have to think about precision")
 
+BANDWIDTH_SHARE = Threshold(
+    "bandwidth_share",
+    0.5,
+    "where latency takes more than half of the time, half the bytes save less than a quarter of it",
+)
+
+# What a hook takes where the replay cannot tell: both casts of each byte of 32-bit gradients (torch 2.13, one core,
+# buckets of 1 to 16 MB: 0.15 to 0.33 ns to bf16 and back; ranks share the memory's bandwidth, so more than that), and
+# Python for each bucket (torch 2.13, gloo: 66 to 192 us).
+CASTS_NS, HOOK_NS = 0.5, 100e3
+
+NO_LINK = "the latency and bandwidth of all-reduces are not known: measure them with `dptune links`"
+
 RULE = Rule(
     code="DP103",
     name="wide-gradients",
@@ -59,19 +76,25 @@ RULE = Rule(
     kind="time",
     summary="gradients travel as 32-bit floats over a link that cannot carry them while the step computes",
     since="0.1",
-    thresholds=(EXPOSED_SHARE, WORTH_SHARE),
+    thresholds=(EXPOSED_SHARE, WORTH_SHARE, BANDWIDTH_SHARE),
 )
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose the hook that is predicted to save most, where gradients are exposed."""
+    """Propose the hook that is predicted to save most, where gradients are exposed and bandwidth takes their time."""
     wrapped = run.any_facts().ddp
     if not wrapped or any(one.comm_hook for one in wrapped):
         return
     if any(one.gradient_dtypes and one.gradient_dtypes != ["float32"] for one in wrapped):
         return
-    exposed = run.measured.account.exchange_ns / run.measured.account.window_ns
+    account = run.measured.account
+    rows = _reduced(run)
+    exposed = min(sum(one.exposed_transfer_ns for one in rows), account.exchange_ns) / account.window_ns
     if exposed < run.limit(EXPOSED_SHARE):
+        return
+    sizes = _bucket_sizes(run, rows)
+    bandwidth = _bandwidth_share(run, sizes)
+    if bandwidth is not None and bandwidth < run.limit(BANDWIDTH_SHARE):
         return
     each = [
         [Change(knob="ddp.comm_hook", now="none", then=hook, at=Location.parse(one.where)) for one in wrapped]
@@ -79,32 +102,47 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     try:
         changes, saves = max(((one, run.predict(one)) for one in each), key=lambda one: one[1].predicted_share or 0.0)
-        share = saves.predicted_share or 0.0
-        then = f"with 16 bits a step takes {100 * share:.0f} % less"
     except Missing:
-        changes, saves = each[0], _within_exposed(run, run.ceiling(each[0]))
-        share, then = min(exposed / 2, saves.high_share), "16 bits are half as much to send"
+        changes, saves = each[0], run.ceiling(each[0])
+        if bandwidth is None:
+            raise Missing(NO_LINK) from None
+        gain = exposed * bandwidth / 2 - _casting(run, sizes)
+        share, then = min(gain, saves.high_share), "16 bits are half as much to send"
+    else:
+        if saves.low_share <= 0:
+            return  # it may as well save nothing
+        share = min(saves.predicted_share or 0.0, exposed)
+        then = f"with 16 bits a step takes {100 * share:.0f} % less"
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
+    saves = _within(run, saves, exposed)
     gradient_bytes = sum(one.gradient_bytes or 0 for one in wrapped)
-    waits = run.unstretched(exposed)
     size = f"{digits(gradient_bytes / 2**20)} MiB of gradients" if gradient_bytes else "Gradients"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{size} travel as 32-bit floats, and {100 * waits:.0f} % of a step waits for them: {then}",
+        title=f"{size} travel as 32-bit floats, and {100 * exposed:.0f} % of a step waits for them: {then}",
         why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
         changes=changes,
         saves=saves,
         confidence="medium" if saves.basis == "replayed" else "low",
         evidence=[
-            Evidence(label="exposed transfer", value=waits, unit="of a step").at(
-                run.measured.where("exposed_transfer_ns")
+            Evidence(label="exposed transfer of gradients", value=exposed, unit="of a step").at(
+                max(rows, key=lambda one: one.exposed_transfer_ns).known("longest")
             ),
-            Evidence(label="communication", value=run.measured.share("communication_ns"), unit="of a traced step"),
+            Evidence(
+                label="all-reduces of gradients",
+                value=sum(one.communication_ns for one in rows) / account.window_ns,
+                unit="of a traced step",
+            ),
+            *(
+                []
+                if bandwidth is None
+                else [Evidence(label="of their time, bandwidth rather than latency", value=bandwidth)]
+            ),
             Evidence(label="gradients", value=gradient_bytes, unit="bytes"),
         ],
         numerics="changes",
@@ -114,10 +152,50 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _within_exposed(run: RunView, ceiling: Saving) -> Saving:
-    """A ceiling that is no more than the exposed communication: hidden bytes take no time that half of them spare."""
-    exposed = run.unstretched(run.measured.share("exposed_communication_ns"))
-    if ceiling.high_share <= exposed:
-        return ceiling
-    bound = run.bound(0.0, exposed, "no more than the exposed communication")
-    return bound.without_prediction(ceiling.unpredicted or "")
+def _reduced(run: RunView) -> list[CommunicationFigures]:
+    """The all-reduces of gradients; raises Missing where the traces do not show which those are."""
+    rows = [one for one in run.measured.overlap.rows if one.kind == "all_reduce"]
+    if rows and all(one.known("purpose") is None for one in rows):
+        raise Missing("the traces do not show which all-reduces carry gradients")
+    return [one for one in rows if one.known("purpose") == "gradients"]
+
+
+def _bucket_sizes(run: RunView, rows: list[CommunicationFigures]) -> list[float]:
+    """Bytes of each all-reduce of gradients in a step."""
+    wrapped = run.any_facts().ddp
+    known = [size for one in wrapped for size in one.rebuilt_bucket_sizes or one.bucket_sizes]
+    if known:
+        return [float(size) for size in known]
+    steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
+    calls = max(1, round(sum(one.calls for one in rows) / max(1, steps)))
+    return [sum(one.gradient_bytes or 0 for one in wrapped) / calls] * calls
+
+
+def _bandwidth_share(run: RunView, sizes: list[float]) -> float | None:
+    """The part of the time of these all-reduces that grows with their bytes; None where no link is known."""
+    links = [one for one in run.measured.known("links") or [] if one.kind == "all_reduce"]
+    links = [one for one in links if one.known("alpha_us") is not None and one.known("algbw_gb_per_s")]
+    if not links or not sum(sizes):
+        return None
+    link = max(links, key=lambda one: (one.basis == "sweep", len(one.ranks)))
+    latency_us: float = len(sizes) * max(0.0, link.alpha_us)
+    transfer_us: float = sum(sizes) / link.algbw_gb_per_s / 1e3
+    return transfer_us / (latency_us + transfer_us)
+
+
+def _casting(run: RunView, sizes: list[float]) -> float:
+    """The share of a step that the hook takes on a CPU: a cast each way, and Python for each bucket."""
+    if run.measured.device_kind != "cpu":
+        return 0.0
+    return (sum(sizes) * CASTS_NS + len(sizes) * HOOK_NS) / run.measured.step.median_ns
+
+
+def _within(run: RunView, saves: Saving, exposed: float) -> Saving:
+    """The saving, but no more than the exposed transfer of gradients: what is hidden takes no time of the step."""
+    if saves.high_share <= exposed:
+        return saves
+    if saves.basis == "bound":
+        bound = run.bound(0.0, exposed, "no more than the exposed transfer of gradients")
+        return bound.without_prediction(saves.unpredicted or "")
+    low, likely = min(saves.low_share, exposed), min(saves.predicted_share or 0.0, exposed)
+    return run.narrowed(saves, low, likely, exposed, "and no more than the exposed transfer of gradients")

@@ -2,8 +2,9 @@
 
 ## What it measures
 
-The exposed all-gathers of a step, where modules are sharded by FullyShardedDataParallel or `fully_shard`, and whether
-each rank would have room for all of them: parameters, gradients and the optimizer's state.
+The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
+whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. What the
+script gathers itself, as with `full_tensor()`, is not counted: `collectives-in-steps` reports that.
 
 ## Why it costs time
 
@@ -19,9 +20,11 @@ In the order of how much memory it takes:
 - a mesh of two dimensions (HYBRID_SHARD): layers are gathered within a node alone;
 - DistributedDataParallel: nothing is gathered.
 
-The step saves at most its exposed all-gathers, those of backward passes where layers are to stay gathered. On a GPU it
-is proposed only where there is room for what it takes, parameters counted as floats and as the optimizer holds them:
-what it does not hold, such as a frozen base, is not counted.
+The upper bound is all that sharding takes of a step: every collective of FSDP, overlapped or not (also its
+reduce-scatters; DDP's all-reduces may be hidden), the host's time in its hooks, the copies into and out of gathered
+buffers, and the optimizer, which updates sharded tensors one by one. Where layers are to stay gathered it is the
+gathering in backward passes. On a GPU it is proposed only where there is room for what it takes, parameters counted
+as floats and as the optimizer holds them: what it does not hold, such as a frozen base, is not counted.
 
 ## When to leave it alone
 
@@ -39,10 +42,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import Missing
+from dptune.measured import CommunicationFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
 
 AGAIN = " and again before its backward pass"
+_ALL = "no more than FSDP's collectives, hooks and copies, and the optimizer take"
+_AGAIN = "no more than gathering in backward passes takes"
 COPIES = 4  # of the parameters, at most: themselves, gradients and two of Adam's
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers
@@ -67,11 +72,8 @@ def check(run: RunView) -> Iterator[Advice]:
     sharded = [one for one in run.any_facts().fsdp if one.offload is None]
     if not sharded or run.measured.world_size == 1:
         return
-    facts = run.any_facts()
-    if any("gather" in one.function and not one.library and 2 * one.calls >= facts.calls_steps for one in facts.calls):
-        raise Missing("the script gathers something of its own in each step: what the parameters take is not known")
-    rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
-    share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+    rows = _gathers(run)
+    share = _transfer_ns(rows) / run.measured.account.window_ns
     if run.impact(share, WORTH_SHARE) is None:
         return
     reshards = any(one.reshard_after_forward for one in sharded)
@@ -80,11 +82,13 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if less == ONCE:  # spares those of backward passes alone
         rows = [one for one in rows if one.known("phase") == "backward"]
-        share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+        share = _transfer_ns(rows) / run.measured.account.window_ns
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
     where = next((one.where for one in sharded if one.where), None)
+    taken = run.measured.sharding
+    most, how = (taken.again_most_share, _AGAIN) if less == ONCE else (taken.most_share, _ALL)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -93,13 +97,13 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
         why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
         changes=[],
-        saves=run.bound(0.0, run.most_exposed(rows), "no more than the exposed all-gathers"),
+        saves=run.bound(0.0, run.most_of_process(most), how),
         confidence="medium",
         evidence=[
             *(
                 Evidence(
                     label=f"exposed all-gathers ({one.known('phase') or 'some'} phase)",
-                    value=one.exposed_ns / run.measured.account.window_ns,
+                    value=one.exposed_transfer_ns / run.measured.account.window_ns,
                     unit="of a step",
                 ).at(one.known("longest"))
                 for one in rows
@@ -111,6 +115,19 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Each rank then holds more: watch the memory. Checkpoints that are written sharded are read otherwise.",
         fingerprint=f"{RULE.code}:{next((name for one in sharded for name in one.modules), 'sharded')}",
     )
+
+
+def _gathers(run: RunView) -> list[CommunicationFigures]:
+    """The all-gathers of FSDP's hooks; raises Missing where the traces do not show which those are."""
+    rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
+    if rows and all(one.known("purpose") != "sharding" for one in rows):
+        raise Missing("the traces do not show which all-gathers FSDP issued")
+    return [one for one in rows if one.known("purpose") == "sharding"]
+
+
+def _transfer_ns(rows: list[CommunicationFigures]) -> int:
+    """Exposed, without the wait for late ranks: they are late whatever is gathered."""
+    return sum(one.exposed_transfer_ns for one in rows)
 
 
 def _less(run: RunView, reshards: bool) -> str | None:

@@ -29,6 +29,8 @@ LOCALLY = (
         "unused-parameters-searched",
         "sharded-optimizer",
         "sharded-parameters",
+        "gathered-for-logging",
+        "metrics-reduced",
         "double-precision",
         "scaler-without-need",
     ),
@@ -36,12 +38,14 @@ LOCALLY = (
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
     *("unsynchronized-gradients", "unsynchronized-ranks"),
 )
+ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
+LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")
 
 
 def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
-    lean = "12" if fault in SLOWLY else "6" if fault.endswith(("-rank", "-ranks")) else "4"
+    lean = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
     return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", "4" if fault == "growing-memory" else "0")
 
 
@@ -61,6 +65,9 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
             alone = [sys.executable, "-m", "dptune", "profile", "-q", *windows(fault), "--run-dir", "run"]
             env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
             subprocess.run([*alone, "--nproc-per-node", "2", *script], cwd=place, env=env, check=True)
+            if fault in LINKED:
+                sweep = [sys.executable, "-m", "dptune", *SWEEP, "--nproc-per-node", "2", "-o", "run/links.json"]
+                subprocess.run(sweep, cwd=place, env=env, check=True)
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(Path(place) / "run", target)
     for file in target.glob("*.json"):  # paths of this machine are nobody's business
@@ -74,6 +81,8 @@ def main(faults: Sequence[str]) -> None:
     for fault in [one for one in LOCALLY if one in faults or not faults]:
         for mended in (False, True):
             record(fault, mended)
+    for fault in [one for one in ALONE if one in faults or not faults]:
+        record(fault, False)
     if slowly := [one for one in SLOWLY if one in faults or not faults]:
         with shaped(SLOW) as nodes:
             for fault in slowly:

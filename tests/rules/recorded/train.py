@@ -29,6 +29,9 @@ FAULTS = (
     "unused-parameters-searched",
     "sharded-optimizer",
     "sharded-parameters",
+    "gathered-for-logging",
+    "metrics-reduced",
+    "tiny-gradients",
     "rank-placement",
     "double-precision",
     "scaler-without-need",
@@ -106,6 +109,10 @@ def build_model():
         return layers(256, 9)
     if args.fault == "small-batch":
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
+    if args.fault == "gathered-for-logging":  # three layers, over and over: little is gathered for the passes
+        return nn.Sequential(*([*layers(256, 3)] * 3))
+    if args.fault == "tiny-gradients":
+        return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(32, 32), nn.LayerNorm(32))))
     if args.fault in ("sharded-optimizer", "sharded-parameters"):
         return layers(512, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
@@ -126,6 +133,8 @@ def build_loader(width):
             "unused-parameters-searched": 64,
             "wide-gradients": 256,
             "workers-restart": 64,
+            "gathered-for-logging": 2048,
+            "tiny-gradients": 256,
         }.get(args.fault, 768)
     dtype = torch.float64 if has("double-precision") else torch.float32
     data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
@@ -150,6 +159,8 @@ def main():
         model = model.double()
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
+    if args.fault == "tiny-gradients":
+        keeps = {"bucket_cap_mb": 0.01}
     if has("unused-parameters-searched"):
         keeps = {"find_unused_parameters": True}
     if args.fault == "rank-placement":
@@ -160,6 +171,8 @@ def main():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
+    elif args.fault == "gathered-for-logging":
+        fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
     elif not has("unsynchronized-ranks"):
         model = DistributedDataParallel(model, **keeps)
     if args.fault == "wide-gradients" and args.mended:
@@ -192,6 +205,12 @@ def main():
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
+            if args.fault == "gathered-for-logging" and (not args.mended or step % 50 == 0):
+                norms = [parameter.full_tensor().norm().item() for parameter in model.parameters()]
+                history.append(sum(norms))
+            if args.fault == "metrics-reduced" and (not args.mended or step % 50 == 0):
+                for metric in (loss.detach(), *outputs.detach().mean(0)[:9].unbind()):  # one by one
+                    dist.all_reduce(metric)
             if args.fault == "collectives-in-steps" and (not args.mended or step % 50 == 0):
                 losses = [None] * dist.get_world_size()
                 dist.all_gather_object(losses, {"loss": loss.item(), "rank": rank, "host": os.uname().nodename})

@@ -1,7 +1,7 @@
 """Collectives that are called by name, by function, by the line of the script, and by who takes part.
 
 DDP's own do not pass here: they are called in C++. Those that libraries call, and torch itself (FSDP, hooks), are noted
-as theirs.
+as theirs. A sharded tensor (DTensor) communicates in C++, too: what counts is the call that has it gathered or reduced.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from dptune.capture.injected.places import entry, library, users_line
+from dptune.capture.injected.imports import imports
+from dptune.capture.injected.places import entry, library, torch_entry, users_line
 from dptune.runfile.communication import CallFacts
 
 FUNCTIONS = (
@@ -28,6 +29,8 @@ FUNCTIONS = (
     *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single"),
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
 )
+OF_TENSORS = ("full_tensor", "redistribute")  # methods of a DTensor
+REDISTRIBUTING = "redistribute_local_tensor"  # what an operator calls that needs a DTensor laid out in another way
 _MOST = 200  # lines that are told apart
 
 
@@ -35,6 +38,7 @@ class Calls:
     """Counts outermost calls, once it is told to begin."""
 
     def __init__(self) -> None:
+        self.profiled = True  # whether a profiler may slow the step that runs
         self._counting = False
         self._inside = threading.local()
         self._lines: dict[tuple[CodeType, int], tuple[str | None, str, str]] = {}
@@ -49,6 +53,15 @@ class Calls:
                 metered = self._metered(name, getattr(module, name))
                 setattr(module, name, metered)
                 setattr(dist, name, metered)
+        imports.after("torch.distributed.tensor._redistribute", self._watch_redistributing)
+        imports.after("torch.distributed.tensor._api", self._watch_tensors)
+
+    def _watch_redistributing(self, module: ModuleType) -> None:
+        setattr(module, REDISTRIBUTING, self._metered(REDISTRIBUTING, getattr(module, REDISTRIBUTING)))
+
+    def _watch_tensors(self, module: ModuleType) -> None:
+        for name in OF_TENSORS:
+            setattr(module.DTensor, name, self._metered(name, getattr(module.DTensor, name)))
 
     def begin(self, step: int) -> None:
         """Count from that step on; what the script sends while it starts is no part of its steps."""
@@ -69,21 +82,22 @@ class Calls:
             if torch.compiler.is_compiling() or not self._counting or getattr(self._inside, "a_call", False):
                 return call(*args, **kwargs)
             self._inside.a_call = True
-            begun = time.perf_counter_ns()
+            begun, result = time.perf_counter_ns(), None
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
+                return result
             finally:
                 spent = time.perf_counter_ns() - begun
                 self._inside.a_call = False
                 group = kwargs.get("group", args[of_group] if len(args) > of_group else None)
-                self._note(name, (*args, *kwargs.values()), group, spent)
+                self._note(name, (*args, *kwargs.values()), group, spent, waited=not isinstance(result, dist.Work))
 
         return metered
 
-    def _note(self, name: str, given: tuple[Any, ...], group: Any, spent_ns: int) -> None:
+    def _note(self, name: str, given: tuple[Any, ...], group: Any, spent_ns: int, *, waited: bool) -> None:
         with contextlib.suppress(Exception):  # of a group that is gone, or none of this rank's: nothing to tell
-            line = self._line(sys._getframe(2))
-            ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+            line = self._line(sys._getframe(2), name)
+            ranks = _ranks_of(given) or tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
             key = (name, line, ranks)
             if key not in self._found:
                 if len(self._found) >= _MOST:
@@ -93,18 +107,34 @@ class Calls:
             one = self._found[key]
             one.calls += 1
             one.host_ns += spent_ns
+            if waited and not self.profiled:
+                one.unprofiled_calls += 1
+                one.unprofiled_ns += spent_ns
             one.sent_bytes += max((_bytes_of(value) for value in given), default=0)
 
-    def _line(self, caller: FrameType) -> tuple[str | None, str, str]:
+    def _line(self, caller: FrameType, name: str) -> tuple[str | None, str, str]:
         """The script's line, the package that calls for it, and its function there; for one call of a library many."""
         at = (caller.f_code, caller.f_lineno)
         found = self._lines.get(at)
         if found is None:
             package = library(caller)
-            found = users_line(caller), package, entry(caller) if package else ""
-            if not package and len(self._lines) < _MOST:
+            through = entry(caller) if package else ""
+            if name == REDISTRIBUTING and not through:
+                through = torch_entry(caller)
+                package = package if through else ""
+            found = users_line(caller), package, through
+            if not library(caller) and len(self._lines) < _MOST:
                 self._lines[at] = found
         return found
+
+
+def _ranks_of(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """The ranks of the mesh of a DTensor, or of what says how one is laid out, among the arguments; none without."""
+    for value in given[:2]:
+        mesh = getattr(value, "device_mesh", None) or getattr(value, "mesh", None)
+        if mesh is not None:
+            return tuple(sorted(mesh.mesh.flatten().tolist()))
+    return ()
 
 
 def _bytes_of(value: Any) -> int:

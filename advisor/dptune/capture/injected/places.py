@@ -33,6 +33,9 @@ from dptune.capture.injected.imports import imports
 
 TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
 _OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
+# Where torch runs operators on tensors, sharded ones among them.
+_OPERATORS = tuple(TORCHS + name for name in ("_tensor.py", "functional.py", os.path.join("distributed", "tensor")))  # noqa: PTH118
+_DECORATOR = re.compile("wrap|decorate")
 # The package of a file that was installed: into the environment that runs, or one that it takes packages from.
 _PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _NOT_THE_USERS = (
@@ -86,6 +89,20 @@ def entry(frame: FrameType | None) -> str:
     while frame is not None and not _is_the_users(frame.f_code.co_filename):
         if (package := library(frame)) not in ("", "torch"):
             found = f"{package}.{getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"  # from Python 3.11 on
+        frame = frame.f_back
+    return found if frame is not None else ""
+
+
+def torch_entry(frame: FrameType | None) -> str:
+    """The function of torch that a frame was called through, by its name after `torch.`: the outermost, but decorators.
+
+    "" where that is an operator on a tensor that the script calls.
+    """
+    found = ""
+    while frame is not None and not _is_the_users(frame.f_code.co_filename):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(TORCHS) and not file.startswith(_OPERATORS) and not _DECORATOR.search(name):
+            found = f"torch.{name}"
         frame = frame.f_back
     return found if frame is not None else ""
 

@@ -101,6 +101,7 @@ class Take:
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
+        self._observers.calls.profiled = name != "unprofiled"
         self._window = Window(name=name, first_step=first_step)
         self.facts.windows.append(self._window)
         if self._tracing is not None:
@@ -146,6 +147,7 @@ class Take:
         ended = _reading() if self._window is not None else None
         window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
         self._window = self._stopwatch = self._tracing = None
+        self._observers.calls.profiled = True
         if tracing is not None:
             tracing.end()
         self._end_noise()

@@ -1,4 +1,4 @@
-"""Which communication is hidden behind compute: by kind, process group and phase."""
+"""Which communication is hidden behind compute: by kind, process group, phase and purpose."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
 from dptune.measure.exchange.calls import Collectives
+from dptune.measure.exchange.purposes import NO_PURPOSE, PURPOSES, UNKNOWN, issuers, purposes
 from dptune.measure.exchange.slowdown import FEWEST_PAIRS, slowdown
 from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
-from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place
+from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place, Purpose
 from dptune.trace.kernels import Work
 
 NO_COMMUNICATION = "the steps hold no communication"
 _NO_GROUP = "the trace does not say which process group"
 
-_Key = tuple[str, str | None, int | None]
+_Key = tuple[str, str | None, int | None, int]  # kind, group, phase, purpose
 
 
 def overlap(spent: Sequence[Spent], ran: Collectives, told: Phased | str, account: Account) -> OverlapFigures | None:
@@ -41,6 +42,7 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
     calls: dict[_Key, int] = {}
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}
+    waited: dict[_Key, int] = {}
     most: dict[_Key, float] = {}
     where: dict[_Key, Place | None] = {}
     for at, (view, device, timeline) in enumerate(spent):
@@ -48,47 +50,63 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
         columns, own = view.columns, device.operations
         exchanges = own.work == Work.COMMUNICATION
         phase = None if isinstance(told, str) else told.operations[at][exchanges]
+        purpose = purposes(columns, issuers(view, device)[exchanges])
         by_key: dict[_Key, list[int]] = {}
         rows = own.rows[exchanges]
         number_of = {row: number for number, row in enumerate(rows.tolist())}
         for call in ran[view.rank, own.device]:
             number = number_of[call.row]
-            key = call.kind, call.group, None if phase is None else int(phase[number])
+            key = call.kind, call.group, None if phase is None else int(phase[number]), int(purpose[number])
             by_key.setdefault(key, []).append(number)
             calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)
         since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
         for key, numbers in by_key.items():
             pieces = Intervals.union(since[numbers], until[numbers])
             beside = pieces & timeline.classes["compute_ns"]
-            whole_ns, hidden_ns = (int(one.lengths(begin, end).sum()) for one in (pieces, beside))
+            waiting = pieces & timeline.classes["exposed_waiting_ns"]
+            whole_ns, hidden_ns, waiting_ns = (int(one.lengths(begin, end).sum()) for one in (pieces, beside, waiting))
             whole[key] = whole.get(key, 0) + whole_ns
             hidden[key] = hidden.get(key, 0) + hidden_ns
+            waited[key] = waited.get(key, 0) + waiting_ns
             most[key] = max(most.get(key, 0.0), (whole_ns - hidden_ns) / max(1, int((end - begin).sum())))
             where[key] = longer(where.get(key), place(view.rank, pieces - beside, device.windows))
     shown = [key for key in whole if whole[key] or calls[key]]
-    figures = [_figures(key, calls[key], whole[key], hidden[key], most[key], where[key], told) for key in shown]
+    figures = [
+        _figures(key, calls[key], whole[key], hidden[key], waited[key], most[key], where[key], told) for key in shown
+    ]
     return sorted(figures, key=lambda one: (-one.exposed_ns, -one.communication_ns))
 
 
 def _figures(
-    key: _Key, calls: int, whole_ns: int, hidden_ns: int, most_share: float, where: Place | None, told: Phased | str
+    key: _Key,
+    calls: int,
+    whole_ns: int,
+    hidden_ns: int,
+    waiting_ns: int,
+    most_share: float,
+    where: Place | None,
+    told: Phased | str,
 ) -> CommunicationFigures:
-    kind, group, number = key
+    kind, group, number, at = key
     phase: Phase | None = None if number is None else PHASES[number]
+    purpose: Purpose | None = None if at == UNKNOWN else PURPOSES[at]
     why = {
         "group": (group, _NO_GROUP),
         "phase": (phase, told if isinstance(told, str) else ""),
+        "purpose": (purpose, NO_PURPOSE),
         "longest": (where, "all of it is hidden"),
     }
     return CommunicationFigures(
         kind=kind,
         group=group,
         phase=phase,
+        purpose=purpose,
         longest=where,
         calls=calls,
         communication_ns=whole_ns,
         hidden_ns=hidden_ns,
         exposed_ns=whole_ns - hidden_ns,
+        exposed_transfer_ns=whole_ns - hidden_ns - waiting_ns,
         most_share=most_share,
         missing={name: reason for name, (value, reason) in why.items() if value is None},
     )

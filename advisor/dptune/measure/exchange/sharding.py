@@ -1,0 +1,62 @@
+"""What sharding parameters takes of the steps: FSDP's hooks, what they launch, its collectives, and the optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dptune.measure.device.phases import OPTIMIZER, Phased, Spent, bounds
+from dptune.measure.exchange.purposes import issuers, sharding_ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measured import ShardingFigures
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import Work
+
+NOT_SHARDED = "the trace has no ranges of FSDP's hooks"
+
+_AGAIN = re.compile(r"FSDP::(pre_backward|backward_prefetch)|FullyShardedDataParallel\._pre_backward")
+
+
+def sharding(spent: Sequence[Spent], told: Phased) -> ShardingFigures | None:
+    """The time of FSDP over the steps of every rank; None where no trace shows its hooks.
+
+    What the hooks launch counts as long as it runs on the device, and the hooks themselves where nothing is computed
+    meanwhile. The optimizer is with them: it updates sharded parameters through DTensor, which costs time of its own.
+    """
+    hooks_ns = communication_ns = 0
+    most, most_again, found = 0.0, 0.0, False
+    for at, (view, device, timeline) in enumerate(spent):
+        columns, operations = view.columns, device.operations
+        begin, end = bounds(device.windows)
+        steps_ns = max(1, int((end - begin).sum()))
+        ranges = sharding_ranges(columns)
+        found |= bool(len(ranges))
+        by = issuers(view, device)
+        hooks, again = _spans(columns, ranges), ranges[columns.named(_AGAIN.match, ranges)]
+        issued = _inside(columns, ranges, by)
+        sent = operations.rows[issued & (operations.work == Work.COMMUNICATION)]
+        computed = timeline.classes["compute_ns"]
+        held = _spans(columns, operations.rows[issued | (told.operations[at] == OPTIMIZER)])
+        held |= (hooks | told.hosts[view.rank].optimizing) - computed
+        gathered = _spans(columns, operations.rows[_inside(columns, again, by)]) | (_spans(columns, again) - computed)
+        hooks_ns += int(hooks.lengths(begin, end).sum())
+        communication_ns += int(_spans(columns, sent).lengths(begin, end).sum())
+        most = max(most, int(held.lengths(begin, end).sum()) / steps_ns)
+        most_again = max(most_again, int(gathered.lengths(begin, end).sum()) / steps_ns)
+    if not found:
+        return None
+    return ShardingFigures(
+        hooks_ns=hooks_ns, communication_ns=communication_ns, most_share=most, again_most_share=most_again
+    )
+
+
+def _inside(columns: Columns, ranges: Ints, calls: Ints) -> Mask:
+    around = Ranges.of_rows(columns, ranges).at(columns.thread[calls], columns.ts_ns[calls])
+    inside: Mask = (around != NOWHERE) & (calls != UNLAUNCHED)
+    return inside
+
+
+def _spans(columns: Columns, rows: Ints) -> Intervals:
+    return Intervals.union(columns.ts_ns[rows], columns.ends(rows))
