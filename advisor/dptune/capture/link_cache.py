@@ -1,4 +1,4 @@
-"""Sweeps of links that are kept for later runs, in the user's cache folder: one for each way in which ranks are connected.
+"""Sweeps of links that are kept for later runs in the user's cache folder: one for each way of connecting ranks.
 
 Kept are those among the ranks of one host. Another host, boot, network namespace, backend, number of ranks, device,
 torch or variable of NCCL or gloo is another way.

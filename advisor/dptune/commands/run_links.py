@@ -58,12 +58,11 @@ def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
 
 def exchanged(facts: Facts) -> tuple[list[str], int]:
     """The kinds of collectives that a run needs to know, and the bytes of the largest message."""
-    kinds, most = ["all_reduce"], max([_LEAST_MOST, *(ddp.gradient_bytes or 0 for ddp in facts.ddp)])
+    most = max([_LEAST_MOST, *(ddp.gradient_bytes or 0 for ddp in facts.ddp)])
     sharded = bool(facts.fsdp or facts.engine)
-    for kind in ("all_gather", "reduce_scatter"):
-        if sharded or any(kind in call.function for call in facts.calls if "object" not in call.function):
-            kinds.append(kind)
-    return kinds, max(most, _SHARDED_MOST) if sharded else most
+    called = [call.function for call in facts.calls if "object" not in call.function]
+    kinds = [kind for kind in ("all_gather", "reduce_scatter") if sharded or any(kind in name for name in called)]
+    return ["all_reduce", *kinds], max(most, _SHARDED_MOST) if sharded else most
 
 
 def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:

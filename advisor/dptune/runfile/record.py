@@ -115,8 +115,8 @@ class RunRecord:
     are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
     scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
     outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
-    were used, or all of the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why the
-    links between its ranks are not known. `origin` says who recorded the run, on which machine, as digests.
+    were used, or all of the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why
+    the links between its ranks are not known. `origin` says who recorded the run, on which machine, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION

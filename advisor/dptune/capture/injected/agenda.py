@@ -4,8 +4,8 @@
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
 a window would last past its time bound, or so short or so different that it is to hold more of them, a single rank uses
-its own clock; several ranks agree on the step (`agreement`), and without a process group count steps only. The time of the warm-up
-starts with the end of the first step: what a script does before that is no step.
+its own clock; several ranks agree on the step (`agreement`), and without a process group count steps only. The time of
+the warm-up starts with the end of the first step: what a script does before that is no step.
 """
 
 from __future__ import annotations
