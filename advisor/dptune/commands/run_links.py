@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.links import LEAST_MOST, SIZES
 from dptune.errors import CaptureError
 from dptune.runfile.links import LINKS_JSON
 
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # the exit status
 LIMIT_S = 10.0  # all of it, the start of the ranks included
-_SIZES = tuple(4096 * 4**step for step in range(9))  # 4 KiB to 256 MiB
-_LEAST_MOST = 16 * 1024**2  # bytes up to which it measures in any case: smaller messages show no bandwidth
-_SHARDED_MOST = 64 * 1024**2  # the same where parameters are sharded, whose sizes are not recorded
+_SHARDED_MOST = 64 * 1024**2  # bytes up to which it measures where parameters are sharded: their sizes are not recorded
 _BACKENDS = {"gloo": "cpu", "nccl": "cuda", "rccl": "cuda"}  # and the device whose tensors a sweep exchanges
 _BY_HAND = "measure them with `dptune links` on the same hosts"
 
@@ -49,6 +48,8 @@ def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
     """Put links.json into the run folder, unless one beside it fits; nothing is raised, whatever goes wrong."""
     try:
         outcome = _find(made, started, quiet)
+    except KeyboardInterrupt:
+        outcome = Outcome(unmeasured="interrupted", interrupted=True)
     except Exception as error:  # the recording is whole
         outcome = Outcome(unmeasured=f"{type(error).__name__}: {error}")
     if outcome.unmeasured:
@@ -58,7 +59,7 @@ def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
 
 def exchanged(facts: Facts) -> tuple[list[str], int]:
     """The kinds of collectives that a run needs to know, and the bytes of the largest message."""
-    most = max([_LEAST_MOST, *(ddp.gradient_bytes or 0 for ddp in facts.ddp)])
+    most = max([LEAST_MOST, *(ddp.gradient_bytes or 0 for ddp in facts.ddp)])
     sharded = bool(facts.fsdp or facts.engine)
     called = [call.function for call in facts.calls if "object" not in call.function]
     kinds = [kind for kind in ("all_gather", "reduce_scatter") if sharded or any(kind in name for name in called)]
@@ -114,9 +115,11 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
             why = _reason(errors) if record.ended == "failed" else ""
             return Outcome(unmeasured=why or record.note or lacking[0].no_fit)
     form.write(made.folder / LINKS_JSON, record)
-    if not lacking:
-        link_cache.store(first, record)
-    return Outcome(f"links measured in {time.monotonic() - begun:.1f} s, and kept for later runs of these ranks")
+    measured = f"links measured in {time.monotonic() - begun:.1f} s"
+    if lacking or any(kind.fit.confidence == "low" for kind in record.kinds if kind.fit):
+        return Outcome(f"{measured}, with low confidence: the next recording measures them again")
+    link_cache.store(first, record)
+    return Outcome(f"{measured}, and kept for later runs of these ranks")
 
 
 def _asked(first: Facts) -> Asked:
@@ -124,7 +127,7 @@ def _asked(first: Facts) -> Asked:
 
     kinds, most = exchanged(first)
     backend = first.backend or ""
-    return Asked(kinds, [size for size in _SIZES if size < 4 * most], backend, 7, LIMIT_S, LIMIT_S, LIMIT_S)
+    return Asked(kinds, [size for size in SIZES if size < 4 * most], backend, 7, LIMIT_S, LIMIT_S, LIMIT_S)
 
 
 def _covers(record: LinkRecord, first: Facts) -> bool:
