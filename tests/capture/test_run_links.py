@@ -147,7 +147,7 @@ HANGS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); tim
     ("script", "why"),
     [
         (FAILS, "rank 1: RuntimeError: no route to host"),
-        (HANGS, "the ranks did not end within 2 s"),
+        (HANGS, "the ranks did not start within 2 s"),
         ("", "the ranks ended before anything was measured"),
     ],
 )

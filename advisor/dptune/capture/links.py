@@ -107,7 +107,7 @@ def sweep(
             limit_s = asked.limit_s or _START_S + asked.seconds + 2 * asked.timeout_s
             _watch(process, samples, record, begun + limit_s, signals, show)
             if record.ended == "timed-out":
-                record.note = f"the ranks did not end within {limit_s:g} s"
+                record.note = f"the ranks did not {'end' if record.backend else 'start'} within {limit_s:g} s"
         finally:
             processes.end(process, f"{_VARIABLE}={folder}", _GRACE_S if asked.limit_s else processes.GRACE_S)
     if not any(one.sizes for one in record.kinds):
