@@ -57,7 +57,18 @@ def command(side: str, ranks: int, folder: Path) -> list[str]:
         return [sys.executable, *launch, *script]
     words = [str(word) for word in options]
     launch = ["--nproc-per-node", str(ranks)] if ranks > 1 else []
-    ours = ["-m", "dptune", "profile", "--quiet", "--continue", "--window-time", "0", "--run-dir", str(folder)]
+    ours = [
+        "-m",
+        "dptune",
+        "profile",
+        "--quiet",
+        "--continue",
+        "--no-links",
+        "--window-time",
+        "0",
+        "--run-dir",
+        str(folder),
+    ]
     return [sys.executable, *ours, *words, *launch, *script]
 
 

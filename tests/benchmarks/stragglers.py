@@ -40,7 +40,7 @@ FUNCTIONS = {
 DRAW = "second"  # another word draws other ranks and stalls; results/stragglers_first.json is the draw before
 ROUNDS = 4  # of each kind, on 2 and 4 ranks in turn
 HEALTHY = 10
-WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "5", "--rich", "3")
+WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "5", "--rich", "3", "--no-links")
 DPTUNE = (sys.executable, "-m", "dptune")
 LONGEST_S = 180
 

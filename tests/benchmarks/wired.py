@@ -87,7 +87,7 @@ _RECORDINGS = 3
 
 def record(folder: Path, words: Sequence[str]) -> None:
     """Record beside a folder that is not there yet; anew, some times, where its cores were others' meanwhile."""
-    words = [*DPTUNE, "profile", "-q", "--run-dir", str(folder), *words]
+    words = [*DPTUNE, "profile", "-q", "--no-links", "--run-dir", str(folder), *words]
     for _ in range(_RECORDINGS):
         shutil.rmtree(folder, ignore_errors=True)
         status = subprocess.run(words, cwd=folder.parent, check=False).returncode

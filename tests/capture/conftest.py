@@ -52,7 +52,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Callable[..., Run]:
-    """profile(script text, *dptune options, arguments=(), env={}): record it and read back what came of it."""
+    """profile(script text, *dptune options, arguments=(), env={}): record it without its links, and read it back."""
     pytest.importorskip("torch", reason="recording needs torch")
 
     def run(script: str, *options: str, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Run:
@@ -60,7 +60,18 @@ def profile(tmp_path: Path) -> Callable[..., Run]:
         folder = tmp_path / "run"
         target = [] if "-m" in options else ["train.py"]
         done = subprocess.run(
-            [sys.executable, "-m", "dptune", "profile", "--run-dir", str(folder), *options, *target, *arguments],
+            [
+                sys.executable,
+                "-m",
+                "dptune",
+                "profile",
+                "--run-dir",
+                str(folder),
+                "--no-links",
+                *options,
+                *target,
+                *arguments,
+            ],
             cwd=tmp_path,
             env=environment(**(env or {})),
             capture_output=True,
@@ -73,4 +84,4 @@ def profile(tmp_path: Path) -> Callable[..., Run]:
     return run
 
 
-SHORT = ("--warmup", "2", "--unprofiled", "4", "--lean", "2", "--rich", "1")
+SHORT = ("--warmup", "2", "--unprofiled", "4", "--lean", "2", "--rich", "1", "--no-links")

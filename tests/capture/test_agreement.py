@@ -169,6 +169,8 @@ SECONDS = st.floats(min_value=0.0, max_value=HOUR)
     meets=st.sampled_from([always, never, lambda step: step % 5 == 4]),
     window_s=st.sampled_from([0.0, 10.0, 60.0]),
     least_s=st.sampled_from([0.0, 1.0]),
+    lean_most=st.sampled_from([0, 20]),
+    uneven=st.sampled_from([0.0, 0.1, 0.5]),
     store_s=st.sampled_from([1e-4, 0.5]),
 )
 def test_all_ranks_change_windows_at_the_same_steps(
@@ -180,16 +182,19 @@ def test_all_ranks_change_windows_at_the_same_steps(
     meets: Callable[[int], bool],
     window_s: float,
     least_s: float,
+    lean_most: int,
+    uneven: float,
     store_s: float,
 ) -> None:
     """Whatever the start of each takes, and its steps, which also get quicker or slower; apart or together."""
-    schedule = Schedule(unprofiled=12, window_s=window_s, least_s=least_s)
+    schedule = Schedule(unprofiled=12, window_s=window_s, least_s=least_s, lean_most=lean_most)
     if least_s:
         paces = [max(pace, 0.05) for pace in paces]
         later = max(later, 1.0)
 
     def step_s(rank: int, step: int) -> float:
-        return (0.0 if step else starts[rank]) + paces[rank] * (later if step > 10 else 1.0)
+        pace = paces[rank] * (later if step > 10 else 1.0) * (1 + uneven * (step % 3))
+        return (0.0 if step else starts[rank]) + pace
 
     moments = World(ranks, offsets, store_s).train(schedule, step_s, meets)
     assert [what for what in at_steps(moments) if what.startswith("close")] == [
@@ -197,6 +202,52 @@ def test_all_ranks_change_windows_at_the_same_steps(
         "close lean",
         "close rich",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spread", "lean"),
+    [
+        (0.0, 5),
+        (0.05, 5),  # quartiles 5 % of the step apart: 2 (1.25 x 0.05 / 1.349 / 0.05)^2 = 1.7 steps would do
+        (0.12, 10),  # 2 (1.25 x 0.12 / 1.349 / 0.05)^2 = 9.9
+        (0.5, 20),  # 172
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_as_many_traced_steps_as_their_spread_asks_for(ranks: int, spread: float, lean: int) -> None:
+    """Steps of 1 - spread / 2, 1 and 1 + spread / 2, each as often, in turn; the quartiles are the outer ones."""
+    pattern = [1 - spread / 2, 1.0, 1 + spread / 2, 1.0]
+    pattern = [pattern[0], pattern[2], pattern[1], pattern[0], pattern[2]]
+    world = World(ranks, [rank * 500.0 for rank in range(ranks)])
+    steps = at_steps(world.train(Schedule(lean_most=20), lambda _, step: 0.1 * pattern[step % 5], always))
+    assert steps["close lean"] - steps["open lean"] == lean
+
+
+def test_a_number_of_traced_steps_that_was_asked_for_is_kept() -> None:
+    uneven = World(2, [0.0, 0.0]).train(Schedule(lean=7), lambda _, step: 0.1 + 0.1 * (step % 2), always)
+    steps = at_steps(uneven)
+    assert steps["close lean"] - steps["open lean"] == 7
+
+
+def test_more_traced_steps_are_bounded_in_time() -> None:
+    """By hand: steps of 2.5 s in the mean reach 20 s after 8 or 9 of them."""
+    uneven = World(2, [0.0, 0.0]).train(Schedule(lean_most=20), lambda _, step: 1.5 + 2.0 * (step % 2), always)
+    steps = at_steps(uneven)
+    assert 8 <= steps["close lean"] - steps["open lean"] <= 9
+
+
+def test_without_the_store_traced_steps_are_those_asked_for() -> None:
+    world = World(3, [0.0] * 3, store_ends_at=0.0)
+    steps = at_steps(world.train(Schedule(lean_most=20), lambda _, step: 0.1 + 0.1 * (step % 2), always))
+    assert steps["close lean"] - steps["open lean"] == 5
+
+
+def test_how_many_steps_are_traced_costs_few_requests() -> None:
+    """By hand: 20 of 50 steps are traced, and a rank other than the first asks at a few of them."""
+    world = World(4, [0.0] * 4)
+    world.train(Schedule(lean_most=20), lambda _, step: 0.1 + 0.1 * (step % 2), always)
+    for rank in range(1, 4):
+        assert len([who for who, _ in world.requests if who == rank]) <= 30
 
 
 @pytest.mark.parametrize("start_s", [0.5, 22.0, 27.0, 90.0, HOUR])

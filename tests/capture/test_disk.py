@@ -51,7 +51,7 @@ def test_it_is_refused_with_what_to_do(small_disk: Path, tmp_path: Path) -> None
 def test_what_the_hint_says_helps(small_disk: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(TRAIN)
-    fewer = ("--ranks", "0", "--unprofiled", "3", "--lean", "1", "--rich", "0")
+    fewer = ("--ranks", "0", "--unprofiled", "3", "--lean", "1", "--rich", "0", "--no-links")
     words = (*DPTUNE, "profile", "--run-dir", str(small_disk / "run"), "--nproc-per-node", "2", *fewer, "train.py")
     done = run(*words, cwd=tmp_path)
     assert done.status == 0, done.err

@@ -47,7 +47,20 @@ if "alone" not in sys.argv:
     dist.barrier()
     dist.destroy_process_group()
 """
-WINDOWS = ("--warmup", "1", "--unprofiled", "3", "--lean", "3", "--rich", "0", "--noise-scale", "80", "-q")
+WINDOWS = (
+    "--warmup",
+    "1",
+    "--unprofiled",
+    "3",
+    "--lean",
+    "3",
+    "--rich",
+    "0",
+    "--noise-scale",
+    "80",
+    "-q",
+    "--no-links",
+)
 
 
 def noise_of(folder: Path, *script: str, ranks: int = 1):  # type: ignore[no-untyped-def]

@@ -64,7 +64,7 @@ SCRIPT = """
 """
 
 
-OPTIONS = ("--nproc-per-node", "2", "--warmup", "2", "--unprofiled", "4", "--lean", "4", "--rich", "1")
+OPTIONS = ("--nproc-per-node", "2", "--warmup", "2", "--unprofiled", "4", "--lean", "4", "--rich", "1", "--no-links")
 
 
 def recorded(profile, script, folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from dptune.capture.launch import Launch
 from dptune.capture.links import Asked
 from dptune.cli import main
+from dptune.commands.sweeps import sweep_of
 from dptune.measure.exchange.links import fitted
 from dptune.runfile import form, paths
 from dptune.runfile.communication import DdpFacts
@@ -206,3 +208,21 @@ def test_a_sweep_that_is_asked_for_and_does_not_fit_is_refused(
     ):
         assert main(["check", str(traces), *words]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("beside_at", "world_size", "expected"), [("12:00", 2, "beside"), ("08:00", 2, "inside"), ("12:00", 4, "inside")]
+)
+def test_of_two_sweeps_of_the_same_ranks_the_later_one_counts(
+    tmp_path: Path, beside_at: str, world_size: int, expected: str
+) -> None:
+    """`dptune profile` wrote one into the folder at 10:00; `dptune links` writes beside it."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    form.write(folder / paths.RUN_JSON, RunRecord())
+    form.write(folder / "links.json", replace(sweep(), measured="2026-11-20T10:00:00+00:00"))
+    beside = replace(sweep(world_size=world_size), measured=f"2026-11-20T{beside_at}:00+00:00")
+    form.write(tmp_path / "links.json", beside)
+    found = sweep_of([folder], None)
+    assert found is not None
+    assert found.source == str((tmp_path if expected == "beside" else folder) / "links.json")

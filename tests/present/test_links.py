@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dptune.advice import Report
 from dptune.measured import LinkFigures, LinkSize
 from dptune.present.links import swept
@@ -76,7 +78,14 @@ def test_a_sweep_stands_apart_and_is_named(report: Report) -> None:
     assert "all_reduce dp 0-3 many 1 20.8" in own
     assert "kind ranks hosts sizes" in swept
     assert "all_reduce 0-3 many 1 20.8" in swept
-    assert "The sweep is dptune-runs/links.json, made 2026-11-20." in swept
+    assert "The sweep is dptune-runs/links.json, made 2026-11-20, 23 hours before this run." in swept
+
+
+@pytest.mark.parametrize("measured", ["2026-11-20T23:31:40", "2026-11-21", "2026-11-20T10:00:00+00:00", "a while ago"])
+def test_a_sweep_has_an_age_only_where_it_is_known_to_be_older(report: Report, measured: str) -> None:
+    """Made after the run, in the same minute, or at a time that cannot be compared with the run's, which has none."""
+    said = page(report, [fit(**FITTED, basis="sweep", source="links.json", measured=measured)])
+    assert f"The sweep is links.json, made {measured}." in said
 
 
 def test_calls_left_out_are_counted(report: Report) -> None:

@@ -208,7 +208,9 @@ def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_pat
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TWO_BUCKETS)
     windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
-    done = run("profile", "-q", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path)
+    done = run(
+        "profile", "-q", "--no-links", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     done = run("verify", "base", "--set", "env.POWER=1", *AMOUNT, "--stall-timeout", "6", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
@@ -299,7 +301,9 @@ def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: P
     ending = '\nprint("over")\ndel model, optimizer\ndist.barrier()\ndist.destroy_process_group()\n'
     (tmp_path / "train.py").write_text(TWO_BUCKETS + ending)
     windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
-    done = run("profile", "-q", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path)
+    done = run(
+        "profile", "-q", "--no-links", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     words = ("--set", "ddp.bucket_cap_mb=1", "--steps", "100", "--time-limit", "40", "--format", "json")
     done = run("verify", "base", *words, cwd=tmp_path)

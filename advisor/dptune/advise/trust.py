@@ -61,6 +61,9 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     if record is not None and record.unrecorded:
         text = f"{', '.join(record.unrecorded)} trained in a process that was not recorded: no figure includes it"
         yield Finding(code="process-unrecorded", level="info", text=text)
+    if record is not None and record.links_unmeasured:
+        text = f"the links between ranks were not measured: {record.links_unmeasured}"
+        yield Finding(code="links-unmeasured", level="info", text=text)
     if record is None or (record.ending.how == "complete" and not facts):
         return
     status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"

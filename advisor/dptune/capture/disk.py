@@ -21,7 +21,7 @@ MARGIN = 2
 
 def need_bytes(schedule: Schedule, ranks: int) -> int:
     """What that many ranks may need: all files, and each rank's larger window as plain text before it shrinks."""
-    windows = (schedule.lean * LEAN_STEP_BYTES, schedule.rich * RICH_STEP_BYTES)
+    windows = (schedule.lean_steps * LEAN_STEP_BYTES, schedule.rich * RICH_STEP_BYTES)
     return MARGIN * ranks * (max(windows) + sum(windows) // COMPRESSION + FACTS_BYTES)
 
 

@@ -22,8 +22,8 @@ _STARTED = (
 )
 
 
-def lines(made: Recording) -> list[str]:
-    """The sentences, in order.
+def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
+    """The sentences, in order. `links`: what is said of the links between ranks; None where nobody looked after them.
 
     Raises CaptureError, with the script's own status, where nothing was recorded or the script hung.
     """
@@ -46,9 +46,11 @@ def lines(made: Recording) -> list[str]:
     ]
     beside = made.folder.parent
     unmeasured = len(traced) > 1 and beside.name == paths.RUNS.name and not (beside / LINKS_JSON).exists()
-    links = ["predictions need to know how fast the ranks exchange: `dptune links` measures it, once"]
+    if links is None:
+        hint = "predictions need to know how fast the ranks exchange: `dptune links` measures it, once"
+        links = [hint] if unmeasured else []
     beside_it = [f"also trained, but was not recorded: {', '.join(made.unrecorded)}"] if made.unrecorded else []
-    return [*told, *vain, counted, *beside_it, *(links if unmeasured else []), f"next: dptune report {made.folder}"]
+    return [*told, *vain, counted, *beside_it, *links, f"next: dptune report {made.folder}"]
 
 
 def _after_a_hang(made: Recording) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -19,6 +19,7 @@ from typing import Any
 from dptune import __version__
 from dptune.capture import processes
 from dptune.capture.heed import Signals
+from dptune.capture.interpreter import Interpreter
 from dptune.capture.launch import Launch, Script
 from dptune.errors import CaptureError
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
@@ -28,6 +29,8 @@ _VARIABLE = "DPTUNE_SWEEP"  # by which the processes of a sweep are known
 _SCRIPT = Path(__file__).parent / "injected" / "sweep.py"
 _SAMPLES = "samples.jsonl"
 _START_S = 60.0  # until every rank has imported torch and met the others
+_LAST_S = 1.5  # of a bound on all of it, for the ranks to end in
+_GRACE_S = 0.5  # then, before they are killed
 _LOOK_EVERY_S = 0.2
 
 Show = Callable[[str, SizeTimes], None]
@@ -35,7 +38,10 @@ Show = Callable[[str, SizeTimes], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """What to measure: kinds, sizes in bytes, the backend ("": nccl where there are GPUs), how long and how often."""
+    """What to measure: kinds, sizes in bytes, the backend ("": nccl where there are GPUs), how long and how often.
+
+    `limit_s`: all of it, starting included, is over within that time; None without such a bound.
+    """
 
     kinds: Sequence[str]
     sizes: Sequence[int]
@@ -43,6 +49,7 @@ class Asked:
     repeats: int
     seconds: float
     timeout_s: float
+    limit_s: float | None = None
 
     @property
     def script(self) -> Script:
@@ -58,17 +65,35 @@ class Asked:
         return Script(str(_SCRIPT), tuple(f"--{name}={value}" for name, value in options.items()))
 
 
-def sweep(started: Launch, asked: Asked, show: Show) -> LinkRecord | None:
-    """Measure; None where rank 0 runs under another launcher, which has the result. Raises CaptureError without any."""
-    with tempfile.TemporaryDirectory(prefix="dptune-links-") as folder, Signals() as signals:
+def on_this_host(python: Interpreter, ranks: int, asked: Asked) -> Launch:
+    """That many ranks of the sweep here, started without a launcher."""
+    words = (python.path, *asked.script.words, f"--ranks={ranks}")
+    return Launch("dptune", words, words, "links", python, world_size=ranks, local_ranks=ranks)
+
+
+def sweep(
+    started: Launch, asked: Asked, show: Show, more: Mapping[str, str] | None = None, errors: Path | None = None
+) -> LinkRecord | None:
+    """Measure; None where rank 0 runs under another launcher, which has the result. Raises CaptureError without any.
+
+    `more` is added to the environment; `errors` takes what the ranks print on standard error.
+    """
+    begun = time.monotonic()
+    until = [f"--until={time.time() + asked.limit_s - _LAST_S}"] if asked.limit_s else []
+    with (
+        tempfile.TemporaryDirectory(prefix="dptune-links-") as folder,
+        errors.open("wb") if errors else contextlib.nullcontext() as sink,
+        Signals() as signals,
+    ):
         samples = Path(folder) / _SAMPLES
         seat = {} if started.job is None else {"RANK": str(started.job.rank), "WORLD_SIZE": str(started.job.world_size)}
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, **seat, _VARIABLE: folder}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **(more or {}), **seat, _VARIABLE: folder}
         try:
             process = subprocess.Popen(
-                [*started.words, f"--samples={samples}"],
+                [*started.words, f"--samples={samples}", *until],
                 env=environment,
                 stdout=sys.__stderr__ if sys.__stderr__ else subprocess.DEVNULL,  # ours carries the table alone
+                stderr=sink,
             )
         except OSError as error:
             raise CaptureError(f"cannot start {started.words[0]}: {error.strerror}") from None
@@ -79,9 +104,12 @@ def sweep(started: Launch, asked: Asked, show: Show) -> LinkRecord | None:
         )
         signals.hold()
         try:
-            _watch(process, samples, record, asked, signals, show)
+            limit_s = asked.limit_s or _START_S + asked.seconds + 2 * asked.timeout_s
+            _watch(process, samples, record, begun + limit_s, signals, show)
+            if record.ended == "timed-out":
+                record.note = f"the ranks did not {'end' if record.backend else 'start'} within {limit_s:g} s"
         finally:
-            processes.end(process, f"{_VARIABLE}={folder}")
+            processes.end(process, f"{_VARIABLE}={folder}", _GRACE_S if asked.limit_s else processes.GRACE_S)
     if not any(one.sizes for one in record.kinds):
         if record.ended == "complete" and not record.backend:
             return None
@@ -93,13 +121,11 @@ def _watch(
     process: subprocess.Popen[bytes],
     samples: Path,
     record: LinkRecord,
-    asked: Asked,
+    deadline: float,
     signals: Signals,
     show: Show,
 ) -> None:
     """Take in what is written until the ranks have ended, or are ended, and say how in the record."""
-    limit_s = _START_S + asked.seconds + 2 * asked.timeout_s
-    deadline = time.monotonic() + limit_s
     read = 0
     while True:
         over = process.poll() is not None
@@ -111,9 +137,10 @@ def _watch(
             return
         if time.monotonic() > deadline:
             record.ended = "timed-out"
-            record.note = f"the ranks did not end within {limit_s:g} s"
             return
-    if process.returncode:
+    if process.returncode and signals.came():  # a terminal sends it to the ranks, too
+        record.ended, record.note = "interrupted", "a signal to dptune"
+    elif process.returncode:
         record.ended, record.note = "failed", f"the ranks ended with {process.returncode}: see above"
     elif any(one.left_out for one in record.kinds):
         record.ended = "partial"

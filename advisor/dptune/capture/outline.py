@@ -15,7 +15,7 @@ from dptune.capture.options import Options
 from dptune.capture.ranks import spans
 from dptune.knobs import ENVIRONMENT
 from dptune.runfile import paths
-from dptune.runfile.record import PROFILER_WARMUP
+from dptune.runfile.record import PROFILER_WARMUP, Schedule
 from dptune.runfile.redaction import redacted_command, redacted_environment, redacted_settings
 
 _WIDEST = 100
@@ -95,7 +95,7 @@ def _windows(options: Options) -> Iterator[tuple[str, str]]:
     yield "warm-up", f"{schedule.first_boundary} optimizer steps pass first"
     for name, steps, what in (
         ("unprofiled", schedule.unprofiled, "timed without the profiler"),
-        ("lean", schedule.lean, "traced with names and times"),
+        ("lean", schedule.lean, f"traced with names and times{_more(schedule)}"),
         ("rich", schedule.rich, "traced with shapes, stacks and memory"),
     ):
         before = f", after {PROFILER_WARMUP} to set the profiler up" if name != "unprofiled" else ""
@@ -104,6 +104,12 @@ def _windows(options: Options) -> Iterator[tuple[str, str]]:
         yield "noise", f"{schedule.noise} steps in which norms of gradients are taken, neither timed nor traced"
     bound = f"no window lasts longer than {schedule.window_s:g} s" if schedule.window_s else "no bound in seconds"
     yield "bound", f"{bound}; {schedule.total_steps} steps in all at the most"
+
+
+def _more(schedule: Schedule) -> str:
+    if schedule.lean_steps <= schedule.lean:
+        return ""
+    return f" (of several ranks or GPUs up to {schedule.lean_steps}, where step times vary)"
 
 
 def _variables() -> str:

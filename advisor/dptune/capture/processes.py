@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-_GRACE_S = 10.0
+GRACE_S = 10.0  # between SIGTERM and SIGKILL
 
 
 def descendants(pid: int) -> list[int]:
@@ -68,7 +68,7 @@ def alive(pid: int) -> bool:
     return bool(fields) and fields[0] != "Z"
 
 
-def end(process: subprocess.Popen[bytes], entry: str = "", grace_s: float = _GRACE_S) -> None:
+def end(process: subprocess.Popen[bytes], entry: str = "", grace_s: float = GRACE_S) -> None:
     """SIGTERM to the process, all below it and all that carry `entry`; what still lives after the grace is killed."""
 
     def family() -> set[int]:
@@ -81,7 +81,7 @@ def end(process: subprocess.Popen[bytes], entry: str = "", grace_s: float = _GRA
     _kill(process, below | family())
 
 
-def end_all(pids: Iterable[int], grace_s: float = _GRACE_S) -> None:
+def end_all(pids: Iterable[int], grace_s: float = GRACE_S) -> None:
     """The same for processes that nobody waits for any more."""
     left = set(pids)
     for pid in left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -64,8 +65,17 @@ class ProgressLine:
     reader is gone), it falls silent: the script goes on.
     """
 
-    def __init__(self, total_steps: int, quiet: bool = False, mute: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        quiet: bool = False,
+        mute: bool = False,
+        stream: TextIO | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """`notes` say more of a phase, by its name."""
         self._stream = sys.stderr if stream is None else stream
+        self._notes = notes or {}
         self._total, self._quiet, self._mute = total_steps, quiet or mute, mute
         self._terminal = self._stream.isatty()
         self._last = ""
@@ -78,7 +88,8 @@ class ProgressLine:
         if not slowest.step:
             phase, text = "starting", "waiting for the first optimizer step"
         else:
-            phase, text = slowest.phase, f"step {min(slowest.step, self._total)}/{self._total} · {slowest.phase}"
+            phase = f"{slowest.phase}{self._notes.get(slowest.phase, '')}"
+            text = f"step {min(slowest.step, self._total)}/{self._total} · {phase}"
         shown = text if self._terminal else phase
         if shown == self._last:
             return

@@ -22,7 +22,7 @@ from dptune.capture.options import Options
 from dptune.capture.progress import ProgressLine
 from dptune.capture.watch import Watch, Watched, leftovers
 from dptune.errors import CaptureError
-from dptune.runfile.record import Ending, RunRecord
+from dptune.runfile.record import Ending, RunRecord, Schedule
 
 _OTHERS_END_WITHIN_S = 20.0  # launchers that share the folder, after this one
 _OTHERS_NOTICE_WITHIN_S = 3.0  # that they hang as well, before this one ends its ranks and thereby theirs
@@ -151,7 +151,10 @@ class Session:
 
     def _watch(self, process: subprocess.Popen[bytes], signals: Signals) -> Watched:
         kills = MemoryKills()
-        line = ProgressLine(self._options.schedule.total_steps, self._options.quiet, mute=not self._leads)
+        schedule = self._options.schedule
+        line = ProgressLine(
+            schedule.total_steps, self._options.quiet, mute=not self._leads, notes=_notes(schedule, self._started)
+        )
         must_end, look = self._options.end_when_full, self._cards.look if self._cards else lambda phase: None
         watch = Watch(process, self._folder.live, self._options.limits, line, must_end, look)
         seen = watch.until_over(signals)
@@ -202,6 +205,13 @@ class Session:
         while time.monotonic() < deadline and any(one.ending.how == "recording" for one in self._folder.records()):
             if signals.wait(0.2) is not None:
                 return
+
+
+def _notes(schedule: Schedule, started: Launch) -> dict[str, str]:
+    """What the progress line says of windows whose length is decided while they last."""
+    if schedule.lean_steps <= schedule.lean or started.ranks == (0,):
+        return {}
+    return {"lean": f" ({schedule.lean} to {schedule.lean_steps} steps, more where step times vary)"}
 
 
 def _ending(seen: Watched, returned: int, kills: MemoryKills) -> Ending:

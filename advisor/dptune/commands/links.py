@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _KIB = 1024
 SIZES = tuple(4 * _KIB * 4**step for step in range(9))  # 4 KiB to 256 MiB
-_LEAST_MOST = 16 * _KIB**2  # bytes up to which it measures in any case: by smaller ones beta is not told well
+LEAST_MOST = 16 * _KIB**2  # bytes up to which it measures in any case: by smaller ones beta is not told well
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
 _LARGEST = 64 * _KIB**3
 
@@ -140,7 +140,7 @@ def _as_recorded(asked: Asked) -> Asked:
         return asked
     if len(facts.ddp) != 1 or not facts.ddp[0].gradient_bytes or facts.fsdp or facts.engine:
         return asked
-    most = max(facts.ddp[0].gradient_bytes, _LEAST_MOST)
+    most = max(facts.ddp[0].gradient_bytes, LEAST_MOST)
     sizes = [size for size in asked.sizes if size < 4 * most]
     words = f"all-reduces of up to {data(sizes[-1])}, for the run has no larger ones"
     print(f"dptune: {words} (--kinds and --max-size for others)", file=sys.stderr)

@@ -36,7 +36,7 @@ from dptune.commands.launching import torchrun_arguments, torchrun_of
 from dptune.commands.setting import setting_arguments, settings_of
 from dptune.errors import UsageError
 
-_INTERRUPTED = 130
+LEAN, MOST_LEAN = 5, 20  # traced steps, and how many where those vary too much for predictions
 _NOT_ALL_RANKS = "--repeat starts the script again, which dptune can do only where it starts all of its ranks"
 
 if TYPE_CHECKING:
@@ -60,14 +60,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name, default, text in (
         ("warmup", 5, "steps let pass first"),
         ("unprofiled", 20, "steps timed without the profiler"),
-        ("lean", 5, "steps traced with names and times"),
+        ("lean", None, "steps traced with names and times"),
         ("rich", 3, "steps traced with shapes, stacks and memory"),
     ):
-        steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {default})")
+        usual = str(default) if default is not None else f"{LEAN}, up to {MOST_LEAN} where ranks or GPUs vary"
+        steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {usual})")
     noise = "steps after these in which norms of gradients are taken, for the largest useful batch (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
     again = "run it N times more, and time steps without the profiler: processes differ, and predictions need to know"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
+    off = "do not measure the links between the ranks after the recording (default: where unknown, for 10 s at most)"
+    steps.add_argument("--no-links", dest="links", action="store_false", help=off)
     log = "let NCCL log how ranks are connected, into the run folder"
     steps.add_argument("--nccl-log", action="store_true", help=log)
     sync = "also record CUDA synchronization events in the lean window: exact dependencies between streams"
@@ -95,6 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Record, say where the recording is and what to do next; the script's own exit status."""
     from dptune.capture import epilogue, outline, recording
+    from dptune.commands import run_links
 
     options = _options(args)
     _doubt(options.schedule)
@@ -109,15 +113,21 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join([*outline.lines(started, options), *_outlined(args.repeat)]))
         return 0
     made = recording.record(started, options)
+    outcome, cut = None, None
     try:
-        cut = _repeat(args, started, options, made)
+        if args.links and made.leads and not (made.interrupted or made.hung):
+            outcome = run_links.find(made, started, quiet=args.quiet)
+        if outcome is None or not outcome.interrupted:
+            cut = _repeat(args, started, options, made)
     finally:
         if made.leads:
             with contextlib.suppress(OSError, ValueError):  # nobody reads it: the script's status stands
-                for line in epilogue.lines(made):
+                for line in epilogue.lines(made, None if outcome is None else outcome.lines):
                     print(f"dptune: {line}", file=sys.stderr)
+    if outcome is not None and outcome.interrupted:
+        return made.own_status or run_links.INTERRUPTED
     if cut is not None and cut.interrupted:
-        return cut.own_status or _INTERRUPTED
+        return cut.own_status or run_links.INTERRUPTED
     return made.exit_status
 
 
@@ -182,11 +192,12 @@ def _options(args: argparse.Namespace) -> Options:
         schedule=Schedule(
             args.warmup,
             args.unprofiled,
-            args.lean,
+            LEAN if args.lean is None else args.lean,
             args.rich,
             args.window_time,
             noise=args.noise_scale,
             sync_events=args.sync_events,
+            lean_most=MOST_LEAN if args.lean is None else 0,
         ),
         ranks=None if args.ranks is None else ranks.parse(args.ranks),
         run_dir=args.run_dir,

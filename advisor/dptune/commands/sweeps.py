@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ def links_option(parser: argparse.ArgumentParser) -> None:
 def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
     """The sweep to report with: `links`, else links.json in a run folder, else the one beside it; None without any.
 
+    Of two among the same ranks it is the later one: `dptune profile` writes into the folder, `dptune links` beside it.
+
     Raises UsageError where `links` cannot be read; any other that cannot be is passed over, and standard error says so.
     """
     from dptune.measure.exchange.links import Sweep
@@ -44,14 +47,28 @@ def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
             raise UsageError(f"--links: {links} cannot be read: {why}", "make one with `dptune links`") from None
     folders = [Path(path) for path in paths if "://" not in str(path)]
     own = [folder for folder in folders if folder.is_dir() and is_run_folder(folder)]
+    found: list[Sweep] = []
     for place in [*own, *(folder.resolve().parent for folder in own)]:
         try:
-            return Sweep(read(place / LINKS_JSON), str(place / LINKS_JSON))
+            found.append(Sweep(read(place / LINKS_JSON), str(place / LINKS_JSON)))
         except OSError:
             continue
         except ValueError as error:
             print(f"dptune: warning: {visible(f'{place / LINKS_JSON} is left out: {error}')}", file=sys.stderr)
-    return None
+    alike = [sweep for sweep in found if _ranks(sweep) == _ranks(found[0])]
+    return max(alike, key=lambda sweep: _moment(sweep.record.measured), default=None)
+
+
+def _ranks(sweep: Sweep) -> tuple[str, int, list[str]]:
+    return sweep.record.backend, sweep.record.world_size, sweep.record.hosts
+
+
+def _moment(measured: str) -> float:
+    """Seconds since the epoch; 0 where the text is no time."""
+    try:
+        return datetime.fromisoformat(measured).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
 
 
 def check_fit(sweep: Sweep | None, measured: Measured) -> None:

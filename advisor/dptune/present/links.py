@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from dptune.advice import Report
 from dptune.measured import LinkFigures, Missing
@@ -63,7 +64,8 @@ def links(report: Report, width: int) -> Iterator[Line]:
         said = f"{several(shared, 'call')} left out: another collective of the same ranks ran meanwhile."
         yield from wrapped(said, width, "  ", role="dim")
     for source, measured in dict.fromkeys((one.source, one.measured) for one in found if one.basis == "sweep"):
-        yield from wrapped(f"The sweep is {source}, made {measured or 'at an unknown time'}.", width, "  ", role="dim")
+        made = f"The sweep is {source}, made {measured or 'at an unknown time'}{_age(measured, report.run.recorded)}."
+        yield from wrapped(made, width, "  ", role="dim")
 
 
 def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Iterator[Line]:
@@ -87,6 +89,18 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
     for one in record.kinds:
         if one.left_out:
             yield from wrapped(f"{one.kind}: {one.left_out}", width, "  ", role="warning")
+
+
+def _age(measured: str, recorded: str | None) -> str:
+    """How long before the run the sweep was made, where it was."""
+    try:
+        seconds = (datetime.fromisoformat(recorded or "") - datetime.fromisoformat(measured)).total_seconds()
+    except (ValueError, TypeError):  # one of them has no time zone
+        return ""
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            return f", {several(int(seconds // length), unit)} before this run"
+    return ""
 
 
 def _fitted(found: Sequence[LinkFigures]) -> bool:

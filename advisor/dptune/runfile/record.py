@@ -32,7 +32,8 @@ LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1, "noise": 8}
 class Schedule:
     """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never).
 
-    The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short. In the last
+    The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short. The lean window
+    has up to `lean_most` steps where step times vary (0: `lean` steps, no more). In the last
     one, `noise`, norms of gradients are taken. `sync_events`: the lean window also records CUDA's synchronization
     events, by which a trace shows exactly which stream waits for which.
     """
@@ -45,6 +46,7 @@ class Schedule:
     least_s: float = 0.0
     noise: int = 0
     sync_events: bool = False
+    lean_most: int = 0
 
     @property
     def first_boundary(self) -> int:
@@ -54,8 +56,13 @@ class Schedule:
     @property
     def total_steps(self) -> int:
         """Optimizer steps from the first one to the end of the recording, unless a time shortens or lengthens it."""
-        traced = sum(steps + PROFILER_WARMUP for steps in (self.lean, self.rich) if steps)
+        traced = sum(steps + PROFILER_WARMUP for steps in (self.lean_steps, self.rich) if steps)
         return self.first_boundary + self.unprofiled + traced + self.noise
+
+    @property
+    def lean_steps(self) -> int:
+        """The most steps that the lean window has."""
+        return max(self.lean, self.lean_most) if self.lean else 0
 
 
 @dataclass
@@ -108,8 +115,8 @@ class RunRecord:
     are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
     scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
     outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
-    were used, or all of the host where that is not known; `cards_unread` why there are none. `origin` says who recorded
-    the run, on which machine, as digests.
+    were used, or all of the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why
+    the links between its ranks are not known. `origin` says who recorded the run, on which machine, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -131,6 +138,7 @@ class RunRecord:
     topology: str | None = None
     cards: list[CardRecord] = field(default_factory=list)
     cards_unread: str = ""
+    links_unmeasured: str = ""
     schedule: Schedule = field(default_factory=Schedule)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     ending: Ending = field(default_factory=Ending)

@@ -46,7 +46,8 @@ SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--se
 def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
     lean = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
-    return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", "4" if fault == "growing-memory" else "0")
+    rich = "4" if fault == "growing-memory" else "0"
+    return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", rich, "--no-links")
 
 
 def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:

@@ -3,9 +3,9 @@
     warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > noise > done
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
-a window would last past its time bound, or so short that it is to hold more of them, a single rank uses its own clock;
-several ranks agree on the step (`agreement`), and without a process group count steps only. The time of the warm-up
-starts with the end of the first step: what a script does before that is no step.
+a window would last past its time bound, or so short or so different that it is to hold more of them, a single rank uses
+its own clock; several ranks agree on the step (`agreement`), and without a process group count steps only. The time of
+the warm-up starts with the end of the first step: what a script does before that is no step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from dptune.capture.injected import identity
 from dptune.capture.injected.agreement import LEAD, Agreement, Decision
 from dptune.capture.injected.plan import DONE
+from dptune.capture.injected.spread import Spread
 from dptune.runfile.record import LEAST_STEPS, PROFILER_WARMUP, Schedule
 
+MORE_LEAN_S = 20.0  # a lean window that has lasted this long gets no steps beyond those asked for
 _SURE = 16  # an end is decided when no more than this part of the phase is left: so far the pace is trusted
 
 
@@ -53,7 +55,8 @@ class Agenda:
 
     def __init__(self, schedule: Schedule) -> None:
         self._phases = phases(schedule)
-        self._limit_s, self._least_s = schedule.window_s, schedule.least_s
+        self._limit_s, self._least_s, self._lean_most = schedule.window_s, schedule.least_s, schedule.lean_most
+        self._spread = Spread()
         self._agreement = Agreement()
         self._several = False  # ranks, as far as is known
         self.step = 0
@@ -75,6 +78,7 @@ class Agenda:
         self.step += 1
         if self.over:
             return []
+        self._spread.mark(self.phase, time.monotonic())
         if self.step == 1:
             self._started_s = time.monotonic()
         phase = self._phases[self._at]
@@ -108,12 +112,22 @@ class Agenda:
 
     def _lasts(self, phase: Phase) -> bool:
         """Whether the phase may hold more steps than are asked for."""
-        return bool(self._least_s) and phase.name == "unprofiled"
+        return (bool(self._least_s) and phase.name == "unprofiled") or self._adapts(phase)
+
+    def _adapts(self, phase: Phase) -> bool:
+        """Whether it holds as many steps as their spread asks for: a step model is made of ranks, or of a GPU."""
+        if phase.name != "lean" or self._lean_most <= phase.steps:
+            return False
+        self._several = self._several or identity.world_size() > 1
+        return self._several or identity.device_kind() != "cpu"
 
     def _bounds(self, phase: Phase) -> list[tuple[int, float]]:
         """Steps and seconds, any pair of which ends the phase once both are reached."""
         least = LEAST_STEPS.get(phase.name)
         bounds = [(least, self._limit_s)] if self._limit_s and least is not None else []
+        if self._adapts(phase):
+            needed = self._spread.needed(phase.steps, self._lean_most)
+            return [*bounds, (phase.steps, MORE_LEAN_S), (needed, 0.0)]
         return [*bounds, (phase.steps, self._least_s)] if self._lasts(phase) else bounds
 
     def _ends_by_time(self, phase: Phase) -> bool:
@@ -141,7 +155,7 @@ class Agenda:
             max(steps - made, math.ceil((seconds - elapsed_s) / a_step_s)) for steps, seconds in self._bounds(phase)
         )
         end = self.step + left
-        if end - checkpoint <= (end - self._first) // _SURE:
+        if end - checkpoint <= (end - self._first) // _SURE or (end <= full and self._adapts(phase)):
             return Decision(True, max(end, checkpoint))
         next_look = max(checkpoint + 1, self.step + left // 2)
         if next_look >= full and not self._lasts(phase):

@@ -12,7 +12,8 @@ p2p is a ping-pong between the first rank and the last: half the round trip.
 Of small all-reduces it is also timed how long each of many takes that are asked for at once, as the buckets of a
 backward pass are: backends have several under way, and who is awake need not be woken.
 
-Rank 0 writes a line of JSON for each kind and size as soon as it is measured. torch and the standard library only.
+Rank 0 writes a line of JSON for each kind and size as soon as it is measured. With `--ranks` one process forks all
+ranks of this host, so that torch is imported once. torch and the standard library only.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ Call = Callable[[], None]
 class Ranks:
     """The group, and what every rank can agree on with the others."""
 
-    def __init__(self, backend: str, timeout_s: float) -> None:
+    def __init__(self, backend: str, timeout_s: float, store: Any = None) -> None:
+        """Without a store the launcher's environment says where the ranks meet."""
         local = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
         gpu = torch.cuda.is_available() and backend in ("", "nccl")
         backend = backend or ("nccl" if gpu and dist.is_nccl_available() else "gloo")
@@ -56,7 +58,10 @@ class Ranks:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+        place: dict[str, Any] = (
+            {} if store is None else {"rank": local, "world_size": int(os.environ["WORLD_SIZE"]), "store": store}
+        )
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s), **place)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def highest(self, *values: float) -> list[float]:
@@ -150,6 +155,8 @@ def refused(kind: str, ranks: Ranks) -> str:
 def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]]:
     """A record for each kind and size, and for what is left out; smallest sizes first, within the time there is."""
     begun = time.monotonic()
+    if asked.until:  # the soonest that any rank's clock says
+        asked.seconds = min(asked.seconds, -ranks.highest(time.time() - asked.until)[0])
     kinds = []
     for kind in asked.kinds:
         why = refused(kind, ranks)
@@ -167,7 +174,7 @@ def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]
                 if once_s * messages * _LEAST_OF_A_SIZE * max(1.0, asked_bytes / smaller) > left_s:
                     yield {
                         "kind": kind,
-                        "left_out": f"sizes from {_data(asked_bytes)}: no time left of {asked.seconds:g} s",
+                        "left_out": f"sizes from {_data(asked_bytes)}: no time left of {asked.seconds:.3g} s",
                     }
                     kinds.remove(kind)
                     continue
@@ -208,6 +215,14 @@ def _data(size: int) -> str:
     return f"{size} bytes" if units[0] == "bytes" else f"{value:.{2 if value < 9.995 else 1}f} {units[0]}"
 
 
+def forked(ranks: int) -> int:
+    """Make the other ranks of this host, and say which one this process is. CUDA must not have been used yet."""
+    os.environ["WORLD_SIZE"] = str(ranks)
+    local = next((rank for rank in range(1, ranks) if os.fork() == 0), 0)
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(local)
+    return local
+
+
 def main() -> int:
     """Measure, as rank 0 writing what was found; 0 where everything that there was time for was measured."""
     parser = argparse.ArgumentParser()
@@ -218,10 +233,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--samples")
+    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--until", type=float, default=0.0)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # the names that older versions know as well
+    local = forked(asked.ranks) if asked.ranks else 0
     try:
-        ranks = Ranks(asked.backend, asked.timeout)
+        met_at = f"{asked.samples}.store"
+        store = dist.FileStore(met_at, asked.ranks) if asked.ranks else None  # type: ignore[attr-defined]
+        ranks = Ranks(asked.backend, asked.timeout, store)
         with open(asked.samples if ranks.rank == 0 else os.devnull, "a", encoding="utf-8") as file:
 
             def write(record: dict[str, Any]) -> None:
@@ -240,6 +260,8 @@ def main() -> int:
             f"dptune: rank {os.environ.get('RANK', '?')}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
         )
         os._exit(1)  # the others may never answer: whatever waits for them at the end of Python would hang
+    if local:
+        os._exit(0)
     return 0
 
 

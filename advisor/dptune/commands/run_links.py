@@ -1,0 +1,196 @@
+"""The links of a run that was just recorded: known already, known of an earlier run, or measured now."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.links import LEAST_MOST, SIZES
+from dptune.errors import CaptureError
+from dptune.runfile.links import LINKS_JSON
+
+if TYPE_CHECKING:
+    from dptune.capture.launch import Launch
+    from dptune.capture.links import Asked
+    from dptune.capture.session import Recording
+    from dptune.runfile.facts import Facts
+    from dptune.runfile.links import LinkRecord
+
+INTERRUPTED = 130  # the exit status
+LIMIT_S = 10.0  # all of it, the start of the ranks included
+_SHARDED_MOST = 64 * 1024**2  # bytes up to which it measures where parameters are sharded: their sizes are not recorded
+_BACKENDS = {"gloo": "cpu", "nccl": "cuda", "rccl": "cuda"}  # and the device whose tensors a sweep exchanges
+_BY_HAND = "measure them with `dptune links` on the same hosts"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What to say about it, why the links are unmeasured ("": they are known), and whether the user interrupted it."""
+
+    line: str = ""
+    unmeasured: str = ""
+    interrupted: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The sentences for the user."""
+        return [line for line in (self.line, self.unmeasured and f"links not measured: {self.unmeasured}") if line]
+
+
+def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
+    """Put links.json into the run folder, unless one beside it fits; nothing is raised, whatever goes wrong."""
+    try:
+        outcome = _find(made, started, quiet)
+    except KeyboardInterrupt:
+        outcome = Outcome(unmeasured="interrupted", interrupted=True)
+    except Exception as error:  # the recording is whole
+        outcome = Outcome(unmeasured=f"{type(error).__name__}: {error}")
+    if outcome.unmeasured:
+        _note(made.folder, outcome.unmeasured)
+    return outcome
+
+
+def exchanged(facts: Facts) -> tuple[list[str], int]:
+    """The kinds of collectives that a run needs to know, and the bytes of the largest message."""
+    most = max([LEAST_MOST, *(ddp.gradient_bytes or 0 for ddp in facts.ddp)])
+    sharded = bool(facts.fsdp or facts.engine)
+    called = [call.function for call in facts.calls if "object" not in call.function]
+    kinds = [kind for kind in ("all_gather", "reduce_scatter") if sharded or any(kind in name for name in called)]
+    return ["all_reduce", *kinds], max(most, _SHARDED_MOST) if sharded else most
+
+
+def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
+    from dptune.capture import link_cache
+    from dptune.capture.conclusion import facts_in
+    from dptune.runfile import form, paths
+
+    facts = facts_in(made.folder)
+    traced = any(paths.trace(made.folder, rank, window).exists() for rank in made.ranks for window in ("lean", "rich"))
+    if not traced or facts[0].world_size < 2 or not facts[0].backend or _lies_there(made.folder, facts):
+        return Outcome()
+    first = facts[0]
+    if not _all_here(started, facts):
+        return Outcome(unmeasured=f"not all ranks are known to have run on this host: {_BY_HAND}")
+    kept = link_cache.load(first)
+    if kept is not None and _covers(kept, first):
+        form.write(made.folder / LINKS_JSON, kept)
+        return Outcome(f"links reused from a sweep of {kept.measured}: `dptune links` measures them again")
+    why = _unable(started, first)
+    return Outcome(unmeasured=why) if why else _measure(made, started, first, quiet)
+
+
+def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Outcome:
+    from dptune.capture import link_cache, links
+    from dptune.measure.exchange.links import fitted
+    from dptune.runfile import form
+
+    assert started.interpreter is not None
+    if not quiet:
+        _say(f"measuring the links between {first.world_size} ranks, {LIMIT_S:g} s at most (--no-links: not)")
+    asked = _asked(first)
+    here = links.on_this_host(started.interpreter, first.world_size, asked)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dptune-links-") as scratch:
+        errors = Path(scratch) / "errors.txt"
+        try:
+            record = links.sweep(here, asked, lambda *_: None, link_cache.connecting(first.environment), errors)
+        except CaptureError as error:
+            if error.exit_status == INTERRUPTED:
+                return Outcome(unmeasured="interrupted", interrupted=True)
+            return Outcome(unmeasured=_reason(errors) or error.message)
+        if record is None:
+            return Outcome(unmeasured="the ranks ended before anything was measured")
+        if record.ended == "interrupted":
+            return Outcome(unmeasured="interrupted", interrupted=True)
+        record = fitted(record)
+        lacking = [kind for kind in record.kinds if kind.fit is None]
+        if any(kind.kind == "all_reduce" for kind in lacking):
+            why = _reason(errors) if record.ended == "failed" else ""
+            return Outcome(unmeasured=why or record.note or lacking[0].no_fit)
+    form.write(made.folder / LINKS_JSON, record)
+    measured = f"links measured in {time.monotonic() - begun:.1f} s"
+    if lacking or any(kind.fit.confidence == "low" for kind in record.kinds if kind.fit):
+        return Outcome(f"{measured}, with low confidence: the next recording measures them again")
+    link_cache.store(first, record)
+    return Outcome(f"{measured}, and kept for later runs of these ranks")
+
+
+def _asked(first: Facts) -> Asked:
+    from dptune.capture.links import Asked
+
+    kinds, most = exchanged(first)
+    backend = first.backend or ""
+    return Asked(kinds, [size for size in SIZES if size < 4 * most], backend, 7, LIMIT_S, LIMIT_S, LIMIT_S)
+
+
+def _covers(record: LinkRecord, first: Facts) -> bool:
+    """Whether a sweep has a fit of every kind that the run exchanges, up to about the size of its messages."""
+    kinds, most = exchanged(first)
+    known = {kind.kind: kind for kind in record.kinds if kind.fit is not None and kind.sizes}
+    return all(
+        kind in known and (known[kind].left_out or 4 * max(size.message_bytes for size in known[kind].sizes) > most)
+        for kind in kinds
+    )
+
+
+def _lies_there(folder: Path, facts: Sequence[Facts]) -> bool:
+    """Whether reports of this run find a sweep of its links already, in the folder or beside it."""
+    from dptune.runfile.links import read
+
+    hosts = {rank.host for rank in facts}
+    for place in (folder, folder.resolve().parent):
+        with contextlib.suppress(OSError, ValueError):
+            record = read(place / LINKS_JSON)
+            if (record.backend, record.world_size) == (facts[0].backend, facts[0].world_size):
+                return set(record.hosts) == hosts
+    return False
+
+
+def _all_here(started: Launch, facts: Sequence[Facts]) -> bool:
+    """Whether every rank ran on this host."""
+    on_one_node = started.torchrun is not None and not started.torchrun.several_nodes
+    heard_of_all = len(facts) == facts[0].world_size
+    return (on_one_node or heard_of_all) and {rank.host for rank in facts} == {socket.gethostname()}
+
+
+def _unable(started: Launch, first: Facts) -> str:
+    """Why dptune cannot start ranks of its own that are connected as those of the run were; "" where it can."""
+    if started.job is not None:
+        return f"the launcher started dptune once per rank: {_BY_HAND}, under that launcher"
+    device = first.device.kind if first.device else ""
+    if _BACKENDS.get(first.backend or "") != ("cuda" if device == "rocm" else device):
+        return f"no sweep is made for {first.backend} with tensors on {device or 'an unknown device'}"
+    if started.interpreter is None:
+        return "the Python of the ranks is not known: `dptune links --python PATH` measures them"
+    return ""
+
+
+def _reason(errors: Path) -> str:
+    """The first error that a rank of the sweep reported."""
+    with contextlib.suppress(OSError):
+        lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line.removeprefix("dptune: ")[:200] for line in lines if line.startswith("dptune: rank ")), "")
+    return ""
+
+
+def _note(folder: Path, why: str) -> None:
+    """Put the reason into run.json."""
+    from dptune.runfile import form, paths
+    from dptune.runfile.record import RunRecord
+
+    with contextlib.suppress(OSError, ValueError):
+        record = form.read(folder / paths.RUN_JSON, RunRecord)
+        record.links_unmeasured = why
+        form.write(folder / paths.RUN_JSON, record)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        print(f"dptune: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,246 @@
+"""`dptune profile` knows the links between the ranks it recorded: measured, reused, left out, failed, interrupted.
+
+One recording of two ranks is made; what follows it works on copies of its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dptune.capture import interpreter, launch, link_cache, links, processes
+from dptune.capture.conclusion import facts_in
+from dptune.capture.launch import Launch, Script
+from dptune.capture.session import Recording
+from dptune.capture.torchrun import Torchrun
+from dptune.cli import main
+from dptune.commands import run_links
+from dptune.runfile import form
+from dptune.runfile.links import LinkRecord
+from dptune.runfile.record import Ending, RunRecord
+
+from .conftest import PLAIN, Run
+from .launching import DPTUNE, TRAIN, left_behind, run, surroundings
+
+pytestmark = pytest.mark.records
+WINDOWS = ("--warmup", "2", "--unprofiled", "4", "--lean", "3", "--rich", "0", "--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which two ranks were recorded without their links."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    place = tmp_path_factory.mktemp("recorded")
+    (place / "train.py").write_text(TRAIN)
+    done = run(*DPTUNE, "profile", "-q", "--no-links", "--run-dir", "run", *WINDOWS, "train.py", cwd=place)
+    assert done.status == 0, done.err
+    assert "measur" not in done.err
+    assert not (place / "run" / "links.json").exists()
+    return place / "run"
+
+
+@pytest.fixture
+def made(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """A copy of it as just made, and a cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(run_links, "LIMIT_S", 100.0)  # other processes may take long what takes these a second
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "dptune-runs" / "run"
+    shutil.copytree(recorded, folder)
+    return Recording(folder, Ending("complete", 0), [0, 1], complete=True)
+
+
+@pytest.fixture
+def started() -> Launch:
+    return launch.under_torchrun(Script("train.py"), interpreter.choose(sys.executable), Torchrun(nproc_per_node=2))
+
+
+def sweep_script(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> Path:
+    """Let sweeps run this in place of the ranks' script."""
+    path = folder / "sweep.py"
+    path.write_text(text)
+    monkeypatch.setattr(links, "_SCRIPT", path)
+    return path
+
+
+def reason(made: Recording) -> str:
+    return form.read(made.folder / "run.json", RunRecord).links_unmeasured
+
+
+def known(made: Recording) -> LinkRecord:
+    return form.read(made.folder / "links.json", LinkRecord)
+
+
+def test_they_are_measured_once_and_reused(
+    made: Recording, started: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run_links.find(made, started, quiet=False)
+    assert outcome.line.startswith("links measured in "), outcome
+    assert "measuring the links between 2 ranks, 100 s at most (--no-links: not)" in capsys.readouterr().err
+    first = known(made)
+    assert (first.backend, first.world_size, [kind.kind for kind in first.kinds]) == ("gloo", 2, ["all_reduce"])
+    assert first.hosts == [facts_in(made.folder)[0].host] * 2
+    assert first.kinds[0].fit is not None, first
+    assert reason(made) == ""
+
+    cache = tmp_path / "cache" / "dptune" / "links"
+    first.kinds[0].fit.confidence = "high"  # whatever else the machine computes now
+    link_cache.store(facts_in(made.folder)[0], first)
+    other = replace(made, folder=tmp_path / "elsewhere" / "run")
+    shutil.copytree(made.folder, other.folder, ignore=shutil.ignore_patterns("links.json"))
+    outcome = run_links.find(other, started, quiet=False)
+    assert outcome.line == f"links reused from a sweep of {first.measured}: `dptune links` measures them again"
+    assert known(other) == first
+    assert capsys.readouterr().err == ""
+
+    (kept,) = cache.iterdir()
+    hours_ago = datetime.fromisoformat(form.read(made.folder / "run.json", RunRecord).recorded) - timedelta(hours=3)
+    form.write(other.folder / "links.json", replace(first, measured=hours_ago.isoformat()))
+    assert main(["report", "--no-cache", str(other.folder)]) == 0
+    assert "3 hours before this run." in " ".join(capsys.readouterr().out.split())
+
+    facts = form.read(other.folder / "rank-00000.facts.json", type(facts_in(other.folder)[0]))
+    facts.environment["GLOO_SOCKET_IFNAME"] = "lo"
+    form.write(other.folder / "rank-00000.facts.json", facts)
+    (other.folder / "links.json").unlink()
+    assert run_links.find(other, started, quiet=True).line.startswith("links measured in "), "another interface"
+    assert known(other) != first
+    assert run_links.find(made, started, quiet=True) == run_links.Outcome(), "its folder has them"
+    assert kept.exists()
+
+
+def test_what_lies_beside_the_run_is_known(made: Recording, started: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "sweep", lambda *_: pytest.fail("nothing is to be measured"))
+    sizes = [links.SizeTimes(4096 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 3, 6) for step in range(3)]
+    host = facts_in(made.folder)[0].host
+    beside = LinkRecord(
+        backend="gloo", world_size=2, hosts=[host] * 2, kinds=[links.KindTimes("all_reduce", [0, 1], sizes)]
+    )
+    form.write(made.folder.parent / "links.json", beside)
+    assert run_links.find(made, started, quiet=False) == run_links.Outcome()
+    assert not (made.folder / "links.json").exists()
+
+
+def test_those_of_other_hosts_beside_the_run_are_not(made: Recording, started: Launch, tmp_path: Path) -> None:
+    sizes = [links.SizeTimes(4096 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 3, 6) for step in range(3)]
+    others = LinkRecord(
+        backend="gloo", world_size=2, hosts=["a", "b"], kinds=[links.KindTimes("all_reduce", [0, 1], sizes)]
+    )
+    form.write(made.folder.parent / "links.json", others)
+    assert run_links.find(made, started, quiet=True).line.startswith("links measured in ")
+
+
+FAILS = 'import os, sys; print("dptune: rank 1: RuntimeError: no route to host", file=sys.stderr); os._exit(1)'
+HANGS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (FAILS, "rank 1: RuntimeError: no route to host"),
+        (HANGS, "the ranks did not start within 2 s"),
+        ("", "the ranks ended before anything was measured"),
+    ],
+)
+def test_a_sweep_that_fails_or_hangs_leaves_its_reason_and_the_recording(
+    made: Recording, started: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    monkeypatch.setattr(run_links, "LIMIT_S", 2.0)
+    path = sweep_script(monkeypatch, tmp_path, script)
+    before = {file.name: file.read_bytes() for file in made.folder.iterdir() if file.name != "run.json"}
+    outcome = run_links.find(made, started, quiet=True)
+    assert why in outcome.unmeasured
+    assert outcome.lines == [f"links not measured: {outcome.unmeasured}"]
+    assert reason(made) == outcome.unmeasured
+    assert {file.name: file.read_bytes() for file in made.folder.iterdir() if file.name != "run.json"} == before
+    assert form.read(made.folder / "run.json", RunRecord).ending.how == "complete"
+    assert not [one for one in Path("/proc").glob("[0-9]*") if str(path) in processes.words(int(one.name))]
+
+
+def test_the_report_says_why_they_are_unknown(
+    made: Recording,
+    started: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep_script(monkeypatch, tmp_path, FAILS)
+    run_links.find(made, started, quiet=True)
+    assert main(["report", "--no-cache", str(made.folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the links between ranks were not measured: rank 1: RuntimeError: no route to host" in said
+
+
+@pytest.mark.parametrize("launcher", ["several nodes", "once per rank", "another host"])
+def test_where_ranks_cannot_be_started_alike_that_is_said(made: Recording, started: Launch, launcher: str) -> None:
+    from dptune.capture.job import Job
+
+    if launcher == "several nodes":
+        python = interpreter.choose(sys.executable)
+        started = launch.under_torchrun(Script("train.py"), python, Torchrun(nproc_per_node=1, nnodes=2))
+        facts_of_one = made.folder / "rank-00001.facts.json"
+        facts_of_one.unlink()
+    elif launcher == "once per rank":
+        started = launch.as_rank(Script("train.py"), interpreter.choose(sys.executable), Job(0, 2, 2, "job"))
+    else:
+        for rank, facts in enumerate(facts_in(made.folder)):
+            facts.host = "elsewhere"
+            form.write(made.folder / f"rank-{rank:05d}.facts.json", facts)
+    outcome = run_links.find(made, started, quiet=True)
+    assert "measure them with `dptune links`" in outcome.unmeasured
+    assert ("once per rank" in outcome.unmeasured) == (launcher == "once per rank")
+    assert reason(made) == outcome.unmeasured
+
+
+def test_ctrl_c_during_the_sweep_keeps_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = [*DPTUNE, "profile", "--run-dir", "run", *WINDOWS, "train.py"]
+    env = surroundings(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    said = []
+    with subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if "measuring the links" in line:
+                process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+    assert "dptune: links not measured: interrupted\n" in said
+    assert said[-1] == "dptune: next: dptune report run\n"
+    record = form.read(tmp_path / "run" / "run.json", RunRecord)
+    assert (record.ending.how, record.links_unmeasured) == ("complete", "interrupted")
+    assert [facts.ended for facts in facts_in(tmp_path / "run")] == ["complete"] * 2
+    assert not (tmp_path / "run" / "links.json").exists()
+    assert left_behind(tmp_path / "run") == []
+
+
+def test_one_process_has_no_links(profile: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PLAIN.replace("\n    ", "\n"))
+    words = (
+        "profile",
+        "--run-dir",
+        "run",
+        "--warmup",
+        "1",
+        "--unprofiled",
+        "3",
+        "--lean",
+        "3",
+        "--rich",
+        "0",
+        "train.py",
+    )
+    done = run(*DPTUNE, *words, cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert done.status == 0, done.err
+    assert "links" not in done.err
+    assert not (tmp_path / "run" / "links.json").exists()
+    with contextlib.suppress(FileNotFoundError):
+        assert list((tmp_path / "cache").iterdir()) == []
