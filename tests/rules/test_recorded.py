@@ -32,6 +32,7 @@ FAULTS = {
     "DP301": "small-batch",
     "DP402": "double-precision",
     "DP403": "scaler-without-need",
+    "DP405": "unsupported-dtype",
     "DP502": "workers-restart",
     "DP504": "same-data",
     "DP602": "garbage-collection",

@@ -207,10 +207,8 @@ def _left_out(own: Facts, value: bool) -> Iterator[Any]:
 
 
 def _autocast(own: Facts, value: str) -> Iterator[Any]:
-    """By the last autocast that was entered. One that is switched off is not seen, nor whether it lay inside ours."""
-    if own.ddp and value == "off" and own.autocast is not None:
-        yield Words("cannot be told: the script enters autocast itself, around the module or inside it")
-    elif own.ddp:
+    """By the last autocast that was entered. `off` needs no DistributedDataParallel: it disables the script's."""
+    if own.ddp or value == "off":
         kind = (own.autocast or "").rpartition(":")[2]
         yield {"bfloat16": "bf16", "float16": "fp16"}.get(kind, "off")
 

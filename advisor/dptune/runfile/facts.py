@@ -176,7 +176,7 @@ class OptimizerFacts:
 
     `learning_rates` are those of this moment, `first_learning_rate` the one its first group was made with, where a
     scheduler noted it, `default_learning_rate` that of groups that were given none. `betas` and `eps` are those of the
-    first group, where it is of Adam's family.
+    first group, where it is of Adam's family. `dtypes` are those of its parameters.
     """
 
     name: str
@@ -190,11 +190,15 @@ class OptimizerFacts:
     eps: float | None = None
     parameter_tensors: int = 0
     parameters: int = 0
+    dtypes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class DeviceFacts:
-    """The device this rank computes on, and the host's share for it."""
+    """The device this rank computes on, and the host's share for it.
+
+    `instructions`: those of a CPU that compute in 16 bits, by the names the kernel gives them.
+    """
 
     kind: str
     name: str | None = None
@@ -209,12 +213,26 @@ class DeviceFacts:
     cores: int | None = None
     usable_cores: int | None = None
     torch_threads: int | None = None
+    instructions: list[str] = field(default_factory=list)
 
     @property
     def capability(self) -> str:
         """The compute capability as `8.0`, where it was written as `sm_80`, too; empty where it is not known."""
         found = _CAPABILITY.fullmatch(self.compute_capability or "")
         return f"{found[1]}.{found[2]}" if found else ""
+
+
+@dataclass
+class DtypeSpeedFacts:
+    """How long a small operator takes on this CPU in a dtype that the script computes in, and in fp32.
+
+    `operator` is `matrix product` or `convolution`: the forward pass and both gradients, the shortest of several.
+    """
+
+    dtype: str
+    operator: str
+    took_ns: int
+    float32_ns: int
 
 
 @dataclass
@@ -264,6 +282,7 @@ class Facts:
     where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
+    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -301,8 +320,10 @@ class Facts:
     averages_models: bool = False
     warnings: list[WarningFacts] = field(default_factory=list)
     autocast: str | None = None
+    autocast_where: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None
+    dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -31,6 +31,7 @@ LOCALLY = (
         "sharded-parameters",
         "double-precision",
         "scaler-without-need",
+        "unsupported-dtype",
     ),
     *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),

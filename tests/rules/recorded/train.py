@@ -9,7 +9,11 @@ import argparse
 import contextlib
 import gc
 import os
+import sys
 import time
+
+if "unsupported-dtype" in sys.argv:
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"  # as on a CPU that does not compute in fp16
 
 import torch
 import torch.distributed as dist
@@ -32,6 +36,7 @@ FAULTS = (
     "rank-placement",
     "double-precision",
     "scaler-without-need",
+    "unsupported-dtype",
     "workers-restart",
     "same-data",
     "same-order",
@@ -110,6 +115,8 @@ def build_model():
         return layers(512, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
         return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
+    if args.fault == "unsupported-dtype":
+        return layers(192, 3)
     return layers(384, 3)
 
 
@@ -185,7 +192,9 @@ def main():
                 gc.collect()
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled=args.fault == "scaler-without-need"):
+                half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
+                casts = args.fault == "scaler-without-need" or has("unsupported-dtype")
+                with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = (outputs - batch).square().mean()
                 scaler.scale(loss).backward()

@@ -16,6 +16,12 @@ from dptune.capture.injected.places import Places
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts
 
+# x86 (flags) and Arm (Features): source Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64/kernel/cpuinfo.c
+HALF_INSTRUCTIONS = {
+    *("avx512_fp16", "amx_fp16", "avx512_bf16", "amx_bf16"),
+    *("asimdhp", "bf16", "svebf16"),
+}
+
 
 def device() -> DeviceFacts:
     """The device this process computes on."""
@@ -24,7 +30,7 @@ def device() -> DeviceFacts:
         identity.device_kind(), cores=os.cpu_count(), usable_cores=usable, torch_threads=torch.get_num_threads()
     )
     if facts.kind == "cpu":
-        facts.name = _processor()
+        facts.name, facts.instructions = _processor(), sorted(_flags() & HALF_INSTRUCTIONS)
         return facts
     facts.index = torch.cuda.current_device()
     card = torch.cuda.get_device_properties(facts.index)
@@ -43,6 +49,15 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def _flags() -> set[str]:
+    """What the CPU can do, by the kernel's names; empty where they are not known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    return set(next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 def ddp(module: Any, places: Places) -> DdpFacts:
@@ -209,4 +224,5 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         eps=first["eps"] if "betas" in first and isinstance(first.get("eps"), float) else None,
         parameter_tensors=len(tensors),
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
+        dtypes=sorted({str(_dtype(tensor.dtype)) for tensor in tensors}),
     )

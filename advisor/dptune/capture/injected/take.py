@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dptune.capture.injected import identity
+from dptune.capture.injected import dtype_speed, identity
 from dptune.capture.injected.cores import Ticks, taken_share
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.meters import Tally
@@ -99,6 +99,9 @@ class Take:
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
+        if not self.facts.dtype_speeds:
+            with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
+                self.facts.dtype_speeds = dtype_speed.measured(self._observers.places)
         self._window = Window(name=name, first_step=first_step)
         self.facts.windows.append(self._window)
         if self._tracing is not None:
