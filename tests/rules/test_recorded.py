@@ -43,6 +43,7 @@ FAULTS = {
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
     "DP802": "growing-memory",
+    "DP803": "checkpointing-without-need",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
 # Where it fires, and where it is quiet.

@@ -29,6 +29,7 @@ _SOURCES = {
     "optimizer": "optimizers",
     "precision.float32_matmul": "float32_matmul_precision",
     "precision.autocast": "autocast",
+    "memory": "checkpointing",
     "cudnn.benchmark": "backends.cudnn.benchmark",
     "cudnn.allow_tf32": "backends.cudnn.allow_tf32",
 }
@@ -236,6 +237,7 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "loader.batch_size": (_batch_size, _NO_LOADER),
     "precision.float32_matmul": (_setting("float32_matmul_precision"), "torch did not tell"),
     "precision.autocast": (_autocast, _NO_DDP),
+    "memory.checkpointing": (lambda own, value: iter([own.checkpointing is not None]), ""),
     "cudnn.benchmark": (_setting("backends.cudnn.benchmark"), "torch did not tell"),
     "cudnn.allow_tf32": (_setting("backends.cudnn.allow_tf32"), "torch did not tell"),
     "optimizer.lr": (_learning_rate, _NO_OPTIMIZER),

@@ -38,7 +38,8 @@ class Window:
     `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
     it is the one that does), and `unsynced_backwards` those of them in which DDP reduced no gradient: under `no_sync`,
     or of something else. `unsynced_updates`: whether an optimizer stepped on gradients of a DDP module that the last
-    backward pass into it had not averaged over the ranks. `parameter_sums` are of some parameters after the window's
+    backward pass into it had not averaged over the ranks. `recomputed_ns`: how long the host ran parts of forward
+    passes again, for activation checkpointing. `parameter_sums` are of some parameters after the window's
     last step: equal on ranks that hold the same weights, none where parameters are sharded. `skipped_steps` counts
     those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
     size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
@@ -62,6 +63,7 @@ class Window:
     backward_cpu_ns: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
     unsynced_updates: list[bool] = field(default_factory=list)
+    recomputed_ns: list[int] = field(default_factory=list)
     parameter_sums: list[float] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None
@@ -197,7 +199,8 @@ class OptimizerFacts:
 class DeviceFacts:
     """The device this rank computes on, and the host's share for it.
 
-    `instructions`: those of a CPU that compute in 16 bits, by the names the kernel gives them.
+    `instructions`: those of a CPU that compute in 16 bits, by the names the kernel gives them. `available_bytes`: what
+    the host of a CPU rank could still give, all its processes together.
     """
 
     kind: str
@@ -214,6 +217,7 @@ class DeviceFacts:
     usable_cores: int | None = None
     torch_threads: int | None = None
     instructions: list[str] = field(default_factory=list)
+    available_bytes: int | None = None
 
     @property
     def capability(self) -> str:
@@ -233,6 +237,19 @@ class DtypeSpeedFacts:
     operator: str
     took_ns: int
     float32_ns: int
+
+
+@dataclass
+class CheckpointingFacts:
+    """Activation checkpointing: the user's line that brought it about, and the function of a library it goes through.
+
+    `kept_bytes`: what a step would keep for its backward pass without it, in addition; the most of the warm-up steps.
+    """
+
+    where: str | None = None
+    through: str = ""
+    reentrant: bool = False
+    kept_bytes: int | None = None
 
 
 @dataclass
@@ -324,6 +341,7 @@ class Facts:
     grad_scaler: bool | None = None
     grad_scale: float | None = None
     dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
+    checkpointing: CheckpointingFacts | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -104,8 +104,8 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{dtype} is slow on this CPU: {worst.operator}s take {times:.{0 if times >= 10 else 1}f}x as long as in fp32, and "
-        f"{100 * min(1.0, taken[worst.operator]):.0f} % of the step",
+        title=f"{dtype} is slow on this CPU: {worst.operator}s take {times:.{0 if times >= 10 else 1}f}x as long as in "
+        f"fp32, and {100 * min(1.0, taken[worst.operator]):.0f} % of the step",
         why=f"torch has no fast {dtype} implementation for this CPU.",
         changes=changes,
         saves=run.bound(

@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 FAULTS = (
@@ -50,6 +51,7 @@ FAULTS = (
     "growing-memory",
     "unsynchronized-gradients",
     "unsynchronized-ranks",
+    "checkpointing-without-need",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -86,6 +88,15 @@ class Split(nn.Module):
         return rows
 
 
+class Blocks(nn.Sequential):
+    """Layers two by two, each pair of which keeps nothing of its forward pass."""
+
+    def forward(self, rows):
+        for at in range(0, len(self), 2):
+            rows = checkpoint(self[at : at + 2], rows, use_reentrant=False)
+        return rows
+
+
 def pair(first, second):
     """The group of two of four ranks that this one is in."""
     made = {ranks: dist.new_group(ranks) for ranks in (first, second)}
@@ -115,6 +126,10 @@ def build_model():
         return layers(512, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
         return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
+    if has("checkpointing-without-need"):
+        return Blocks(*layers(384, 6))
+    if args.fault == "checkpointing-without-need":
+        return layers(384, 6)
     if args.fault == "unsupported-dtype":
         return layers(192, 3)
     return layers(384, 3)

@@ -31,6 +31,7 @@ def device() -> DeviceFacts:
     )
     if facts.kind == "cpu":
         facts.name, facts.instructions = _processor(), sorted(_flags() & HALF_INSTRUCTIONS)
+        facts.available_bytes = _available_bytes()
         return facts
     facts.index = torch.cuda.current_device()
     card = torch.cuda.get_device_properties(facts.index)
@@ -49,6 +50,20 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def _available_bytes() -> int | None:
+    """Memory of the host that is free or can be freed, within the limit of a control group; None where not known."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / name).read_text(encoding="utf-8") for name in ("memory.max", "memory.current"))
+        found.append(int(limit) - int(used))
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)
 
 
 def _flags() -> set[str]:

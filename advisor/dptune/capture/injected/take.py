@@ -98,6 +98,7 @@ class Take:
         """Begin a window with the step of that number."""
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
+            self._observers.checkpointing.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         if not self.facts.dtype_speeds:
             with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
@@ -135,6 +136,7 @@ class Take:
         window.backward_cpu_ns.append(tally.backward_cpu_ns)
         window.unsynced_backwards.append(tally.unsynced_backwards)
         window.unsynced_updates.append(tally.unsynced_update)
+        window.recomputed_ns.append(tally.recomputed_ns)
         window.skipped_steps = (
             None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped
         )
