@@ -124,7 +124,8 @@ def _recomputed_on_device(run: RunView) -> float:
     if "forward" not in phases or not host_ns:
         raise Missing("the traces do not tell the forward pass from the rest")
     again = _recomputed(run) * host_ns / max(1, phases["forward"].host_ns)
-    return min(1.0, again) * phases["forward"].compute_ns / run.measured.account.window_ns
+    share: float = min(1.0, again) * phases["forward"].compute_ns / run.measured.account.window_ns
+    return share
 
 
 def _fits_host(run: RunView, kept_bytes: int) -> bool:

@@ -93,7 +93,7 @@ class Blocks(nn.Sequential):
 
     def forward(self, rows):
         for at in range(0, len(self), 2):
-            rows = checkpoint(self[at : at + 2], rows, use_reentrant=False)
+            rows = checkpoint(lambda rows, at=at: self[at + 1](self[at](rows)), rows, use_reentrant=False)
         return rows
 
 
