@@ -35,8 +35,8 @@ class RankView:
     """One window of one rank. Without steps, `no_steps` says why.
 
     `basis` is what tells the steps, `similarity` how alike they are (None where they are marked). `losses` are events
-    of the device that the trace lacks. `synchronises`: whether gradients were reduced in a pass of the window; None where
-    that was not recorded.
+    of the device that the trace lacks. `synchronises`: whether a pass of the window reduced gradients; None where
+    that is not known.
     """
 
     rank: int
