@@ -265,7 +265,7 @@ _ALL = (
         "same",
         "activation checkpointing: recompute forward passes in backward instead of keeping their activations",
         "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-        paste_off="block(x)  # instead of checkpoint(block, x); in a trainer gradient_checkpointing=False",
+        paste_off="block(x)  # instead of checkpoint(block, x)",
     ),
     _flag(
         "cudnn.benchmark",

@@ -50,6 +50,7 @@ FULL_SHARE = Threshold(
 HOST_SHARE = Threshold(
     "host_share", 0.5, "of the host's available memory, for all ranks on it: page cache and workers need the rest"
 )
+_TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
 _AROUND = 1.5  # the hooks and saved states of a checkpoint come on top of what it recomputes: 1.2 times on a small BERT
 _LEAST = 0.5  # a forward pass that keeps its activations takes longer than one that does not
 
@@ -79,7 +80,8 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing("how much memory the activations would take was not measured: record with --warmup 2 or more")
     if not (_fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)):
         return
-    changes = [Change(knob="memory.checkpointing", now=True, then=False, at=Location.parse(own.where))]
+    at, snippet = Location.parse(own.where), _TRAINER if own.through.startswith("transformers.") else ""
+    changes = [Change(knob="memory.checkpointing", now=True, then=False, at=at, snippet=snippet)]
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
