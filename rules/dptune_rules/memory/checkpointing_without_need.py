@@ -30,8 +30,9 @@ everything fits, checkpoint every second block only.
 
 - torch.utils.checkpoint: https://pytorch.org/docs/stable/checkpoint.html
 - Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": https://arxiv.org/abs/1604.06174
-- Two CPU ranks: a small BERT recomputed for 33 % of a step and was 39 % faster without checkpoints, because the hooks
-  for saved tensors, random states and autocast contexts cost time as well; a linear network, 21 and 23 %.
+- Two CPU ranks: a small BERT recomputed for 33 % of a step and was 39 % faster without checkpoints on an idle machine,
+  because the hooks for saved tensors, random states and autocast contexts cost time as well; on a busy one it recomputed
+  for 28 % and was 10 % faster. A linear network recomputed for 21 % and was 23 % faster.
 - The memory is an upper bound: the inputs of checkpointed parts, which are kept either way, are counted in.
 """
 
@@ -53,7 +54,7 @@ HOST_SHARE = Threshold(
 )
 _TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
 _AROUND = 1.5  # the hooks and saved states of a checkpoint come on top of what it recomputes: 1.2 times on a small BERT
-_LEAST = 0.5  # a forward pass that keeps its activations takes longer than one that does not
+_LEAST = 0.25  # a pass that keeps its activations takes longer: on a busy machine 0.36 of the recomputation was saved
 
 RULE = Rule(
     code="DP803",
@@ -154,12 +155,12 @@ def _fits_device(run: RunView, kept_bytes: int) -> bool:
 
 
 def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
-    """On a CPU at least half of it, less what communication it hides; at most all, with what checkpoints cost around.
+    """On a CPU at least a quarter of it, less what communication it hides; at most all, with what checkpoints cost around.
 
     A GPU saves at most what it computes again.
     """
     if not on_cpu:
         return run.bound(0.0, min(1.0, share), "at most the compute of the forward passes that run again")
     least = max(0.0, _LEAST * share - run.measured.share("hidden_communication_ns"))
-    how = f"at least half of the recomputation, less hidden communication; at most {_AROUND:g} times it, with its hooks"
+    how = f"at least a quarter of the recomputation, less hidden communication; at most {_AROUND:g} times it, with its hooks"
     return run.bound(least, min(1.0, _AROUND * share), how)

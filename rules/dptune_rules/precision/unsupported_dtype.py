@@ -12,11 +12,11 @@ On an NVIDIA GPU: whether the dtype is older than the card. bf16 needs compute c
 ## Why it costs time
 
 Without instructions for a dtype, each operator converts its inputs, computes in fp32 and rounds the result, or falls
-back to a reference implementation without vector instructions. Measured with torch 2.13 on one core: with AVX-512 but
-without AVX512-FP16, fp16 autocast made training steps 11 to 28 times as long (encoder, MLP); with AVX2 only, bf16
-autocast 11 to 21 times. Instructions alone do not decide: on a CPU with AVX512-FP16, matrix products in fp16 were as
-fast as in fp32, and a convolutional network took 400 times as long, because the gradients of convolutions have no fast
-implementation there.
+back to a reference implementation without vector instructions. Measured with torch 2.13 on one core, with oneDNN
+limited to fewer instructions (`ONEDNN_MAX_CPU_ISA`): with AVX-512 but without AVX512-FP16, fp16 autocast made training
+steps 11 to 28 times as long (encoder, MLP); with AVX2 only, bf16 autocast 11 to 21 times. Instructions alone do not
+decide: on a CPU with AVX512-FP16, matrix products in fp16 were as fast as in fp32, and a convolutional network took 400
+times as long, because the gradients of convolutions have no fast implementation there.
 
 ## What to change
 
