@@ -31,8 +31,8 @@ everything fits, checkpoint every second block only.
 - torch.utils.checkpoint: https://pytorch.org/docs/stable/checkpoint.html
 - Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": https://arxiv.org/abs/1604.06174
 - Two CPU ranks: a small BERT recomputed for 33 % of a step and was 39 % faster without checkpoints on an idle machine,
-  because the hooks for saved tensors, random states and autocast contexts cost time as well; on a busy one it recomputed
-  for 28 % and was 10 % faster. A linear network recomputed for 21 % and was 23 % faster.
+  because the hooks for saved tensors, random states and autocast contexts cost time as well; on a busy one it
+  recomputed for 28 % and was 10 % faster. A linear network recomputed for 21 % and was 23 % faster.
 - The memory is an upper bound: the inputs of checkpointed parts, which are kept either way, are counted in.
 """
 
@@ -155,12 +155,12 @@ def _fits_device(run: RunView, kept_bytes: int) -> bool:
 
 
 def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
-    """On a CPU at least a quarter of it, less what communication it hides; at most all, with what checkpoints cost around.
+    """On a CPU at least a quarter of it, less the communication it hides; at most all, and what checkpoints cost.
 
     A GPU saves at most what it computes again.
     """
     if not on_cpu:
         return run.bound(0.0, min(1.0, share), "at most the compute of the forward passes that run again")
     least = max(0.0, _LEAST * share - run.measured.share("hidden_communication_ns"))
-    how = f"at least a quarter of the recomputation, less hidden communication; at most {_AROUND:g} times it, with its hooks"
+    how = f"a quarter of the recomputation, less hidden communication, to {_AROUND:g} times it, with its hooks"
     return run.bound(least, min(1.0, _AROUND * share), how)
