@@ -260,6 +260,14 @@ _ALL = (
         ("off", "bf16", "fp16"),
     ),
     _flag(
+        "memory.checkpointing",
+        False,
+        "same",
+        "activation checkpointing: recompute forward passes in backward instead of keeping their activations",
+        "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+        paste_off="block(x)  # instead of checkpoint(block, x)",
+    ),
+    _flag(
         "cudnn.benchmark",
         False,
         "same",

@@ -94,6 +94,7 @@ def measured_run(
     device_name: str | None = "NVIDIA A100-SXM4-80GB",
     tensor_cores: bool | None = True,
     fp32_share: float | None = 0.0,
+    operators: Mapping[str, float] | None = None,
     world: int = 2,
     steps: int = STEPS,
     samples: int | None = 64,
@@ -155,7 +156,9 @@ def measured_run(
         ],
         "input": figures(InputFigures, wait_share=wait_share, basis="unprofiled"),
         "accumulation": figures(AccumulationFigures, synchronised_backwards_per_step=synchronised),
-        "matmul": figures(MatmulFigures, fp32_share=fp32_share, tensor_cores=tensor_cores),
+        "matmul": figures(
+            MatmulFigures, fp32_share=fp32_share, tensor_cores=tensor_cores, operator_shares=operators and {**operators}
+        ),
     }
     return figures(Measured, **{**known, **changed})
 

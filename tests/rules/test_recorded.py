@@ -32,6 +32,7 @@ FAULTS = {
     "DP301": "small-batch",
     "DP402": "double-precision",
     "DP403": "scaler-without-need",
+    "DP405": "unsupported-dtype",
     "DP502": "workers-restart",
     "DP504": "same-data",
     "DP602": "garbage-collection",
@@ -42,6 +43,7 @@ FAULTS = {
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
     "DP802": "growing-memory",
+    "DP803": "checkpointing-without-need",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
 # Where it fires, and where it is quiet.

@@ -29,6 +29,7 @@ _SOURCES = {
     "optimizer": "optimizers",
     "precision.float32_matmul": "float32_matmul_precision",
     "precision.autocast": "autocast",
+    "memory": "checkpointing",
     "cudnn.benchmark": "backends.cudnn.benchmark",
     "cudnn.allow_tf32": "backends.cudnn.allow_tf32",
 }
@@ -207,10 +208,8 @@ def _left_out(own: Facts, value: bool) -> Iterator[Any]:
 
 
 def _autocast(own: Facts, value: str) -> Iterator[Any]:
-    """By the last autocast that was entered. One that is switched off is not seen, nor whether it lay inside ours."""
-    if own.ddp and value == "off" and own.autocast is not None:
-        yield Words("cannot be told: the script enters autocast itself, around the module or inside it")
-    elif own.ddp:
+    """By the last autocast that was entered. `off` needs no DistributedDataParallel: it disables the script's."""
+    if own.ddp or value == "off":
         kind = (own.autocast or "").rpartition(":")[2]
         yield {"bfloat16": "bf16", "float16": "fp16"}.get(kind, "off")
 
@@ -238,6 +237,7 @@ READINGS: Mapping[str, tuple[Reading, str]] = {
     "loader.batch_size": (_batch_size, _NO_LOADER),
     "precision.float32_matmul": (_setting("float32_matmul_precision"), "torch did not tell"),
     "precision.autocast": (_autocast, _NO_DDP),
+    "memory.checkpointing": (lambda own, value: iter([own.checkpointing is not None]), ""),
     "cudnn.benchmark": (_setting("backends.cudnn.benchmark"), "torch did not tell"),
     "cudnn.allow_tf32": (_setting("backends.cudnn.allow_tf32"), "torch did not tell"),
     "optimizer.lr": (_learning_rate, _NO_OPTIMIZER),

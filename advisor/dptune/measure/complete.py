@@ -2,7 +2,8 @@
 
 A rank lacks a stream of another rank where it ran nothing like it on any stream (streams have other numbers on each
 rank): none of its kernels by name, while all further ranks ran them; or, of two ranks, no compute or no communication
-at all. With ranks that call collectives, or train a data-parallel module, communication is expected on each.
+at all. With ranks that call collectives, or train a data-parallel module, communication is expected on each; of such a
+module not where every recorded backward pass was under `no_sync`, or past it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _without_communication(view: RankView) -> Loss | None:
     calls = _transfers(view)
     trains = len(columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)) > 0
     forwards = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_DATA_PARALLEL))
-    if not calls and not (trains and len(forwards)):
+    if not calls and not (trains and len(forwards) and view.synchronises is not False):
         return None
     what = f"{calls:,} collective calls" if calls else "a data-parallel module is trained"
     text = f"{what}, but no communication was recorded: its share of the step is unknown"

@@ -35,7 +35,8 @@ class RankView:
     """One window of one rank. Without steps, `no_steps` says why.
 
     `basis` is what tells the steps, `similarity` how alike they are (None where they are marked). `losses` are events
-    of the device that the trace lacks.
+    of the device that the trace lacks. `synchronises`: whether a pass of the window reduced gradients; None where
+    that is not known.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class RankView:
     basis: StepBasis = "profiler_step"
     similarity: float | None = None
     losses: tuple[Loss, ...] = ()
+    synchronises: bool | None = None
 
     @property
     def losses_fatal(self) -> bool:
@@ -97,9 +99,16 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     if not why and not any(device.windows for device in devices):
         why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
     seen = RankView(rank, trace, steps, host(trace, ran, recorded), devices, why, told.basis, told.similarity)
+    seen = replace(seen, synchronises=_synchronises(recorded))
     for loss in lacking:
         seen = with_loss(seen, loss)
     return seen
+
+
+def _synchronises(recorded: Window | None) -> bool | None:
+    if recorded is None or not any(recorded.backwards):
+        return None
+    return recorded.unsynced_backwards != recorded.backwards
 
 
 def with_loss(view: RankView, loss: Loss) -> RankView:

@@ -131,6 +131,11 @@ class MatmulFigures(Figures):
         description="matrix work of a precision that its kernels' names do not show / all kernels' time in the steps",
     )
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
+    operator_shares: Figure[dict[str, float]] = Field(
+        ABSENT,
+        description="of a CPU: own time of operators by kind (matrix product, attention, convolution, copy) / step; "
+        "of several threads it may exceed 1",
+    )
 
 
 class KernelTime(Figures):

@@ -39,7 +39,8 @@ class Window:
     `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
     it is the one that does), and `unsynced_backwards` those of them in which DDP reduced no gradient: under `no_sync`,
     or of something else. `unsynced_updates`: whether an optimizer stepped on gradients of a DDP module that the last
-    backward pass into it had not averaged over the ranks. `parameter_sums` are of some parameters after the window's
+    backward pass into it had not averaged over the ranks. `recomputed_ns`: how long the host ran parts of forward
+    passes again, for activation checkpointing. `parameter_sums` are of some parameters after the window's
     last step: equal on ranks that hold the same weights, none where parameters are sharded. `skipped_steps` counts
     those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
     size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
@@ -64,6 +65,7 @@ class Window:
     backward_cpu_ns: list[int] = field(default_factory=list)
     unsynced_backwards: list[int] = field(default_factory=list)
     unsynced_updates: list[bool] = field(default_factory=list)
+    recomputed_ns: list[int] = field(default_factory=list)
     parameter_sums: list[float] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None
@@ -179,7 +181,7 @@ class OptimizerFacts:
 
     `learning_rates` are those of this moment, `first_learning_rate` the one its first group was made with, where a
     scheduler noted it, `default_learning_rate` that of groups that were given none. `betas` and `eps` are those of the
-    first group, where it is of Adam's family.
+    first group, where it is of Adam's family. `dtypes` are those of its parameters.
     """
 
     name: str
@@ -193,11 +195,16 @@ class OptimizerFacts:
     eps: float | None = None
     parameter_tensors: int = 0
     parameters: int = 0
+    dtypes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class DeviceFacts:
-    """The device this rank computes on, and the host's share for it."""
+    """The device this rank computes on, and the host's share for it.
+
+    `instructions`: those of a CPU that compute in 16 bits, by the names the kernel gives them. `available_bytes`: what
+    the host of a CPU rank could still give, all its processes together.
+    """
 
     kind: str
     name: str | None = None
@@ -212,12 +219,40 @@ class DeviceFacts:
     cores: int | None = None
     usable_cores: int | None = None
     torch_threads: int | None = None
+    instructions: list[str] = field(default_factory=list)
+    available_bytes: int | None = None
 
     @property
     def capability(self) -> str:
         """The compute capability as `8.0`, where it was written as `sm_80`, too; empty where it is not known."""
         found = _CAPABILITY.fullmatch(self.compute_capability or "")
         return f"{found[1]}.{found[2]}" if found else ""
+
+
+@dataclass
+class DtypeSpeedFacts:
+    """How long a small operator takes on this CPU in a dtype that the script computes in, and in fp32.
+
+    `operator` is `matrix product` or `convolution`: the forward pass and both gradients, the shortest of several.
+    """
+
+    dtype: str
+    operator: str
+    took_ns: int
+    float32_ns: int
+
+
+@dataclass
+class CheckpointingFacts:
+    """Activation checkpointing: the user's line that brought it about, and the function of a library it goes through.
+
+    `kept_bytes`: what a step would keep for its backward pass without it, in addition; the most of the warm-up steps.
+    """
+
+    where: str | None = None
+    through: str = ""
+    reentrant: bool = False
+    kept_bytes: int | None = None
 
 
 @dataclass
@@ -267,6 +302,7 @@ class Facts:
     where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
+    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -304,8 +340,11 @@ class Facts:
     averages_models: bool = False
     warnings: list[WarningFacts] = field(default_factory=list)
     autocast: str | None = None
+    autocast_where: str | None = None
     grad_scaler: bool | None = None
     grad_scale: float | None = None
+    dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
+    checkpointing: CheckpointingFacts | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -23,6 +23,7 @@ PER_STEP = (
     "backwards",
     "unsynced_backwards",
     "unsynced_updates",
+    "recomputed_ns",
 )
 # Scripts may give these as they like, and schedulers take a learning rate below 0.
 _SIGNED = ("losses", "learning_rates", "sampler_epoch", "local_rank", "bucket_cap_bytes", "bucket_caps_bytes")

@@ -33,10 +33,11 @@ LOCALLY = (
         "metrics-reduced",
         "double-precision",
         "scaler-without-need",
+        "unsupported-dtype",
     ),
     *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
-    *("unsynchronized-gradients", "unsynchronized-ranks"),
+    *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured

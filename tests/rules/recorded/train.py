@@ -9,7 +9,11 @@ import argparse
 import contextlib
 import gc
 import os
+import sys
 import time
+
+if "unsupported-dtype" in sys.argv:
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"  # as on a CPU that does not compute in fp16
 
 import torch
 import torch.distributed as dist
@@ -19,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 FAULTS = (
@@ -35,6 +40,7 @@ FAULTS = (
     "rank-placement",
     "double-precision",
     "scaler-without-need",
+    "unsupported-dtype",
     "workers-restart",
     "same-data",
     "same-order",
@@ -48,6 +54,7 @@ FAULTS = (
     "growing-memory",
     "unsynchronized-gradients",
     "unsynchronized-ranks",
+    "checkpointing-without-need",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -84,6 +91,15 @@ class Split(nn.Module):
         return rows
 
 
+class Blocks(nn.Sequential):
+    """Layers two by two, each pair of which keeps nothing of its forward pass."""
+
+    def forward(self, rows):
+        for at in range(0, len(self), 2):
+            rows = checkpoint(lambda rows, at=at: self[at + 1](self[at](rows)), rows, use_reentrant=False)
+        return rows
+
+
 def pair(first, second):
     """The group of two of four ranks that this one is in."""
     made = {ranks: dist.new_group(ranks) for ranks in (first, second)}
@@ -117,6 +133,12 @@ def build_model():
         return layers(512, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
         return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
+    if has("checkpointing-without-need"):
+        return Blocks(*layers(384, 6))
+    if args.fault == "checkpointing-without-need":
+        return layers(384, 6)
+    if args.fault == "unsupported-dtype":
+        return layers(192, 3)
     return layers(384, 3)
 
 
@@ -198,7 +220,9 @@ def main():
                 gc.collect()
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled=args.fault == "scaler-without-need"):
+                half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
+                casts = args.fault == "scaler-without-need" or has("unsupported-dtype")
+                with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = (outputs - batch).square().mean()
                 scaler.scale(loss).backward()

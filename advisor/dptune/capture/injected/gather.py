@@ -68,6 +68,8 @@ def gather(facts: Facts, observers: Observers) -> None:
         "calls_steps": lambda: max(0, facts.steps - observers.calls.first_step),
         "averages_models": lambda: facts.averages_models or any(places.alive(name) for name in _AVERAGERS),
         "autocast": lambda: places.autocast,
+        "autocast_where": lambda: places.autocast_line,
+        "checkpointing": observers.checkpointing.facts,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }

@@ -39,6 +39,7 @@ class Tally:
     backward_cpu_ns: int = 0
     unsynced_backwards: int = 0
     unsynced_update: bool = False
+    recomputed_ns: int = 0
 
 
 def samples_in(batch: Any) -> int:

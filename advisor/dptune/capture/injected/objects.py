@@ -16,6 +16,12 @@ from dptune.capture.injected.places import Places
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts
 
+# x86 (flags) and Arm (Features): source Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64/kernel/cpuinfo.c
+HALF_INSTRUCTIONS = {
+    *("avx512_fp16", "amx_fp16", "avx512_bf16", "amx_bf16"),
+    *("asimdhp", "bf16", "svebf16"),
+}
+
 
 def device() -> DeviceFacts:
     """The device this process computes on."""
@@ -24,7 +30,8 @@ def device() -> DeviceFacts:
         identity.device_kind(), cores=os.cpu_count(), usable_cores=usable, torch_threads=torch.get_num_threads()
     )
     if facts.kind == "cpu":
-        facts.name = _processor()
+        facts.name, facts.instructions = _processor(), sorted(_flags() & HALF_INSTRUCTIONS)
+        facts.available_bytes = _available_bytes()
         return facts
     facts.index = torch.cuda.current_device()
     card = torch.cuda.get_device_properties(facts.index)
@@ -43,6 +50,29 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def _available_bytes() -> int | None:
+    """Memory of the host that is free or can be freed, within the limit of a control group; None where not known."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / name).read_text(encoding="utf-8") for name in ("memory.max", "memory.current"))
+        found.append(int(limit) - int(used))
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)
+
+
+def _flags() -> set[str]:
+    """What the CPU can do, by the kernel's names; empty where they are not known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    return set(next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 def ddp(module: Any, places: Places) -> DdpFacts:
@@ -209,4 +239,5 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         eps=first["eps"] if "betas" in first and isinstance(first.get("eps"), float) else None,
         parameter_tensors=len(tensors),
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
+        dtypes=sorted({str(_dtype(tensor.dtype)) for tensor in tensors}),
     )

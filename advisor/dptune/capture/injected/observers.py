@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
+from dptune.capture.injected.checkpointing import Checkpointing
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
@@ -25,6 +26,7 @@ class Observers:
     calls: Calls
     averaging: Averaging
     warned: Warned
+    checkpointing: Checkpointing
 
 
 @functools.cache
@@ -44,4 +46,6 @@ def observers() -> Observers:
     calls.install()
     warned = Warned()
     warned.install()
-    return Observers(places, meters, garbage, preparing, calls, averaging, warned)
+    checkpointing = Checkpointing(places)
+    checkpointing.install()
+    return Observers(places, meters, garbage, preparing, calls, averaging, warned, checkpointing)

@@ -121,6 +121,7 @@ class Places:
         self._made: dict[type, list[weakref.ref[Any]]] = {}
         self._lines: dict[int, tuple[weakref.ref[Any], str | None]] = {}  # by identity: a thing may have no hash
         self.autocast: str | None = None
+        self.autocast_line: str | None = None
         self.compiled: list[str | None] = []  # the user's line of each torch.compile
         self.ddp_graphs: list[int] = []  # into how many DDPOptimizer split each compiled graph
         self.engine: str | None = None
@@ -189,7 +190,9 @@ class Places:
         def watched(this: Any) -> Any:
             with contextlib.suppress(Exception):
                 if getattr(this, "_enabled", False):
-                    self.autocast = f"{this.device}:{str(this.fast_dtype).removeprefix('torch.')}"
+                    entered = f"{this.device}:{str(this.fast_dtype).removeprefix('torch.')}"
+                    if entered != self.autocast:
+                        self.autocast, self.autocast_line = entered, users_line(sys._getframe(1))
             return enter(this)  # type: ignore[no-untyped-call]
 
         autocast.__enter__ = watched  # type: ignore[method-assign]

@@ -81,6 +81,7 @@ class Recorder:
             self._live.name_unrecorded()
         tally = self._observers.meters.take()
         tally.unsynced_update = self._observers.averaging.take()
+        tally.recomputed_ns = self._observers.checkpointing.take()
         due = self._agenda.tick()
         known = skipped if self._clock.skips_known else None
         self._guarded(lambda: self._advance(tally, known, due), writes=bool(due))

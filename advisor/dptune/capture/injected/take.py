@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dptune.capture.injected import identity
+from dptune.capture.injected import dtype_speed, identity
 from dptune.capture.injected.cores import Ticks, taken_share
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.load import Reading
@@ -100,8 +100,12 @@ class Take:
         """Begin a window with the step of that number."""
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
+            self._observers.checkpointing.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"
+        if not self.facts.dtype_speeds:
+            with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
+                self.facts.dtype_speeds = dtype_speed.measured(self._observers.places)
         self._window = Window(name=name, first_step=first_step)
         self.facts.windows.append(self._window)
         if self._tracing is not None:
@@ -136,6 +140,7 @@ class Take:
         window.backward_cpu_ns.append(tally.backward_cpu_ns)
         window.unsynced_backwards.append(tally.unsynced_backwards)
         window.unsynced_updates.append(tally.unsynced_update)
+        window.recomputed_ns.append(tally.recomputed_ns)
         window.skipped_steps = (
             None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dptune.measure.device.operator_kinds import operator_shares
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
 from dptune.measure.intervals import Intervals
 from dptune.measure.views import RankView
@@ -13,6 +14,8 @@ from dptune.trace.events import Device
 from dptune.trace.kernels import KERNEL_CATEGORIES
 
 _SHARES = ("fp32_share", "tensor_core_share", "unclassified_share")
+_ON_GPU = "operators compute on a CPU only: this run computes on another device"
+_NONE = "no matrix product and no convolution ran in the steps"
 _ON_CPU = "kernel names tell the precision only on a GPU: this run computes on the CPU"
 
 
@@ -21,11 +24,15 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
     on_cpu = device.kind == "cpu" if device else all(own.operations.on_cpu for v in views for own in v.devices)
     if not views:
         why = "no trace was recorded"
-        return MatmulFigures(missing=dict.fromkeys((*_SHARES, "tensor_cores"), why))
+        return MatmulFigures(missing=dict.fromkeys((*_SHARES, "tensor_cores", "operator_shares"), why))
     if on_cpu and any(v.devices for v in views):
-        return MatmulFigures(tensor_cores=False, missing=dict.fromkeys(_SHARES, _ON_CPU))
+        shares = operator_shares(views)
+        missing = dict.fromkeys(_SHARES, _ON_CPU) | ({} if shares else {"operator_shares": _NONE})
+        return MatmulFigures(tensor_cores=False, operator_shares=shares or None, missing=missing)
     tensor_cores = has_tensor_cores(*_identity(views, device))
-    missing = {} if tensor_cores is not None else {"tensor_cores": "the trace does not name the device"}
+    missing = {"operator_shares": _ON_GPU}
+    if tensor_cores is None:
+        missing["tensor_cores"] = "the trace does not name the device"
     whole = sum(window.length_ns for v in views for own in v.devices for window in own.windows)
     if not whole:
         why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")

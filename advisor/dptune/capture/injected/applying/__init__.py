@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dptune.capture.injected.applying import ddp, hooks, loader, micro_batches, optimizer, precision
+from dptune.capture.injected.applying import checkpointing, ddp, hooks, loader, micro_batches, optimizer, precision
 from dptune.capture.injected.asked import asked
 from dptune.capture.injected.speech import say
 
@@ -21,6 +21,7 @@ APPLIERS: Mapping[str, Callable[[Any], None]] = {
     **loader.APPLIERS,
     **optimizer.APPLIERS,
     **precision.APPLIERS,
+    **checkpointing.APPLIERS,
 }
 
 

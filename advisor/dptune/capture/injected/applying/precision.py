@@ -41,16 +41,33 @@ def _turn_again(name: str, turn: Callable[[Any], None], value: Any) -> None:
 
 
 def autocast(value: str) -> None:
-    """Run what DistributedDataParallel wraps, without the loss, in bf16 or fp16 where that is safe; `off` in none."""
-    enter: Any = DistributedDataParallel.forward
+    """Run what DistributedDataParallel wraps, without the loss, in bf16 or fp16 where that is safe.
+
+    `off` disables every autocast of the script, and of the libraries that it uses.
+    """
     dtype = DTYPES.get(value)
+    if dtype is None:
+        _without_autocast()
+        return
+    enter: Any = DistributedDataParallel.forward
 
     @functools.wraps(enter)
     def cast(this: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(this.device_type, dtype=dtype, enabled=dtype is not None):
+        with torch.autocast(this.device_type, dtype=dtype):
             return enter(this, *args, **kwargs)
 
     DistributedDataParallel.forward = cast  # type: ignore[method-assign, assignment]
+
+
+def _without_autocast() -> None:
+    construct: Any = torch.autocast.__init__
+
+    @functools.wraps(construct)
+    def disabled(this: Any, *args: Any, **kwargs: Any) -> None:
+        construct(this, *args, **kwargs)
+        this._enabled = False
+
+    torch.autocast.__init__ = disabled  # type: ignore[method-assign, assignment]
 
 
 def _cudnn(name: str) -> Callable[[Any], None]:

@@ -1,0 +1,166 @@
+"""Activation checkpointing recomputes forward passes although memory has room for the activations.
+
+## What it measures
+
+Whether `torch.utils.checkpoint` runs in the steps, called by the script or by a library, and how long functions are
+recomputed in steps without the profiler. Against that: the memory that their activations would take, weighed during
+warm-up (storages saved for backward in the recomputed parts, without parameters), and the memory that is free.
+
+On a GPU the host only launches the recomputation, so the saving is bounded by the compute of the forward pass.
+
+## Why it costs time
+
+Each checkpointed part runs its forward pass twice: about a third more compute per step. That buys memory, and is lost
+where memory is free.
+
+## What to change
+
+Call the blocks without `checkpoint()`. In Hugging Face drop `gradient_checkpointing=True` or call
+`model.gradient_checkpointing_disable()`; with torch's own wrapper leave out `apply_activation_checkpointing`. Where not
+everything fits, checkpoint every second block only.
+
+`dptune verify` can try it: `memory.checkpointing` is switched off from outside.
+
+## When to leave it alone
+
+- Longer sequences or larger batches are still to come in this run.
+- The memory that is spared pays for a larger batch, and that gains more.
+
+## References
+
+- torch.utils.checkpoint: https://pytorch.org/docs/stable/checkpoint.html
+- Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": https://arxiv.org/abs/1604.06174
+- Two CPU ranks: a small BERT recomputed for 33 % of a step and was 39 % faster without checkpoints on an idle machine,
+  because the hooks for saved tensors, random states and autocast contexts cost time as well; on a busy one it
+  recomputed for 28 % and was 10 % faster. A linear network recomputed for 21 % and was 23 % faster.
+- The memory is an upper bound: the inputs of checkpointed parts, which are kept either way, are counted in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from dptune.advice import Advice, Change, Evidence, Location, Saving
+from dptune.measured import Missing, digits
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; a single checkpointed head is less")
+FULL_SHARE = Threshold(
+    "full_share", 0.8, "of the GPU's memory: above it fragmentation and longer batches run out of memory"
+)
+HOST_SHARE = Threshold(
+    "host_share", 0.5, "of the host's available memory, for all ranks on it: page cache and workers need the rest"
+)
+_TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
+_AROUND = 1.5  # the hooks and saved states of a checkpoint come on top of what it recomputes: 1.2 times on a small BERT
+_LEAST = 0.25  # a pass that keeps its activations takes longer: on a busy machine 0.36 of the recomputation was saved
+
+RULE = Rule(
+    code="DP803",
+    name="checkpointing-without-need",
+    family="memory",
+    kind="time",
+    summary="activation checkpointing recomputes forward passes although memory has room for the activations",
+    since="0.1",
+    thresholds=(WORTH_SHARE, FULL_SHARE, HOST_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose no checkpoints where recomputing takes a share of the step worth it, and the activations fit."""
+    own = run.any_facts().checkpointing
+    if own is None:
+        return
+    on_cpu = run.measured.device_kind == "cpu"
+    share = _recomputed(run) if on_cpu else _recomputed_on_device(run)
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    kept_bytes = max((one.checkpointing.kept_bytes or 0 for one in run.facts if one.checkpointing), default=0)
+    if not kept_bytes:
+        raise Missing("how much memory the activations would take was not measured: record with --warmup 2 or more")
+    if not (_fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)):
+        return
+    at, snippet = Location.parse(own.where), _TRAINER if own.through.startswith("transformers.") else ""
+    changes = [Change(knob="memory.checkpointing", now=True, then=False, at=at, snippet=snippet)]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"Recomputing activations takes {100 * share:.0f} % of a step, and memory has room for them: they take "
+        f"{digits(kept_bytes / 2**20)} MiB per rank",
+        why="Each checkpointed part runs its forward pass twice, to spare memory that is free.",
+        changes=changes,
+        saves=run.saving(changes, _bound(run, share, on_cpu)),
+        confidence="high" if on_cpu else "medium",
+        evidence=[
+            Evidence(label="recomputing forward passes", value=share, unit="of a step (unprofiled)").at(
+                run.measured.where("compute_ns")
+            ),
+            Evidence(label="activations that checkpointing spares", value=kept_bytes, unit="bytes per rank"),
+            *([Evidence(label="called by", value=own.through)] if own.through else []),
+        ],
+        numerics="same",
+        watch="Memory use rises by the size of the activations: check the peak with the longest batch.",
+        fingerprint=f"{RULE.code}:memory.checkpointing",
+    )
+
+
+def _recomputed(run: RunView) -> float:
+    """The share of a step in which the host runs forward passes again: medians over steps, then ranks."""
+    windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    shares = [
+        median(again / took for again, took in zip(window.recomputed_ns, window.durations_ns, strict=True))
+        for window in windows
+        if len(window.recomputed_ns) == window.steps
+    ]
+    if not shares:
+        raise Missing("how long forward passes were recomputed was not recorded")
+    return median(shares)
+
+
+def _recomputed_on_device(run: RunView) -> float:
+    """Of the forward pass's compute the part that the host spends recomputing, against its own forward pass."""
+    phases = {one.phase: one for one in run.measured.phases}
+    host_ns = sum(one.known("host_ns") or 0 for one in phases.values())
+    if "forward" not in phases or not host_ns:
+        raise Missing("the traces do not tell the forward pass from the rest")
+    again = _recomputed(run) * host_ns / max(1, phases["forward"].host_ns)
+    share: float = min(1.0, again) * phases["forward"].compute_ns / run.measured.account.window_ns
+    return share
+
+
+def _fits_host(run: RunView, kept_bytes: int) -> bool:
+    """Whether the activations of all ranks on a host take only a part of what it could still give."""
+    for one in run.facts:
+        available = one.device.available_bytes if one.device else None
+        if available is None:
+            raise Missing("how much memory the host has left was not recorded")
+        ranks = sum(other.host == one.host for other in run.facts)
+        if ranks * kept_bytes > run.limit(HOST_SHARE) * available:
+            return False
+    return True
+
+
+def _fits_device(run: RunView, kept_bytes: int) -> bool:
+    for one in run.facts:
+        peak, capacity = (one.device.peak_allocated_bytes, one.device.memory_bytes) if one.device else (None, None)
+        if peak is None or not capacity:
+            raise Missing("the peak of allocated memory was not recorded")
+        if peak + kept_bytes > run.limit(FULL_SHARE) * capacity:
+            return False
+    return True
+
+
+def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
+    """On a CPU at least a quarter of it, less the communication it hides; at most all, and what checkpoints cost.
+
+    A GPU saves at most what it computes again.
+    """
+    if not on_cpu:
+        return run.bound(0.0, min(1.0, share), "at most the compute of the forward passes that run again")
+    least = max(0.0, _LEAST * share - run.measured.share("hidden_communication_ns"))
+    how = f"a quarter of the recomputation, less hidden communication, to {_AROUND:g} times it, with its hooks"
+    return run.bound(least, min(1.0, _AROUND * share), how)

@@ -1,0 +1,213 @@
+"""The script computes in a dtype that this device does not support in hardware.
+
+## What it measures
+
+On a CPU: how long a small matrix product and a small convolution take in the 16-bit dtype of the script and in fp32,
+timed once on the recorded machine, and the time of these operators in the steps. What counts is the part of the step
+that they would not take at the speed of fp32. Attention is counted as matrix products.
+
+On an NVIDIA GPU: whether the dtype is older than the card. bf16 needs compute capability 8.0 (Ampere), fp8 needs 8.9
+(Ada).
+
+## Why it costs time
+
+Without instructions for a dtype, each operator converts its inputs, computes in fp32 and rounds the result, or falls
+back to a reference implementation without vector instructions. Measured with torch 2.13 on one core, with oneDNN
+limited to fewer instructions (`ONEDNN_MAX_CPU_ISA`): with AVX-512 but without AVX512-FP16, fp16 autocast made training
+steps 11 to 28 times as long (encoder, MLP); with AVX2 only, bf16 autocast 11 to 21 times. Instructions alone do not
+decide: on a CPU with AVX512-FP16, matrix products in fp16 were as fast as in fp32, and a convolutional network took 400
+times as long, because the gradients of convolutions have no fast implementation there.
+
+## What to change
+
+Compute in fp32: remove `torch.autocast`, or pass `enabled=False`; in a Hugging Face or Lightning trainer drop
+`fp16=True`, `bf16=True` or `precision="16-mixed"`. A model converted with `.half()` or `.to(torch.bfloat16)` stays in
+fp32. On a CPU with AVX512-BF16 or AMX, bf16 is worth a try.
+
+On a GPU of compute capability 7.x use fp16 autocast with a GradScaler: its tensor cores compute in fp16.
+
+## When to leave it alone
+
+- A short test on a CPU of a script that trains on GPUs.
+- Memory is short, and 16-bit activations are what makes the model fit.
+
+## References
+
+- PyTorch, "Automatic Mixed Precision package": https://pytorch.org/docs/stable/amp.html
+- oneDNN, "Data types", with the instructions that each needs: https://uxlfoundation.github.io/oneDNN/dev_guide_data_types.html
+- CUDA C++ Programming Guide, "Compute Capabilities": https://docs.nvidia.com/cuda/cuda-c-programming-guide/
+- Supported dtypes took 0.7 to 1.8 times as long as fp32 at sizes of 128 to 1,024, unsupported ones 2.4 to 90 times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dptune.advice import Advice, Change, Evidence, Location
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+SLOWER = Threshold("slower", 2.0, "times as long as in fp32; supported dtypes took at most 1.8 times as long")
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; less is lost in the difference between two runs")
+
+_SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+_COUNTED_AS = {"matrix product": ("matrix product", "attention"), "convolution": ("convolution",)}
+_SINCE = {"bfloat16": (8, 0), "float8": (8, 9)}  # compute capability
+
+RULE = Rule(
+    code="DP405",
+    name="unsupported-dtype",
+    family="precision",
+    kind="time",
+    summary="the script computes in a dtype that this device does not support in hardware",
+    since="0.1",
+    thresholds=(SLOWER, WORTH_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose fp32 where a CPU is slower in the script's dtype, and fp16 where a GPU has no bf16."""
+    facts = run.any_facts()
+    if run.measured.device_kind == "cpu":
+        yield from _on_cpu(run, facts)
+    elif run.measured.device_kind == "cuda":
+        yield from _on_gpu(run, facts)
+
+
+def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
+    used = _dtypes(facts, "cpu") & _SHORT.keys()
+    if not used:
+        return
+    if not facts.dtype_speeds:
+        raise Missing(f"how fast this CPU computes in {' and '.join(sorted(used))} was not measured")
+    slow = [
+        one
+        for one in facts.dtype_speeds
+        if one.dtype in used and one.took_ns >= run.limit(SLOWER) * max(1, one.float32_ns)
+    ]
+    if not slow:
+        return
+    shares = run.measured.matmul.operator_shares
+    taken = {one.operator: sum(shares.get(kind, 0.0) for kind in _COUNTED_AS[one.operator]) for one in slow}
+    slow = [one for one in slow if taken[one.operator]]
+    lost = min(1.0, sum(taken[one.operator] * (1 - one.float32_ns / one.took_ns) for one in slow))
+    impact = run.impact(lost, WORTH_SHARE)
+    if impact is None:
+        return
+    worst = max(slow, key=lambda one: taken[one.operator] * (1 - one.float32_ns / one.took_ns))
+    dtype, times = _SHORT[worst.dtype], worst.took_ns / worst.float32_ns
+    by_autocast = facts.autocast == f"cpu:{worst.dtype}"
+    changes = [_without_autocast(dtype, facts.autocast_where)] if by_autocast else []
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{dtype} is slow on this CPU: {worst.operator}s take {times:.{0 if times >= 10 else 1}f}x as long as in "
+        f"fp32, and {100 * min(1.0, taken[worst.operator]):.0f} % of the step",
+        why=f"torch has no fast {dtype} implementation for this CPU.",
+        changes=changes,
+        saves=run.bound(
+            *_between(run, slow, taken, shares.get("copy", 0.0)),
+            f"at most the {dtype} operators and casts, less what they take in fp32; at least half of that speedup",
+        ),
+        confidence="high",
+        evidence=[
+            *_speeds(slow),
+            *(
+                Evidence(label=f"{operator}s", value=share, unit="of a step").at(run.measured.where("compute_ns"))
+                for operator, share in taken.items()
+                if share
+            ),
+            *_instructions(facts),
+        ],
+        numerics="changes",
+        watch="fp32 is more precise: results differ by rounding."
+        if by_autocast
+        else f"Keep the model in fp32: its parameters are {dtype}, for example by .half() or .to(torch.{worst.dtype}).",
+        fingerprint=f"{RULE.code}:precision.autocast",
+    )
+
+
+def _between(run: RunView, slow: Sequence[Any], taken: dict[str, float], copies: float) -> tuple[float, float]:
+    """At other sizes the operators may be slower than in fp32 by half as much as at the size that was timed, or more.
+
+    At most the operators and all copies are saved, but for what the operators take in fp32.
+    """
+    left = {one.operator: taken[one.operator] * one.float32_ns / one.took_ns for one in slow}
+    least = sum(max(0.0, taken[operator] - 2 * share) for operator, share in left.items())
+    most = min(run.unstretched(sum(taken.values()) + copies), 1 - min(1.0, sum(left.values()) / 4))
+    return min(least, most), most
+
+
+def _without_autocast(dtype: str, where: str | None) -> Change:
+    return Change(
+        knob="precision.autocast",
+        now=dtype,
+        then="off",
+        at=Location.parse(where),
+        snippet="with torch.autocast(device.type, enabled=False):  # or without autocast",
+    )
+
+
+def _on_gpu(run: RunView, facts: Any) -> Iterator[Advice]:
+    capability = facts.device.capability if facts.device else ""
+    used = _dtypes(facts, "cuda")
+    since = next(((name, least) for name, least in _SINCE.items() if any(name in one for one in used)), None)
+    if not capability or since is None:
+        return
+    name, least = since
+    version = tuple(int(part) for part in capability.split("."))
+    if version >= least:
+        return
+    share = run.unstretched(run.measured.share("compute_ns"))
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    dtype, has_fp16 = _SHORT.get(name, "fp8"), version >= (7, 0)
+    changes = []
+    if facts.autocast == "cuda:bfloat16":
+        then = "fp16" if has_fp16 else "off"
+        changes = [Change(knob="precision.autocast", now=dtype, then=then, at=Location.parse(facts.autocast_where))]
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{dtype} has no hardware support on this GPU (compute capability {capability}; it needs "
+        f"{'.'.join(map(str, least))})",
+        why=f"{dtype} is emulated there: no tensor cores, and a conversion around each operation.",
+        changes=changes,
+        saves=run.bound(0.0, share, "the time the GPU computes"),
+        confidence="medium",
+        evidence=[
+            Evidence(label="compute capability", value=capability),
+            Evidence(label="compute", value=share, unit="of a step").at(run.measured.where("compute_ns")),
+        ],
+        numerics="changes",
+        watch="fp16 overflows beyond 65,504: use a GradScaler, and compare the loss over the first hundreds of steps."
+        if has_fp16
+        else "fp32 takes more memory: check that the model still fits.",
+        fingerprint=f"{RULE.code}:precision.autocast",
+    )
+
+
+def _dtypes(facts: Any, device: str) -> set[str]:
+    """Those of autocast on that device, and of parameters."""
+    kind, _, autocast = (facts.autocast or "").partition(":")
+    found = {autocast} if kind == device else set()
+    return found.union(*(one.dtypes for one in facts.optimizers), *(one.gradient_dtypes for one in facts.ddp))
+
+
+def _speeds(slow: Sequence[Any]) -> Iterator[Evidence]:
+    for one in slow:
+        yield Evidence(
+            label=f"{one.operator} in {_SHORT[one.dtype]}", value=one.took_ns / one.float32_ns, unit="x fp32"
+        )
+
+
+def _instructions(facts: Any) -> Iterator[Evidence]:
+    if facts.device and facts.device.name:
+        found = ", ".join(facts.device.instructions) or "none"
+        yield Evidence(label="16-bit instructions", value=f"{found} ({facts.device.name})")
