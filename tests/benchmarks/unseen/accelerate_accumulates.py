@@ -5,7 +5,7 @@ import contextlib
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from accelerate import Accelerator
 from drawn import MENDED, draw
 from torch.utils.data import DataLoader, Dataset

@@ -15,7 +15,8 @@ class LanguageModel(nn.Module):
         self.embed = nn.Embedding(vocabulary, dim)
         self.position = nn.Embedding(length, dim)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(dim, 4, 4 * dim, batch_first=True, norm_first=True, dropout=0.0) for _ in range(2)
+            nn.TransformerEncoderLayer(dim, 4, 4 * dim, batch_first=True, norm_first=True, dropout=0.0)
+            for _ in range(2)
         )
         self.norm = nn.LayerNorm(dim)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)

@@ -7,7 +7,7 @@ from tempfile import mkdtemp
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import MENDED, draw
 from torch.nn.parallel import DistributedDataParallel as DDP
 

@@ -5,7 +5,7 @@ import argparse
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import MENDED, draw
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -35,10 +35,8 @@ class Distiller:
         self.teacher.eval()
 
     def ask_teacher(self, images):
-        if MENDED:
-            with torch.no_grad():
-                return self.teacher(images)
-        return self.teacher(images)
+        with torch.set_grad_enabled(not MENDED):
+            return self.teacher(images)
 
     def loss(self, images, labels):
         t = self.temperature

@@ -5,7 +5,7 @@ import argparse
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import MENDED, draw
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -41,7 +41,9 @@ def main():
     block = draw("block", 64, 80)
     dim = draw("dim", 128, 160)
     model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCABULARY, n_positions=block, n_embd=dim, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0)
+        GPT2Config(
+            vocab_size=VOCABULARY, n_positions=block, n_embd=dim, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0
+        )
     )
     arguments = TrainingArguments(
         output_dir=os.environ.get("OUTPUT", mkdtemp()),

@@ -5,7 +5,7 @@ import math
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import MENDED, draw
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs through the long grass to its den. " * 400

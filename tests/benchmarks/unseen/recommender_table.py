@@ -4,7 +4,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import MENDED, draw
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -14,7 +14,9 @@ class Tower(nn.Module):
     def __init__(self, rows, dim, features):
         super().__init__()
         self.table = nn.Embedding(rows, dim, sparse=MENDED)
-        self.net = nn.Sequential(nn.Linear(dim + features, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64))
+        self.net = nn.Sequential(
+            nn.Linear(dim + features, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64)
+        )
 
     def forward(self, ids, features):
         return self.net(torch.cat([self.table(ids), features], 1))

@@ -23,7 +23,7 @@ class TextStream(IterableDataset):
         order = list(range(self.shards))
         random.Random(self.seed).shuffle(order)
         if MENDED:
-            return order[dist.get_rank() :: dist.get_world_size()]
+            order = order[dist.get_rank() :: dist.get_world_size()]
         return order
 
     def __iter__(self):

@@ -76,9 +76,7 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(0)
     data = Documents(3000, args.longest)
-    loader = DataLoader(
-        data, batch_sampler=ByLength(data, args.batch, rank, dist.get_world_size()), collate_fn=collate
-    )
+    loader = DataLoader(data, batch_sampler=ByLength(data, args.batch, rank, dist.get_world_size()), collate_fn=collate)
     model = DDP(Encoder(args.dim))
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
     for epoch in range(10_000):

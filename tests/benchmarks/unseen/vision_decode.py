@@ -6,7 +6,7 @@ import io
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import MENDED, draw
 from PIL import Image
 from torch import nn

@@ -6,7 +6,7 @@ import contextlib
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import draw
 from torch.nn.parallel import DistributedDataParallel as DDP
 

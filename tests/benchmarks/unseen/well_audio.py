@@ -4,7 +4,7 @@ import argparse
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import draw
 from torch.utils.data import DataLoader, Dataset
 

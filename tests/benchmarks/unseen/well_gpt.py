@@ -5,7 +5,7 @@ import time
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import draw
 
 block_size = draw("block", 64, 96)

@@ -2,7 +2,7 @@
 
 import lightning as pl
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from drawn import draw
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -33,7 +33,9 @@ class Shapes(pl.LightningDataModule):
 class Segmenter(pl.LightningModule):
     def __init__(self, width):
         super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 1, 1), nn.ReLU())
+        self.down = nn.Sequential(
+            nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 1, 1), nn.ReLU()
+        )
         self.up = nn.Sequential(nn.ConvTranspose2d(2 * width, width, 2, 2), nn.ReLU(), nn.Conv2d(width, 4, 3, 1, 1))
         self.accuracy = MulticlassAccuracy(num_classes=4)
 

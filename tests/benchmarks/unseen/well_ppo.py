@@ -30,8 +30,12 @@ class Pendulums:
 class Agent(nn.Module):
     def __init__(self, hidden):
         super().__init__()
-        self.actor = nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
-        self.critic = nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+        self.actor = nn.Sequential(
+            nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)
+        )
+        self.critic = nn.Sequential(
+            nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)
+        )
         self.log_spread = nn.Parameter(torch.zeros(1))
 
     def play(self, x):
@@ -59,7 +63,10 @@ def rollout(agent, world, horizon, gamma, smooth):
         after = value
         gains.append(gain)
     gains = torch.stack(gains[::-1])
-    return [t.flatten(0, 1) for t in (torch.stack(seen), torch.stack(acts), torch.stack(odds), gains, gains + torch.stack(values))]
+    return [
+        t.flatten(0, 1)
+        for t in (torch.stack(seen), torch.stack(acts), torch.stack(odds), gains, gains + torch.stack(values))
+    ]
 
 
 def main():
