@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and what is wrong with it; `figure` of its step times shows it: the mean where not all steps have it."""
+    """A script, and its faults; `figure` of its step times shows them: the mean where not all steps do."""
 
     name: str
     style: str
@@ -72,8 +72,8 @@ SCRIPTS = (
                 "JPEG decode at full resolution, resize in __getitem__, data loading",
                 "__getitem__",
                 ("Image.open(io.BytesIO(self.files[index]))", "for step, (images, labels) in enumerate(loader)"),
-                "shrink the images once, ahead of training (or decode at reduced size with draft()), and keep the small ones",
-                "more loader workers as the only cure where ranks already use all cores; a larger batch; compressing gradients",
+                "shrink the images once, ahead of training, or decode at reduced size with draft()",
+                "more loader workers as the only cure where ranks use all cores; a larger batch",
             ),
         ),
     ),
@@ -165,7 +165,7 @@ SCRIPTS = (
         2,
         (
             Fault(
-                "gradients of whole embedding tables are all-reduced and updated though a batch touches 1 % of the rows",
+                "whole embedding tables are all-reduced and updated though a batch touches 1 % of the rows",
                 "dense embedding gradient, all-reduce and Adam over whole table, sparse",
                 "__init__",
                 (
@@ -309,7 +309,7 @@ SCRIPTS = (
         2,
         (
             Fault(
-                "every linear layer is sharded by itself, so that there are dozens of tiny all-gathers and reduce-scatters",
+                "every linear layer is sharded by itself: dozens of tiny all-gathers and reduce-scatters",
                 "fully_shard per Linear, too many small collectives",
                 "shard",
                 ("fully_shard(module, mesh=mesh)", "wrapped = Stage if MENDED else nn.Linear"),
@@ -376,7 +376,7 @@ SCRIPTS = (
                     "loss.backward()",
                 ),
                 "one matrix of similarities and a cross entropy over it",
-                "a smaller batch (it changes the loss); communication settings; a larger batch, for the loop grows with it",
+                "a smaller batch (it changes the loss) or a larger one (the loop grows with it)",
             ),
         ),
     ),
@@ -435,7 +435,7 @@ SCRIPTS = (
         2,
         (
             Fault(
-                "the loss is computed through model.module, so gradients are never averaged and the replicas drift apart",
+                "the loss is computed through model.module: gradients are never averaged, replicas drift apart",
                 "forward bypasses DDP wrapper, replicas diverge, no gradient sync",
                 "main",
                 (
@@ -503,7 +503,7 @@ SCRIPTS = (
         2,
         (
             Fault(
-                "losses, logits and masks of every step are kept until the epoch ends: memory grows by megabytes a step",
+                "losses, logits and masks of every step are kept until the epoch ends: memory grows",
                 "outputs kept in list, memory growth, graph retained",
                 "add",
                 ("self.outputs.append((loss, logits, masks))", "summary.add(loss, logits, y)"),
@@ -578,8 +578,7 @@ SCRIPTS = (
                 "one observation at a time, unbatched inference, Python loop",
                 "choose",
                 (
-                    "actions.append(Categorical(logits=policy(state.unsqueeze(0))).sample())",
-                    "for state in states:",
+                    "policy(state.unsqueeze(0))).sample() for state in states",
                     "actions.append(choose(policy, poles.state))",
                 ),
                 "one forward pass over the states of all poles",
@@ -648,7 +647,7 @@ SCRIPTS = (
         1,
         (
             Fault(
-                "each task's loss goes back through the shared trunk by itself: four backward passes where one is enough",
+                "each task's loss goes back through the shared trunk by itself: four backward passes, not one",
                 "backward per task with retain_graph, repeated trunk backward",
                 "backward",
                 ("(WEIGHTS[task] * loss).backward(retain_graph=True)", "    backward(found)"),
@@ -720,7 +719,7 @@ def halves() -> dict[str, str]:
 
 
 def mistakes() -> list[str]:
-    """What of this catalogue is not so: scripts without an entry or a file, markers that stand on no line or on many."""
+    """What of this catalogue is not so: scripts without an entry or a file, markers not on exactly one line."""
     here = {path.stem for path in HERE.glob("*.py")} - {"catalogue", "drawn"}
     named = {script.name for script in SCRIPTS}
     found = [f"{name}: no entry" for name in sorted(here - named)]

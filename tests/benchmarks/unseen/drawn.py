@@ -1,9 +1,10 @@
 """What the scripts beside it share: sizes drawn by UNSEEN_SEED, and the switches of a measurement.
 
 UNSEEN_MENDED=1 runs a script without what is wrong with it. UNSEEN_STEPS=12 ends it after so many steps of its first
-optimizer, and UNSEEN_TIMES=file writes how long each took and its processor time. Without UNSEEN_STEPS nothing is hooked.
+optimizer, and UNSEEN_TIMES=file writes how long each took and its processor time. Without it nothing is hooked.
 """
 
+import itertools
 import json
 import os
 import random
@@ -34,7 +35,7 @@ def end_after(steps: int) -> None:
         ends.append((time.perf_counter_ns(), time.process_time_ns()))
         if len(ends) >= steps:
             if os.environ.get("UNSEEN_TIMES") and os.environ.get("RANK", "0") == "0":
-                steps_ns = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(ends, ends[1:], strict=False)]
+                steps_ns = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)]
                 told = {"durations_ns": [step[0] for step in steps_ns], "cpu_ns": [step[1] for step in steps_ns]}
                 Path(os.environ["UNSEEN_TIMES"]).write_text(json.dumps(told))
             raise SystemExit(0)

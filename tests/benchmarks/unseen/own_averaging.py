@@ -72,8 +72,8 @@ def main():
         broadcast_parameters(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     for epoch in range(100_000):
-        total = 0.0
-        for at, (rows, labels) in enumerate(data.batches(args.batch), 1):
+        total, seen = 0.0, 0
+        for rows, labels in data.batches(args.batch):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(rows), labels)
             loss.backward()
@@ -81,8 +81,9 @@ def main():
                 average_gradients(model)
             optimizer.step()
             total += loss.item()
+            seen += 1
         if rank == 0:
-            print(f"epoch {epoch}: {total / at:.4f}", flush=True)
+            print(f"epoch {epoch}: {total / seen:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -45,10 +45,8 @@ def choose(policy, states):
     """An action for each pole."""
     if MENDED:
         return Categorical(logits=policy(states)).sample()
-    actions = []
-    for state in states:
-        actions.append(Categorical(logits=policy(state.unsqueeze(0))).sample())
-    return torch.cat(actions)
+    alone = [Categorical(logits=policy(state.unsqueeze(0))).sample() for state in states]
+    return torch.cat(alone)
 
 
 def discounted(rewards, ends, gamma):
