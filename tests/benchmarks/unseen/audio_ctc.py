@@ -5,13 +5,14 @@ import random
 
 import torch
 import torch.distributed as dist
-from drawn import MENDED, draw
+from drawn import draw, mended
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 RATE, N_FFT, HOP = 16_000, 512, 160
 N_MELS = draw("mels", 64, 80)
 LETTERS = 28
+CACHED, RARE = mended(1), mended(2)
 
 
 def mel_filterbank(n_mels, bins, rate):
@@ -37,11 +38,11 @@ class LogMel(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("window", torch.hann_window(N_FFT))
-        self.cached = mel_filterbank(N_MELS, N_FFT // 2 + 1, RATE) if MENDED else None
+        self.cached = mel_filterbank(N_MELS, N_FFT // 2 + 1, RATE) if CACHED else None
 
     def forward(self, waves):
         spectrum = torch.stft(waves, N_FFT, HOP, window=self.window, return_complex=True).abs() ** 2
-        weights = self.cached if MENDED else mel_filterbank(N_MELS, spectrum.shape[1], RATE)
+        weights = self.cached if CACHED else mel_filterbank(N_MELS, spectrum.shape[1], RATE)
         return torch.log(weights @ spectrum + 1e-6).transpose(1, 2)
 
 
@@ -100,7 +101,7 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if not MENDED or step % 200 == 0:
+        if not RARE or step % 200 == 0:
             errors = sum(edit_distance(a, b) for a, b in zip(greedy(log_probs), texts, strict=True))
             rate = errors / sum(len(text) for text in texts)
         if step % 200 == 0 and rank == 0:

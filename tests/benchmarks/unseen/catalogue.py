@@ -54,7 +54,8 @@ class Script:
     @property
     def framework(self) -> str:
         """What runs its loop, or "loop" where it does so itself."""
-        return self.style.split()[0] if self.style.split()[0] in FRAMEWORKS else "loop"
+        first = self.style.split()[0].strip(",")
+        return first if first in FRAMEWORKS else "loop"
 
     def lines(self, marker: str) -> list[int]:
         """The lines on which a marker stands."""
@@ -103,7 +104,7 @@ SCRIPTS = (
                 "mel_filterbank",
                 (
                     "for b in range(bins):",
-                    "weights = self.cached if MENDED else mel_filterbank",
+                    "weights = self.cached if CACHED else mel_filterbank",
                     "log_probs = model(waves)",
                 ),
                 "compute the filterbank once, in __init__, and register it as a buffer",
@@ -116,7 +117,7 @@ SCRIPTS = (
                 (
                     "previous, row[j] = row[j], min(",
                     "errors = sum(edit_distance",
-                    "if not MENDED or step % 200 == 0:",
+                    "if not RARE or step % 200 == 0:",
                 ),
                 "compute the error rate every some hundred steps or at evaluation",
                 "removing the metric altogether; blaming .item() or synchronisation",

@@ -4,12 +4,13 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
-from drawn import MENDED, draw
+from drawn import draw, mended
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 CLASSES = 6
+ARRAYS, COUNTED = mended(1), mended(2)
 
 
 def table(rows, columns):
@@ -25,7 +26,7 @@ class Customers(Dataset):
         self.frame = frame
         self.numeric = [name for name in frame.columns if name.startswith("x")]
         self.segments = {name: at for at, name in enumerate(sorted(frame["segment"].unique()))}
-        if MENDED:
+        if ARRAYS:
             self.values = torch.from_numpy(frame[self.numeric].to_numpy("float32"))
             self.codes = frame["segment"].map(self.segments).tolist()
             self.targets = frame["target"].tolist()
@@ -34,7 +35,7 @@ class Customers(Dataset):
         return len(self.frame)
 
     def __getitem__(self, index):
-        if MENDED:
+        if ARRAYS:
             return self.values[index], self.codes[index], self.targets[index]
         row = self.frame.iloc[index]
         values = torch.tensor(row[self.numeric].to_numpy("float32"))
@@ -66,7 +67,7 @@ class Confusion:
         self.counts = torch.zeros(CLASSES, CLASSES, dtype=torch.long)
 
     def update(self, predicted, target):
-        if MENDED:
+        if COUNTED:
             flat = torch.bincount(target * CLASSES + predicted, minlength=CLASSES * CLASSES)
             self.counts += flat.view(CLASSES, CLASSES)
             return
