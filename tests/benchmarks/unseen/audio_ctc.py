@@ -9,7 +9,7 @@ from drawn import draw, mended
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-RATE, N_FFT, HOP = 16_000, 512, 160
+RATE, N_FFT, HOP = 16_000, 1024, 160
 N_MELS = draw("mels", 64, 80)
 LETTERS = 28
 CACHED, RARE = mended(1), mended(2)
@@ -80,7 +80,7 @@ def batches(count, seconds, rank):
     rng = random.Random(rank)
     while True:
         waves = torch.randn(count, int(RATE * seconds), generator=generator)
-        lengths = [rng.randrange(20, 30) for _ in range(count)]
+        lengths = [rng.randrange(40, 60) for _ in range(count)]
         texts = [[rng.randrange(1, LETTERS) for _ in range(n)] for n in lengths]
         yield waves, texts
 
@@ -89,7 +89,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = DDP(Recogniser(draw("hidden", 80, 96)))
+    model = DDP(Recogniser(draw("hidden", 56, 64)))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     ctc = nn.CTCLoss(zero_infinity=True)
     for step, (waves, texts) in enumerate(batches(draw("batch", 8, 10), 1.5, rank)):

@@ -29,11 +29,11 @@ class CartPoles:
         return self.state, 1.0 - fallen.float(), fallen
 
 
-class Policy(nn.Module):
-    def __init__(self, hidden):
+class Net(nn.Module):
+    def __init__(self, hidden, out):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 2)
+            nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, out)
         )
 
     def forward(self, x):
@@ -59,16 +59,16 @@ def discounted(rewards, ends, gamma):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--poles", type=int, default=draw("poles", 24, 32))
+    parser.add_argument("--poles", type=int, default=draw("poles", 12, 16))
     parser.add_argument("--horizon", type=int, default=draw("horizon", 16, 20))
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 512, 640))
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 896, 1024))
     parser.add_argument("--gamma", type=float, default=0.98)
     args = parser.parse_args()
 
     torch.manual_seed(0)
     poles = CartPoles(args.poles)
-    policy = Policy(args.hidden)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
+    policy, baseline = Net(args.hidden, 2), Net(args.hidden, 1)
+    optimizer = torch.optim.Adam([*policy.parameters(), *baseline.parameters()], lr=3e-4, fused=True)
     for update in range(1_000_000):
         states, actions, rewards, ends = [], [], [], []
         for _ in range(args.horizon):
@@ -79,8 +79,11 @@ def main():
             ends.append(end)
         returns = discounted(rewards, ends, args.gamma).flatten()
         returns = (returns - returns.mean()) / (returns.std() + 1e-6)
-        play = Categorical(logits=policy(torch.cat(states)))
-        loss = -(play.log_prob(torch.cat(actions)) * returns).mean() - 0.01 * play.entropy().mean()
+        seen = torch.cat(states)
+        play, expected = Categorical(logits=policy(seen)), baseline(seen).squeeze(-1)
+        gain = (returns - expected).detach()
+        loss = -(play.log_prob(torch.cat(actions)) * gain).mean() - 0.01 * play.entropy().mean()
+        loss = loss + 0.5 * (returns - expected).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

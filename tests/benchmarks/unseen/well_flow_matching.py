@@ -52,7 +52,7 @@ class Averaged:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--width", type=int, default=draw("width", 32, 40))
+    parser.add_argument("--width", type=int, default=draw("width", 40, 48))
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--batch", type=int, default=draw("batch", 12, 16))
     parser.add_argument("--size", type=int, default=32)

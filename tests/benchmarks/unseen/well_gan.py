@@ -57,7 +57,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--latent", type=int, default=48)
     parser.add_argument("--width", type=int, default=draw("width", 20, 24))
-    parser.add_argument("--batch", type=int, default=draw("batch", 12, 16))
+    parser.add_argument("--batch", type=int, default=draw("batch", 24, 32))
     parser.add_argument("--critic-steps", type=int, default=1)
     parser.add_argument("--clip", type=float, default=0.02)
     args = parser.parse_args()

@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=50_000)
     parser.add_argument("--features", type=int, default=96)
     parser.add_argument("--hidden", type=int, default=draw("hidden", 256, 320))
-    parser.add_argument("--batch", type=int, default=draw("batch", 192, 256))
+    parser.add_argument("--batch", type=int, default=draw("batch", 448, 512))
     parser.add_argument("--fan-out", type=int, nargs=2, default=(8, 5))
     args = parser.parse_args()
 

@@ -73,7 +73,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--worlds", type=int, default=draw("worlds", 64, 96))
     parser.add_argument("--horizon", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 192, 256))
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 320, 384))
     parser.add_argument("--batch", type=int, default=draw("batch", 1024, 1536))
     parser.add_argument("--rounds", type=int, default=4)
     args = parser.parse_args()
