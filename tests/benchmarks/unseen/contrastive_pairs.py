@@ -65,7 +65,7 @@ def nt_xent(first, second, temperature):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=draw("batch", 40, 48))
-    parser.add_argument("--width", type=int, default=draw("width", 36, 44))
+    parser.add_argument("--width", type=int, default=draw("width", 24, 28))
     parser.add_argument("--temperature", type=float, default=0.2)
     args = parser.parse_args()
 
