@@ -70,7 +70,7 @@ def main():
 
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    data = Photos(192, 64, draw("original", 800, 960))
+    data = Photos(192, 64, draw("original", 560, 640))
     sampler = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler, drop_last=True)
     model = DDP(Net(args.width))
