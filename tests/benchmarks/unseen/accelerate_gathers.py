@@ -42,7 +42,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--vocabulary", type=int, default=draw("vocabulary", 4000, 5000))
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--dim", type=int, default=draw("dim", 96, 112))
+    parser.add_argument("--dim", type=int, default=draw("dim", 48, 56))
     parser.add_argument("--batch", type=int, default=draw("batch", 6, 8))
     args = parser.parse_args()
 
