@@ -61,7 +61,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--poles", type=int, default=draw("poles", 12, 16))
     parser.add_argument("--horizon", type=int, default=draw("horizon", 16, 20))
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 896, 1024))
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 1024, 1152))
     parser.add_argument("--gamma", type=float, default=0.98)
     args = parser.parse_args()
 
