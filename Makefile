@@ -16,7 +16,7 @@ BY := -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers advice-bench docs pictures dist clean
+.PHONY: help demo test check lint format types layers tests test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; need
 
 bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (ten minutes; resumes)
 	$(BIN)/python tests/benchmarks/stragglers.py
+
+bench-unseen: $(VENV)/.test ## whether advice is right on scripts no rule was written from (hours, on an idle machine; resumes)
+	$(BIN)/python tests/benchmarks/unseen.py
 
 advice-bench: $(VENV)/.test ## whether advice names planted faults and keeps its word (hours, as root, idle machine; resumes)
 	$(BIN)/python tests/benchmarks/advice.py
