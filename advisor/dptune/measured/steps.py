@@ -123,6 +123,11 @@ class InputFigures(Figures):
     computed_share: Figure[float] = Field(
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
     )
+    other_share: float = Field(
+        0.0,
+        description="part of the wait that is known not to be preparing batches: the sampler, pinning memory; 0 where "
+        "workers prepare them",
+    )
     basis: Literal["unprofiled", "traced"] = Field("traced", description="which steps the wait was taken from")
     preparing: Figure[PreparingFigures] = Field(ABSENT, description="of the rank that waits longest: what that is for")
 

@@ -32,7 +32,8 @@ class Window:
 
     `durations_ns` is host wall time from the end of one optimizer step to the end of the next; `device_durations_ns`
     the same between events on the device, where it is a GPU. `loader_wait_ns` is time inside the DataLoader's
-    `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `gc_ns` the time
+    `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `loader_fetch_ns`
+    the part in which it prepared batches itself, as a loader without workers does, `gc_ns` the time
     that thread collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the
     epoch), `loader_samples` the batch size of the loaders times the batches drawn, `backwards` the calls of backward,
     `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
@@ -53,6 +54,7 @@ class Window:
     device_durations_ns: list[int] | None = None
     loader_wait_ns: list[int] = field(default_factory=list)
     loader_cpu_ns: list[int] = field(default_factory=list)
+    loader_fetch_ns: list[int] = field(default_factory=list)
     gc_ns: list[int] = field(default_factory=list)
     collections_ns: list[list[int]] = field(default_factory=list)
     loader_batches: list[int] = field(default_factory=list)
@@ -140,7 +142,8 @@ class LoaderFacts:
     `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
     `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
     given by set_epoch, None where it does not shuffle. `own_batches`: whether the script gave it a sampler of whole
-    batches, which alone knows how large they are. `preparing`: None where nothing was metered.
+    batches, which alone knows how large they are. `preparing`: None where nothing was metered. `sharded_by`: what
+    divides the samples of an iterable data set among workers; None where nothing in its code is known to.
     """
 
     where: str | None = None
@@ -160,6 +163,8 @@ class LoaderFacts:
     sampler_epoch: int | None = None
     own_batches: bool | None = None
     preparing: PreparingFacts | None = None
+    iterable: bool | None = None
+    sharded_by: str | None = None
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""

@@ -122,6 +122,7 @@ class Take:
         stopwatch.mark()
         window.loader_wait_ns.append(tally.loader_wait_ns)
         window.loader_cpu_ns.append(tally.loader_cpu_ns)
+        window.loader_fetch_ns.append(tally.loader_fetch_ns)
         spent_ns, collections = self._observers.garbage.take()
         window.gc_ns.append(spent_ns)
         window.collections_ns += collections
