@@ -27,6 +27,26 @@ _CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])[af]?")
 
 
 @dataclass
+class SampledFacts:
+    """Where the training thread was found now and then, in steps without the profiler.
+
+    `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
+    `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `through` the function of a
+    library that the last line calls; `kind` `saving`, `logging`, `plotting`, `metrics` or empty, by the libraries that
+    it was in. `spent_ns` is the time by step of the window, numbered from 0 in `steps`, and `looks` how many times it
+    was found there.
+    """
+
+    path: list[str] = field(default_factory=list)
+    phase: str = ""
+    through: str = ""
+    kind: str = ""
+    looks: int = 0
+    steps: list[int] = field(default_factory=list)
+    spent_ns: list[int] = field(default_factory=list)
+
+
+@dataclass
 class Window:
     """One window of the recording: `steps` optimizer steps starting with number `first_step`, one list item each.
 
@@ -40,7 +60,8 @@ class Window:
     it is the one that does), and `unsynced_backwards` those of them in which DDP reduced no gradient: under `no_sync`,
     or of something else. `unsynced_updates`: whether an optimizer stepped on gradients of a DDP module that the last
     backward pass into it had not averaged over the ranks. `parameter_sums` are of some parameters after the window's
-    last step: equal on ranks that hold the same weights, none where parameters are sharded. `skipped_steps` counts
+    last step: equal on ranks that hold the same weights, none where parameters are sharded. `sampled`: where the
+    training thread was, of steps without the profiler. `skipped_steps` counts
     those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
     size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
     the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile (None
@@ -65,6 +86,7 @@ class Window:
     unsynced_backwards: list[int] = field(default_factory=list)
     unsynced_updates: list[bool] = field(default_factory=list)
     parameter_sums: list[float] = field(default_factory=list)
+    sampled: list[SampledFacts] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None
     trace_text_bytes: int | None = None
