@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise.limits import (
+    BOUND_SHARE,
     IDLE,
     LATE,
     MOSTLY,
@@ -92,6 +93,10 @@ def headline(
     if wrong is not None:
         how = f"{wrong.watch} Details: `dptune rules explain {wrong.rule}`."
         return Headline(verdict=sentence(wrong.title), why=why, next=how, rule=wrong.rule)
+    slow = _of_slow_steps(measured, advice, found)
+    if slow is not None:
+        verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
+        return Headline(verdict=verdict, why=why, next=_change(slow), rule=slow.rule)
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
         remedy = late.remedy(advice)
@@ -115,6 +120,19 @@ def headline(
     )
 
 
+def _of_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> Advice | None:
+    """The first advice, where it is of slow steps that take more of the time than anything does in the others."""
+    if not advice or advice[0].saves is None or advice[0].saves.mean_step_ms is None:
+        return None
+    slow = measured.step.slow_share
+    return advice[0] if slow >= BOUND_SHARE and slow > (1 - slow) * max(found.values(), default=0.0) else None
+
+
+def _mean_and_median(measured: Measured) -> str:
+    step = measured.step
+    return f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median one {milliseconds(step.median_ns)}"
+
+
 def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
     """The steps that show that the profiler makes the device wait for launches, where that is most of its idle time."""
     idle = measured.known("launch_idle")
@@ -135,7 +153,14 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
 def _why(measured: Measured) -> str:
     step = measured.step
     basis = "without the profiler" if step.basis == "unprofiled" else "traced"
-    why = f"A step takes {milliseconds(step.median_ns)} ({basis}): {parts(measured)}."
+    takes = f"A step takes {milliseconds(step.median_ns)}"
+    if step.slow_share:
+        takes = (
+            f"The median step takes {milliseconds(step.median_ns)}, the mean {milliseconds(step.unprofiled_mean_ns)}"
+        )
+    why = f"{takes} ({basis}): {parts(measured)}."
+    if step.slow_share:
+        why += " These shares are of steps that are not slow."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
         told = f"the script waits for its data loader {percent(wait)} of the time"

@@ -55,7 +55,7 @@ HOW = {
 }
 
 RULE = Rule(
-    code="DP606",
+    code="DP609",
     name="work-between-steps",
     family="host",
     kind="time",
