@@ -135,7 +135,9 @@ class RunView:
         Raises Missing where the training thread was not looked at while steps were timed.
         """
         if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
-            raise Missing("where the script spends its time between steps was not recorded: record it again")
+            raise Missing(
+                "the recording does not show where the script is while steps are timed: record more (--unprofiled)"
+            )
         return work_between(self.facts)
 
     def gpu(self) -> tuple[str, str]:

@@ -48,10 +48,10 @@ def test_a_trainer_class(profile):
     window = facts.window("unprofiled")
     evaluations = {at for at in range(12) if (window.first_step + at - 2) % 3 == 0}
     (cause,) = [one for one in slow_steps([facts]) if one.name.endswith("evaluate")]
-    assert (cause.where, set(cause.steps), cause.periods) == ("train.py:26", evaluations, (3,))
+    assert (cause.where, set(cause.steps), cause.periods) == ("train.py:25", evaluations, (3,))
     assert cause.extra_ns > 200e6
     (work,) = [one for one in work_between([facts]) if one.name.endswith("log_metrics")]
-    assert (work.where, work.kind, work.hottest.endswith("(train.py:19)")) == ("train.py:24", "logging", True)
+    assert (work.where, work.kind, work.hottest.endswith("(train.py:18)")) == ("train.py:23", "logging", True)
     for place in window.sampled:
         assert len(place.steps) == len(place.spent_ns)
         assert all(0 <= at < window.steps for at in place.steps)

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import SampledFacts, Window
+from dptune.runfile.facts import DeviceFacts, SampledFacts, Window
 
 MS = 1_000_000
 
@@ -17,7 +17,7 @@ def logging_run(make_facts, ms, **more):
         place("main (train.py:40)", ms=10 - ms, phase="backward"),
         place("main (train.py:44)", "log_step (train.py:18)", ms=ms),
     ]
-    return make_facts(windows=[window], **more)
+    return make_facts(windows=[window], device=DeviceFacts("cpu"), **more)
 
 
 def test_a_function_that_logs_each_step(ask, make_measured, make_facts):
@@ -43,5 +43,5 @@ def test_quiet_where_it_is_little(ask, make_measured, make_facts):
 
 
 def test_an_older_recording_says_what_it_lacks(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="record it again"):
+    with pytest.raises(Missing, match="record more steps"):
         ask("DP609", make_measured(), [make_facts(windows=[Window("unprofiled", 4, [10 * MS] * 20)])])

@@ -166,6 +166,8 @@ class LoaderFacts:
     given by set_epoch, None where it does not shuffle. `own_batches`: whether the script gave it a sampler of whole
     batches, which alone knows how large they are. `preparing`: None where nothing was metered. `sharded_by`: what
     divides the samples of an iterable data set among workers; None where nothing in its code is known to.
+    `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a test that then
+    drops some without looking at them; None where its source shows nothing like it.
     """
 
     where: str | None = None
@@ -187,6 +189,8 @@ class LoaderFacts:
     preparing: PreparingFacts | None = None
     iterable: bool | None = None
     sharded_by: str | None = None
+    prepares_at: str | None = None
+    drops_at: str | None = None
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""

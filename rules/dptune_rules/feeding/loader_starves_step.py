@@ -137,6 +137,8 @@ def check(run: RunView) -> Iterator[Advice]:
             f"{100 * (1 - prepared):.0f} % of the wait is not for preparing batches: look at the sampler and at "
             "pinning memory"
         )
+    elif repeats and loader and loader.drops_at:
+        remedy = f"{loader.dataset} prepares samples that it drops at {loader.drops_at}: see samples-dropped"
     elif repeats:
         remedy = cheaper
     elif gain < _least_gain(run) and now is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
 from dptune.capture.injected import identity
+from dptune.capture.injected.dropping import drops
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.sharding import sharded_by
@@ -170,6 +172,9 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     while hasattr(batches, "batch_sampler"):  # Accelerate shards a loader by wrapping what it draws batches with
         batches = batches.batch_sampler
     iterable = isinstance(loader.dataset, IterableDataset)
+    dropped = None
+    with contextlib.suppress(Exception):  # there may be no source to read
+        dropped = drops(loader.dataset) if iterable else None
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
     return LoaderFacts(
         where=places.line(loader),
@@ -191,6 +196,8 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         preparing=observers.preparing.facts(loader),
         iterable=iterable,
         sharded_by=sharded_by(loader) if iterable else None,
+        prepares_at=dropped[0] if dropped else None,
+        drops_at=dropped[1] if dropped else None,
     )
 
 
