@@ -110,8 +110,8 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     waits = [((("fit (train.py:44)",), {"phase": "backward"}), {**every(4, 3, 100), **every(5, 4, 200)})]
     ranks = [run_of(make_facts, slow), run_of(make_facts, waits, rank=1)]
     evaluation, checkpoint = ask("DP703", make_measured(world=2), ranks)
-    assert evaluation.title == "evaluate (train.py:51) adds 200 ms to one step in 5 on rank 0: 54 % of the time"
-    assert checkpoint.title == "torch.save (train.py:54) adds 100 ms to one step in 4 on rank 0: 32 % of the time"
+    assert evaluation.title == "`evaluate` (train.py:51) adds 200 ms to one step in 5 on rank 0: 54 % of the time"
+    assert checkpoint.title == "`torch.save` (train.py:54) adds 100 ms to one step in 4 on rank 0: 32 % of the time"
     assert evaluation.saves.high_share == pytest.approx(1000 / 1850)
     assert checkpoint.saves.high_share == pytest.approx(600 / 1850)
     assert "async_save" in checkpoint.watch
@@ -122,7 +122,7 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
 def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts):
     """Two in 25 do not show a period; that a function of the script runs in them is seen all the same."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {6: 200, 17: 200})])])
-    assert advice.title == "evaluate (train.py:51) adds 200 ms to some steps: 62 % of the time"
+    assert advice.title == "`evaluate` (train.py:51) adds 200 ms to some steps: 62 % of the time"
     assert (advice.confidence, advice.evidence[0].value) == ("medium", 2)
 
 

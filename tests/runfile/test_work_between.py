@@ -57,7 +57,9 @@ def test_on_a_gpu_a_function_of_the_script_may_wait_for_the_device():
 def test_the_rank_where_it_is_most_is_named():
     less = place("fit (train.py:45)", ms=10, through="torch.save", kind="saving")
     (saves,) = work_between([rank_of(less), rank_of(SAVES, rank=1)])
-    assert (saves.rank, saves.share) == (1, 0.3)
+    assert (saves.rank, saves.share, saves.everywhere) == (1, 0.3, False)
+    (saves,) = work_between([rank_of(SAVES), rank_of(SAVES, rank=1)])
+    assert saves.everywhere
 
 
 def test_slow_steps_are_left_out():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 from dptune.runfile.facts import Facts, Window
@@ -54,7 +54,7 @@ class HostWork:
     """One such thing: `share` is of the usual steps of the rank where it takes most, `most_share` its upper bound.
 
     Where the thread was is looked at now and then: the bound holds in 95 of 100 recordings. `hottest` is the line in
-    which it was found most.
+    which it was found most. `everywhere`: whether every rank spends at least half of that time there.
     """
 
     rank: int
@@ -65,21 +65,28 @@ class HostWork:
     most_share: float
     looks: int
     hottest: str
+    everywhere: bool = True
 
 
 def work_between(facts: Sequence[Facts]) -> list[HostWork]:
     """Over all ranks, most time first; each function on the rank where it takes most."""
-    found: dict[tuple[str, str], HostWork] = {}
+    found: dict[tuple[str, str], list[HostWork]] = defaultdict(list)
+    ranks = 0
     for own in facts:
         window = own.window("unprofiled")
         if window is None or not window.sampled:
             continue
+        ranks += 1
         on_gpu = own.device is not None and own.device.kind != "cpu"
         for work in _of_rank(own.rank, window, on_gpu=on_gpu):
-            known = found.get((work.name, work.where))
-            if known is None or work.share > known.share:
-                found[work.name, work.where] = work
-    return sorted(found.values(), key=lambda one: -one.share)
+            found[work.name, work.where].append(work)
+    most = [_most(each, ranks) for each in found.values()]
+    return sorted(most, key=lambda one: -one.share)
+
+
+def _most(each: Sequence[HostWork], ranks: int) -> HostWork:
+    most = max(each, key=lambda one: one.share)
+    return replace(most, everywhere=sum(2 * one.share >= most.share for one in each) == ranks)
 
 
 def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:

@@ -71,8 +71,8 @@ def check(run: RunView) -> Iterator[Advice]:
         impact = run.impact(work.share, WORTH_SHARE)
         if impact is None:
             continue
-        rank = f" on rank {work.rank}" if len(run.facts) > 1 else ""
-        name = work.name or f"the {work.kind}"
+        rank = "" if work.everywhere else f" on rank {work.rank}"
+        name = f"`{work.name}`" if work.name else work.kind
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
@@ -80,17 +80,17 @@ def check(run: RunView) -> Iterator[Advice]:
             impact=impact,
             title=f"{name} ({work.where}) takes {100 * work.share:.0f} % of each step{rank}: {REMEDIES[work.kind]}",
             why="The training thread does this before it launches the next step"
-            + (", and the other ranks wait for it." if run.measured.world_size > 1 else "."),
+            + ("." if work.everywhere else ", and the other ranks wait for it."),
             changes=[],
             saves=run.bound(0.0, work.most_share, "no more than the time that was seen there, with its uncertainty"),
             confidence="high" if work.most_share < 2 * work.share else "medium",
             evidence=[
-                Evidence(label=f"{work.kind} in {name}", value=work.share, unit="of the usual steps", rank=work.rank),
+                Evidence(label=work.kind, value=work.share, unit="of the usual steps", rank=work.rank),
                 Evidence(label="seen there", value=work.looks, unit="times"),
                 Evidence(label="called at", value=work.where),
                 Evidence(label="most of it in", value=work.hottest),
             ],
             numerics="same",
             watch=HOW[work.kind],
-            fingerprint=f"{RULE.code}:{name}",
+            fingerprint=f"{RULE.code}:{work.name or work.kind}",
         )

@@ -94,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
         often = _often(cause.periods)
         of_all = f"{100 * cause.share:.0f} % of the time"
         if cause.where:
-            what = f"{cause.name} ({cause.where})" if cause.name else cause.where
+            what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
             rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
             title = f"{what} adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
         else:
