@@ -105,6 +105,7 @@ def test_figures_from_the_facts(folder):
         "unprofiled_median_ns": 1000 * US,
         "unprofiled_q1_ns": 925 * US,
         "unprofiled_q3_ns": 1175 * US,
+        "unprofiled_mean_ns": 1_066_666,  # between 1,000 and 1,133 1/3 us
         "unprofiled_steps": 3,
         "unprofiled_period": 1,
         "unprofiled_outliers": 0,
