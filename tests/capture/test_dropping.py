@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 pytest.importorskip("torch", reason="the module that is tested imports it")
@@ -68,6 +70,15 @@ class OnlyStrips(Base):
             yield text
 
 
+class Draws(Base):
+    def __iter__(self):
+        for line in self.lines():
+            at = random.random()
+            if len(line) > 4:
+                continue
+            yield line, at
+
+
 class YieldsBoth(Base):
     def __iter__(self):
         for at, line in enumerate(self.lines()):
@@ -97,6 +108,6 @@ def test_a_test_that_could_come_first(made, function, test):
     assert dropped.endswith(f":{line_of(test, header)}")
 
 
-@pytest.mark.parametrize("made", [ChecksFirst, ChecksTheSample, OnlyStrips, YieldsBoth])
+@pytest.mark.parametrize("made", [ChecksFirst, ChecksTheSample, OnlyStrips, YieldsBoth, Draws])
 def test_one_that_could_not_or_need_not(made):
     assert drops(made()) is None

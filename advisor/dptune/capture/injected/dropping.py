@@ -15,38 +15,14 @@ from typing import Any
 
 from dptune.capture.injected.places import is_the_users, relative
 
-# Calls that prepare nothing worth sparing.
+# Calls that prepare nothing worth sparing, and those that read or draw the next thing: later samples need them.
 _CHEAP = frozenset(
-    [
-        "strip",
-        "rstrip",
-        "lstrip",
-        "split",
-        "decode",
-        "encode",
-        "get",
-        "pop",
-        "append",
-        "len",
-        "int",
-        "float",
-        "str",
-        "bool",
-        "range",
-        "enumerate",
-        "zip",
-        "next",
-        "iter",
-        "min",
-        "max",
-        "isinstance",
-        "get_worker_info",
-        "get_rank",
-        "get_world_size",
-        "items",
-        "keys",
-        "values",
-    ]
+    (
+        *("strip", "rstrip", "lstrip", "split", "decode", "encode", "get", "pop", "append", "items", "keys", "values"),
+        *("len", "int", "float", "str", "bool", "range", "enumerate", "zip", "min", "max", "isinstance"),
+        *("next", "iter", "read", "readline", "recv", "random", "randint", "uniform", "choice", "shuffle", "seed"),
+        *("get_worker_info", "get_rank", "get_world_size"),
+    )
 )
 
 
