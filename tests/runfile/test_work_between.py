@@ -68,3 +68,17 @@ def test_slow_steps_are_left_out():
     rare = place("fit (train.py:45)", ms=300, steps=range(0, 20, 5), through="torch.save", kind="saving")
     window.sampled = [place("fit (train.py:40)", ms=60, phase="backward"), rare]
     assert work_between([Facts(rank=0, windows=[window])]) == []
+
+
+def test_what_a_library_that_trains_calls_is_told_from_the_training():
+    """All is called from one line of the script: saving 30 ms, the library 10, and a function of the script 20."""
+    window = Window("unprofiled", 4, [100 * MS] * 20)
+    window.sampled = [
+        place(ms=40, phase="backward", through="lightning.Trainer.fit"),
+        place(ms=10, through="lightning.Trainer.fit"),
+        place(ms=30, through="torch.save", kind="saving"),
+        place("Net.log_images (net.py:30)", ms=20),
+    ]
+    saves, logs = work_between([Facts(rank=0, windows=[window])])
+    assert (saves.name, saves.where, saves.share) == ("torch.save", "train.py:9", 0.3)
+    assert (logs.name, logs.where, logs.share) == ("Net.log_images", "net.py:30", 0.2)

@@ -31,10 +31,10 @@ class SampledFacts:
     """Where the training thread was found now and then, in steps without the profiler.
 
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
-    `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `through` the function of a
-    library that the last line calls; `kind` `saving`, `logging`, `plotting`, `metrics` or empty, by the libraries that
-    it was in. `spent_ns` is the time by step of the window, numbered from 0 in `steps`, and `looks` how many times it
-    was found there.
+    `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
+    `logging`, `plotting`, `metrics` or empty, by the libraries that it was in; `through` is the function of a library
+    that the last line calls, or that of the kind. `spent_ns` is the time by step of the window, numbered from 0 in
+    `steps`, and `looks` how many times it was found there.
     """
 
     path: list[str] = field(default_factory=list)

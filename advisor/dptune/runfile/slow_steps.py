@@ -111,8 +111,11 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
 def calls(place: SampledFacts, cause: Cause) -> bool:
     """Whether a place is in a function of the script that its line there calls, or in a library of a known kind."""
     name, where, kind = cause
-    return bool(kind) or any(
-        one.endswith(f"({where})") and after.startswith(f"{name} (") for one, after in pairwise(place.path)
+    lines = [_split(line) for line in place.path]
+    return (
+        bool(kind)
+        or (name, where) in lines
+        or any((one[1], after[0]) == (where, name) for one, after in pairwise(lines))
     )
 
 
@@ -130,24 +133,32 @@ def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts,
     """Each place, with what the script calls there beside its way through every step: name, line and kind."""
     common = set(usual)
     ways = [one.path for one in window.sampled if one.phase in _STEPPING and common.intersection(one.steps)]
-    found = []
+    in_training = {line for way in ways for line in way}
+    found, beside = [], []
     for one in window.sampled:
         if not one.path:
             continue
         along = max((_alike(one.path, way) for way in ways), default=_shared(window))
         at = min(along, len(one.path) - 1)
-        where = one.path[at].rpartition(" (")[2].removesuffix(")")
-        if at + 1 < len(one.path):
-            name = one.path[at + 1].rpartition(" (")[0]
+        function, where = _split(one.path[at])
+        level = {_split(way[at])[0] for way in ways if len(way) > at and way[:at] == one.path[:at]}
+        if along == at > 0 and function not in level:
+            name = function  # a library calls it
+        elif at + 1 < len(one.path):
+            name = _split(one.path[at + 1])[0]
         else:
             name = one.through if one.kind else _PHASES.get(one.phase, one.through)
-        found.append((one, (name, where, one.kind)))
-    return _joined(found)
+        (found if one.path[at] in in_training else beside).append((one, (name, where, one.kind)))
+    return [*found, *_joined(beside)]
 
 
-def _joined(
-    found: list[tuple[SampledFacts, Cause]],
-) -> list[tuple[SampledFacts, Cause]]:
+def _split(line: str) -> tuple[str, str]:
+    """Function, and `file:line`."""
+    function, _, where = line.rpartition(" (")
+    return function, where.removesuffix(")")
+
+
+def _joined(found: list[tuple[SampledFacts, Cause]]) -> list[tuple[SampledFacts, Cause]]:
     """The places of one line under the name that takes most time there: what a call does before and after is its."""
     spent: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
     for one, (name, where, kind) in found:

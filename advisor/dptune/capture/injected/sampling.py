@@ -111,7 +111,7 @@ class Sampling:
     def _key(self, frame: FrameType | None) -> Key:
         """The script's lines from the outermost on, and what of torch or another library it is in."""
         path: list[tuple[CodeType, int]] = []
-        phase = through = kind = ""
+        phase = through = kind = by = ""
         for _ in range(_DEEPEST):
             if frame is None:
                 break
@@ -122,11 +122,12 @@ class Sampling:
             elif owner != "ours":
                 phase = its_phase or phase  # the outermost one counts
                 kind = kind or its_kind
-                if not path:
-                    through = f"{owner}.{_name(code)}" if owner else _name(code)
+                name = f"{owner}.{_name(code)}" if owner else _name(code)
+                by = name if kind and its_kind == kind else by  # the outermost function of that kind
+                through = through if path else name
             frame = frame.f_back
         path.reverse()
-        return tuple(path), phase, through, kind
+        return tuple(path), phase, by or through, kind
 
     def _classified(self, frame: FrameType) -> tuple[str, str, str]:
         code = frame.f_code
