@@ -149,3 +149,14 @@ def test_a_period_shows_on_a_busy_machine(ask, make_measured, make_facts, steps,
         durations[at] += 60
     (advice,) = ask("DP703", make_measured(), facts(make_facts, *durations))
     assert advice.title.startswith("One step in 5 takes")
+
+
+def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_share(ask, make_measured, make_facts):
+    """Only logging and evaluation were seen, which the same function calls."""
+    window = Window("unprofiled", 3, [int((210 if at % 3 == 2 else 10) * 1e6) for at in range(15)])
+    window.sampled = [
+        place("fit (train.py:23)", "log (train.py:5)", spent=dict.fromkeys(range(15), 9)),
+        place("fit (train.py:25)", "evaluate (train.py:8)", spent=every(3, 2, 200, 15)),
+    ]
+    (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
+    assert advice.title.startswith("`evaluate` (train.py:25) adds 200 ms to one step in 3:")

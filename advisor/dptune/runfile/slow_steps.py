@@ -134,15 +134,16 @@ def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts,
     common = set(usual)
     ways = [one.path for one in window.sampled if one.phase in _STEPPING and common.intersection(one.steps)]
     in_training = {line for way in ways for line in way}
-    found, beside = [], []
+    found: list[tuple[SampledFacts, Cause]] = []
+    beside: list[tuple[SampledFacts, Cause]] = []
     for one in window.sampled:
         if not one.path:
             continue
         along = max((_alike(one.path, way) for way in ways), default=_shared(window))
         at = min(along, len(one.path) - 1)
         function, where = _split(one.path[at])
-        level = {_split(way[at])[0] for way in ways if len(way) > at and way[:at] == one.path[:at]}
-        if along == at > 0 and function not in level:
+        same = [way for way in ways if way[:at] == one.path[:at]]
+        if along == at > 0 and same and function not in {_split(way[at])[0] for way in same if len(way) > at}:
             name = function  # a library calls it
         elif at + 1 < len(one.path):
             name = _split(one.path[at + 1])[0]
