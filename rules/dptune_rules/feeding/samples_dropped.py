@@ -41,6 +41,7 @@ RULE = Rule(
     kind="time",
     summary="the data set prepares samples that it drops",
     since="0.1",
+    preview=True,
     thresholds=(WORTH_SHARE,),
 )
 
