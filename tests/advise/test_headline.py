@@ -227,6 +227,7 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (without the profiler): computing 60 %")
     assert told.why.endswith("These shares are of steps that are not slow.")
     assert told.rule == of_slow.rule
+    assert said(slow, advice=[one, of_slow]).verdict == told.verdict
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
     little = step.model_copy(update={"unprofiled_mean_ns": 12_000_000})
     assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith("A step takes 10 ms")

@@ -93,10 +93,9 @@ def headline(
     if wrong is not None:
         how = f"{wrong.watch} Details: `dptune rules explain {wrong.rule}`."
         return Headline(verdict=sentence(wrong.title), why=why, next=how, rule=wrong.rule)
-    slow = _of_slow_steps(measured, advice, found)
-    if slow is not None:
+    if _are_slow_steps(measured, advice, found):
         verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
-        return Headline(verdict=verdict, why=why, next=_change(slow), rule=slow.rule)
+        return Headline(verdict=verdict, why=why, next=_change(advice[0]), rule=advice[0].rule)
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
         remedy = late.remedy(advice)
@@ -120,12 +119,12 @@ def headline(
     )
 
 
-def _of_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> Advice | None:
-    """The first advice, where it is of slow steps that take more of the time than anything does in the others."""
-    if not advice or advice[0].saves is None or advice[0].saves.mean_step_ms is None:
-        return None
+def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:
+    """Whether slow steps, of which there is advice, take more of the time than anything does in the others."""
+    if not any(one.saves is not None and one.saves.mean_step_ms is not None for one in advice):
+        return False
     slow = measured.step.slow_share
-    return advice[0] if slow >= BOUND_SHARE and slow > (1 - slow) * max(found.values(), default=0.0) else None
+    return slow >= BOUND_SHARE and slow > (1 - slow) * max(found.values(), default=0.0)
 
 
 def _mean_and_median(measured: Measured) -> str:
