@@ -63,6 +63,8 @@ def test_workers_would_repeat_the_samples_of_an_iterable_data_set(ask, make_meas
     assert "would each yield every sample again" in advice.watch
     assert "let Lines.__iter__ (data.py:12) skip those of other workers" in advice.watch
     assert "get_worker_info()" in advice.watch
+    dropping = replace(streams, drops_at="data.py:14")
+    assert ask("DP501", measured, [make_facts(loaders=[dropping])]) == []  # samples-dropped names what to change
     for harmless in (replace(streams, sharded_by="Lines"), replace(streams, iterable=False)):
         (advice,) = ask("DP501", measured, [make_facts(loaders=[harmless])])
         assert advice.changes[0].knob == "loader.num_workers"

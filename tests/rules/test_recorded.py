@@ -34,6 +34,7 @@ FAULTS = {
     "DP403": "scaler-without-need",
     "DP502": "workers-restart",
     "DP504": "same-data",
+    "DP505": "iterable-dataset",
     "DP602": "garbage-collection",
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",

@@ -116,6 +116,8 @@ def check(run: RunView) -> Iterator[Advice]:
     gain = wait * max(0.0, prepared - handover)
     dataset = (loader and loader.dataset) or "loader"
     repeats = loader is not None and loader.iterable is True and loader.sharded_by is None
+    if repeats and loader and loader.drops_at and preparing and preparing.reading_share >= run.limit(MOST_SHARE):
+        return  # samples-dropped names what to change
     then = None if now is None or repeats or gain < _least_gain(run) else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
@@ -137,8 +139,6 @@ def check(run: RunView) -> Iterator[Advice]:
             f"{100 * (1 - prepared):.0f} % of the wait is not for preparing batches: look at the sampler and at "
             "pinning memory"
         )
-    elif repeats and loader and loader.drops_at:
-        remedy = f"{loader.dataset} prepares samples that it drops at {loader.drops_at}: see samples-dropped"
     elif repeats:
         remedy = cheaper
     elif gain < _least_gain(run) and now is not None:

@@ -41,7 +41,6 @@ RULE = Rule(
     kind="time",
     summary="the data set prepares samples that it drops",
     since="0.1",
-    preview=True,
     thresholds=(WORTH_SHARE,),
 )
 
@@ -78,6 +77,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="dropped at", value=loader.drops_at),
         ],
         numerics="same",
-        watch="The samples that are left must stay the same, in the same order.",
+        watch="The samples that are left must stay the same, in the same order."
+        + ("" if loader.sharded_by else " Workers would repeat them: nothing divides them by `get_worker_info()`."),
         fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
     )
