@@ -26,6 +26,7 @@ RUNS = {
     "accumulation_without_no_sync": (["DP102", "DP603"], "accumulation-without-no-sync"),
 }
 NEED_LINKS = {"DP103", "DP301"}
+NOT_RECORDED = {"DP609"}  # where the training thread was, in runs that are older
 
 
 @pytest.fixture(params=RUNS)
@@ -39,8 +40,9 @@ def test_each_fault_is_found_and_nothing_else(name):
     assert report.trust.level == "sound"
     expected, _ = RUNS[name]
     assert [a.rule for a in report.advice if a.impact != "low"] == expected
-    assert {one.rule for one in report.skipped} <= NEED_LINKS
-    assert expected or not report.skipped
+    skipped = {one.rule for one in report.skipped} - NOT_RECORDED
+    assert skipped <= NEED_LINKS
+    assert expected or not skipped
     for rank in report.measured.ranks:
         (device,) = rank.devices
         assert device.device == "cpu"

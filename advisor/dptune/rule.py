@@ -18,6 +18,8 @@ from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFi
 from dptune.predicted import Prediction
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
+from dptune.runfile.slow_steps import SlowSteps, slow_steps
+from dptune.runfile.work_between import HostWork, work_between
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
 _LAG_SHARE = 0.1  # of the step, from which on a rank is late: on shared machines healthy ones are late by some per cent
@@ -121,6 +123,26 @@ class RunView:
                 f"profiler (--unprofiled {enough} --window-time 0)"
             )
         return found
+
+    def slow_steps(self, times: float) -> list[SlowSteps]:
+        """What the script does in steps that take `times` the median or more, most time first.
+
+        Raises Missing where no steps were timed without the profiler.
+        """
+        if not any((window := one.window("unprofiled")) and window.steps for one in self.facts):
+            raise Missing("no steps were timed without the profiler")
+        return slow_steps(self.facts, times)
+
+    def work_between(self) -> list[HostWork]:
+        """Logging, metrics, plotting and saving in the usual steps, by function and line, most time first.
+
+        Raises Missing where the training thread was not looked at while steps were timed.
+        """
+        if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
+            raise Missing(
+                "the recording does not show where the script is while steps are timed: record more (--unprofiled)"
+            )
+        return work_between(self.facts)
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

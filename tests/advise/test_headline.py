@@ -247,3 +247,21 @@ def test_copies_are_named_by_where_they_move_data(make_measured, hand_made, copi
         ]
         measured = measured.model_copy(update={"copies": records, "missing": dict(measured.missing)})
     assert said(measured).verdict == verdict
+
+
+def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, make_advice, hand_made):
+    """Steps of 10 ms and a mean of 40: three quarters of the time is what slow steps take longer."""
+    measured = make_measured(exposed_share=0.4)
+    step = measured.step.model_copy(update={"unprofiled_mean_ns": 40_000_000})
+    slow = measured.model_copy(update={"step": step})
+    one = make_advice()
+    of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
+    told = said(slow, advice=[of_slow])
+    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median one 10 ms."
+    assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (without the profiler): computing 60 %")
+    assert told.why.endswith("These shares are of steps that are not slow.")
+    assert told.rule == of_slow.rule
+    assert said(slow, advice=[one, of_slow]).verdict == told.verdict
+    assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
+    little = step.model_copy(update={"unprofiled_mean_ns": 12_000_000})
+    assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith("A step takes 10 ms")

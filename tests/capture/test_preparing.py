@@ -94,3 +94,39 @@ def test_a_stream_that_computes_and_an_object_that_collates(prepared: Callable[.
 
 def test_a_function_of_torch_has_no_line(prepared: Callable[..., PreparingFacts]) -> None:
     assert prepared("reads", 0).collated_by == "stack"
+
+
+def test_an_iterable_data_set_and_the_part_of_the_wait_that_prepares(profile):
+    """The script prepares batches itself, and its sampler takes longer than they do."""
+    run = profile(
+        """
+        import time, torch
+        from torch.utils.data import DataLoader, IterableDataset, Sampler
+        class Lines(IterableDataset):
+            def __iter__(self):
+                while True:
+                    yield torch.randn(8)
+        class Slow(Sampler):
+            def __iter__(self):
+                for at in range(400):
+                    time.sleep(0.004)
+                    yield at % 40
+            def __len__(self):
+                return 400
+        lines, rows = iter(DataLoader(Lines(), 4)), iter(DataLoader(torch.randn(40, 8), 4, sampler=Slow()))
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(60):
+            model(next(lines) + next(rows)).sum().backward()
+            optimizer.step()
+        """,
+        *SHORT,
+    )
+    facts = run.facts()
+    assert {one.dataset: (one.iterable, one.sharded_by) for one in facts.loaders} == {
+        "Lines": (True, None),
+        "Tensor": (False, None),
+    }
+    window = facts.window("unprofiled")
+    for waited, fetched in zip(window.loader_wait_ns, window.loader_fetch_ns, strict=True):
+        assert waited > 16_000_000 + fetched > 16_000_000

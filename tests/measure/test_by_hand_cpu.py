@@ -105,6 +105,7 @@ def test_figures_from_the_facts(folder):
         "unprofiled_median_ns": 1000 * US,
         "unprofiled_q1_ns": 925 * US,
         "unprofiled_q3_ns": 1175 * US,
+        "unprofiled_mean_ns": 1_066_666,  # between 1,000 and 1,133 1/3 us
         "unprofiled_steps": 3,
         "unprofiled_period": 1,
         "unprofiled_outliers": 0,
@@ -263,3 +264,15 @@ def test_what_waits_inside_an_operator_for_its_collective_is_no_compute(tmp_path
     assert account.compute_ns == 22 * US
     assert account.exposed_communication_ns == 58 * US
     assert account.idle_ns == 20 * US
+
+
+def test_what_a_wait_is_besides_preparing_batches():
+    """Steps of one batch wait 10, 20, 30: 24 of the 60 are the sampler's. A step of a validation does not count."""
+    window = Window("unprofiled", 3, [100] * 4, loader_wait_ns=[10, 20, 30, 900], loader_batches=[1, 1, 1, 9])
+    own = Facts(rank=0, windows=[window])
+    assert feeding.other_share([own]) == 0.0  # an older recording
+    window.loader_fetch_ns = [6, 12, 18, 900]
+    assert feeding.other_share([own]) == pytest.approx(0.4)
+    assert feeding.input_figures([(0.1, 100.0, True)], [own]).other_share == pytest.approx(0.4)
+    window.loader_fetch_ns = [0, 0, 0, 900]  # workers prepare those of the steps
+    assert feeding.other_share([own]) == 0.0

@@ -3,6 +3,7 @@
 import pytest
 
 from dptune.measured import Measured, SetAsideStep, StepGroup, StepsFigures, StepTime
+from dptune.present.account import account
 from dptune.present.steps import steps
 
 
@@ -81,3 +82,14 @@ def test_steps_that_take_turns_and_one_that_is_cut_short(report):
     words = said(report, found)
     assert "Steps alternate in what they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms (means)." in words
     assert "Step 14 is excluded from all figures: the trace ends before the next step starts" in words
+
+
+def test_the_account_says_that_slow_steps_are_not_in_it(report):
+    slow = report.measured.step.model_copy(update={"unprofiled_mean_ns": 420_600_000})
+    measured = report.measured.model_copy(update={"step": slow})
+    said_of = [
+        " ".join("".join(span.text for span in line).strip() for line in account(one, 400))
+        for one in (report.model_copy(update={"measured": measured}), report)
+    ]
+    assert "Slow steps are not in these rows: with them the mean step takes 420.6 ms." in said_of[0]
+    assert "Slow steps are not in these rows" not in said_of[1]

@@ -14,7 +14,7 @@ from dptune.knobs import KNOBS
 from dptune.measured import CopyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
 from dptune.runfile.communication import ChannelFacts, DdpFacts, NcclFacts
-from dptune.runfile.facts import LoaderFacts, OptimizerFacts, Window
+from dptune.runfile.facts import LoaderFacts, OptimizerFacts, SampledFacts, Window
 
 HEADINGS = [
     "## What it measures",
@@ -26,7 +26,8 @@ HEADINGS = [
 OURS = [
     *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP107", "DP108", "DP201", "DP202", "DP203", "DP204"),
     *("DP301", "DP401", "DP402", "DP403", "DP404", "DP405"),
-    *("DP501", "DP502", "DP503", "DP504", "DP601", "DP602", "DP603", "DP604", "DP605", "DP606"),
+    *("DP501", "DP502", "DP503", "DP504", "DP505", "DP601", "DP602", "DP603", "DP604", "DP605", "DP606"),
+    "DP609",
     *("DP701", "DP702", "DP703", "DP801", "DP802", "DP803"),
 ]
 MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}
@@ -120,6 +121,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
     )
     window = Window("unprofiled", 3, [10_000_000] * 20, loader_batches=[1] * 20, gc_ns=[1000] * 20)
     window.unsynced_updates = [False] * 20
+    window.sampled = [SampledFacts(["main (train.py:9)"], "backward", looks=20, steps=[0], spent_ns=[9_000_000])]
     loader = LoaderFacts(
         "train.py:9",
         batch_size=256,

@@ -35,10 +35,12 @@ FAULTS = {
     "DP405": "unsupported-dtype",
     "DP502": "workers-restart",
     "DP504": "same-data",
+    "DP505": "iterable-dataset",
     "DP602": "garbage-collection",
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",
     "DP605": "debug-switches",
+    "DP609": "work-between-steps",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
@@ -57,7 +59,7 @@ PUBLIC = {
     ),
     "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
-RISKS_BESIDE = {"same-order"}  # a second fault of one rule
+SECOND = {"same-order", "periodic-steps"}  # a second fault of one rule
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {"tiny-gradients": "DP103"}  # and nothing to mend
@@ -76,7 +78,7 @@ def test_every_rule_stands_in_a_table():
     ours = {one.rule.code for one in packs.load_packs() if one.module.startswith("dptune_rules")}
     ours -= {one.rule.code for one in packs.load_packs() if one.rule.preview}
     assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC}
-    faults = {*FAULTS.values(), *RISKS_BESIDE, *BESIDE}
+    faults = {*FAULTS.values(), *SECOND, *BESIDE}
     assert {one.name for one in RUNS.iterdir()} == {*faults, *QUIET, *(f"{name}-mended" for name in faults)}
 
 
@@ -108,7 +110,7 @@ def test_it_is_quiet_of_what_looks_like_its_fault_and_has_looked(name):
     assert QUIET[name] in told(RUNS / name).quiet
 
 
-@pytest.mark.parametrize("name", sorted([*FAULTS.values(), *RISKS_BESIDE, *BESIDE]))
+@pytest.mark.parametrize("name", sorted([*FAULTS.values(), *SECOND, *BESIDE]))
 def test_where_it_is_mended_nothing_is_said_above_a_note(name):
     assert [one for one in told(RUNS / f"{name}-mended").advice if one.impact != "low"] == []
 
@@ -140,6 +142,7 @@ PLACELESS = {
     "DP502": "seen in steps without the profiler",
     "DP504": "what is drawn is not in the trace",
     "DP605": "a switch",
+    "DP609": "seen in steps without the profiler",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
 }

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import LoaderFacts, Window
+from dptune.runfile.facts import LoaderFacts, SampledFacts, Window
 
 
 def facts(make_facts, *durations_ms, **more):
@@ -15,7 +15,8 @@ def test_one_step_in_five(ask, make_measured, make_facts):
     assert advice.saves.high_share == pytest.approx(120 / 270)
     assert (advice.saves.mean_step_ms, advice.saves.high_ms) == (pytest.approx(18), pytest.approx(8))
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "high", "bound")
-    assert [one.value for one in advice.evidence] == [3, 5, 50.0, 10.0]
+    assert [one.value for one in advice.evidence] == [3, 5, 50.0, 10.0, 18.0]
+    assert advice.why.startswith("The mean step takes 18 ms, the median one 10.")
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,88 @@ def test_garbage_has_a_rule_of_its_own(ask, make_measured, make_facts):
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="no steps were timed"):
         ask("DP703", make_measured(), [make_facts()])
+
+
+WAY = ["main (train.py:9)", "fit (train.py:44)"]
+
+
+def place(*calls, spent, phase="", through="", kind="", base=WAY[:1]):
+    """Found there for so many ms in each of the steps."""
+    steps = sorted(spent)
+    ns = [int(spent[at] * 1e6) for at in steps]
+    return SampledFacts([*base, *calls], phase, through, kind, len(steps), steps, ns)
+
+
+def run_of(make_facts, slow, steps=25, usual_ms=10, rank=0, **more):
+    """Steps of 10 ms in backward, and `slow`: a place to the steps that are longer by it, with by how many ms."""
+    durations = [usual_ms + sum(spent.get(at, 0) for _, spent in slow) for at in range(steps)]
+    window = Window("unprofiled", 3, [int(ms * 1e6) for ms in durations])
+    window.sampled = [place("fit (train.py:44)", spent=dict.fromkeys(range(steps), usual_ms), phase="backward")]
+    window.sampled += [place(*calls, spent=spent, **where) for (calls, where), spent in slow]
+    return make_facts(windows=[window], rank=rank, **more)
+
+
+def every(period, first, ms, steps=25):
+    return dict.fromkeys(range(first, steps, period), ms)
+
+
+EVALUATION = ("fit (train.py:51)", "evaluate (train.py:20)"), {"phase": "forward", "through": "torch.Module.forward"}
+CHECKPOINT = ("fit (train.py:54)",), {"through": "torch.save", "kind": "saving"}
+
+
+def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measured, make_facts):
+    """25 steps of 10 ms; 5 evaluations of 200 ms and 6 checkpoints of 100: 1,000 and 600 of 1,850 ms."""
+    slow = [(EVALUATION, every(5, 4, 200)), (CHECKPOINT, every(4, 3, 100))]
+    waits = [((("fit (train.py:44)",), {"phase": "backward"}), {**every(4, 3, 100), **every(5, 4, 200)})]
+    ranks = [run_of(make_facts, slow), run_of(make_facts, waits, rank=1)]
+    evaluation, checkpoint = ask("DP703", make_measured(world=2), ranks)
+    assert evaluation.title == "`evaluate` (train.py:51) adds 200 ms to one step in 5 on rank 0: 54 % of the time"
+    assert checkpoint.title == "`torch.save` (train.py:54) adds 100 ms to one step in 4 on rank 0: 32 % of the time"
+    assert evaluation.saves.high_share == pytest.approx(1000 / 1850)
+    assert checkpoint.saves.high_share == pytest.approx(600 / 1850)
+    assert "async_save" in checkpoint.watch
+    assert evaluation.why == "The mean step takes 74 ms, the median one 10. All ranks wait meanwhile."
+    assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
+
+
+def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts):
+    """Two in 25 do not show a period; that a function of the script runs in them is seen all the same."""
+    (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {6: 200, 17: 200})])])
+    assert advice.title == "`evaluate` (train.py:51) adds 200 ms to some steps: 62 % of the time"
+    assert (advice.confidence, advice.evidence[0].value) == ("medium", 2)
+
+
+@pytest.mark.parametrize(
+    "hiccups",
+    [
+        [((("fit (train.py:44)",), {"phase": "forward"}), {4: 90, 11: 70, 13: 90})],  # the machine, in a usual place
+        [(EVALUATION, {6: 200})],  # once
+        [((("fit (train.py:44)",), {"phase": "backward"}), {4: 90, 11: 90})],  # waiting for others
+    ],
+)
+def test_what_the_machine_does_now_and_then_is_not_blamed_on_a_line(ask, make_measured, make_facts, hiccups):
+    ranks = [run_of(make_facts, hiccups), run_of(make_facts, [], rank=1)]
+    assert ask("DP703", make_measured(world=2), ranks) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "missing", "hiccups"), [(40, [19], [11, 18]), (30, [19], []), (30, [], [11, 18]), (15, [], [])]
+)
+def test_a_period_shows_on_a_busy_machine(ask, make_measured, make_facts, steps, missing, hiccups):
+    """Steps of 8 to 13 ms, and a checkpoint every 5."""
+    durations = [8 + at * 7 % 6 for at in range(steps)]
+    for at in {*range(4, steps, 5), *hiccups} - {*missing}:
+        durations[at] += 60
+    (advice,) = ask("DP703", make_measured(), facts(make_facts, *durations))
+    assert advice.title.startswith("One step in 5 takes")
+
+
+def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_share(ask, make_measured, make_facts):
+    """Only logging and evaluation were seen, which the same function calls."""
+    window = Window("unprofiled", 3, [int((210 if at % 3 == 2 else 10) * 1e6) for at in range(15)])
+    window.sampled = [
+        place("fit (train.py:23)", "log (train.py:5)", spent=dict.fromkeys(range(15), 9)),
+        place("fit (train.py:25)", "evaluate (train.py:8)", spent=every(3, 2, 200, 15)),
+    ]
+    (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
+    assert advice.title.startswith("`evaluate` (train.py:25) adds 200 ms to one step in 3:")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise import disturbance, physics
 from dptune.advise.limits import (
+    BOUND_SHARE,
     COMMUNICATION,
     IDLE,
     INPUT,
@@ -111,6 +112,9 @@ def headline(
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
     if first is not None and first.threatens_results:
         return Headline(verdict=sentence(first.title), why=why, next=_action(first, late), rule=first.rule)
+    if first is not None and _are_slow_steps(measured, advice, found):
+        verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
+        return Headline(verdict=verdict, why=why, next=_action(first, late), rule=first.rule)
     if late is not None and heads:
         verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
         action = _look_at(late.figures) if first is None else _action(first, late) + _of_late(late, advice)
@@ -133,6 +137,19 @@ def headline(
         else _SELECT,
         rule=first.rule if first else "",
     )
+
+
+def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:
+    """Whether slow steps, of which there is advice, take more of the time than anything does in the others."""
+    if not any(one.saves is not None and one.saves.mean_step_ms is not None for one in advice):
+        return False
+    slow = measured.step.slow_share
+    return slow >= BOUND_SHARE and slow > (1 - slow) * max(found.values(), default=0.0)
+
+
+def _mean_and_median(measured: Measured) -> str:
+    step = measured.step
+    return f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median one {milliseconds(step.median_ns)}"
 
 
 def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
@@ -158,7 +175,14 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
 def _why(measured: Measured) -> str:
     step = measured.step
     basis = "without the profiler" if step.basis == "unprofiled" else "traced"
-    why = f"A step takes {milliseconds(step.median_ns)} ({basis}): {parts(measured)}."
+    takes = f"A step takes {milliseconds(step.median_ns)}"
+    if step.slow_share:
+        takes = (
+            f"The median step takes {milliseconds(step.median_ns)}, the mean {milliseconds(step.unprofiled_mean_ns)}"
+        )
+    why = f"{takes} ({basis}): {parts(measured)}."
+    if step.slow_share:
+        why += " These shares are of steps that are not slow."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
         told = f"the script waits for its data loader {percent(wait)} of the time"

@@ -10,6 +10,7 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, dig
 
 # Why the last traced step may be in no figure.
 CUT_SHORT = "the trace ends before the next step starts, so the wait at its end is unknown"
+_MEAN_DIFFERS = 0.2  # of the mean step: from there on the median alone misleads
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
 
@@ -86,6 +87,9 @@ class StepTime(Figures):
     unprofiled_q3_ns: Figure[Positive] = Field(
         ABSENT, description="their third quartile: median over ranks of each rank's"
     )
+    unprofiled_mean_ns: int = Field(
+        0, description="mean step without the profiler: median over ranks of each rank's; 0: there is none"
+    )
     unprofiled_period: int = Field(
         1, description="period, in steps, with which times without the profiler repeat; 1 if they do not alternate"
     )
@@ -101,6 +105,13 @@ class StepTime(Figures):
     lean_steps: int = Field(0, description="steps of the light window, on the rank that has most")
     rich_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the detailed window, slowed further")
     rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
+
+    @property
+    def slow_share(self) -> float:
+        """The share of the time that steps take longer than the median one; 0 where that is little."""
+        typical_ns = self.known("unprofiled_median_ns") or 0
+        share = 1 - typical_ns / self.unprofiled_mean_ns if self.unprofiled_mean_ns else 0.0
+        return share if share >= _MEAN_DIFFERS else 0.0
 
 
 class PreparingFigures(Model):
@@ -122,6 +133,11 @@ class InputFigures(Figures):
     wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of that share of the median step")
     computed_share: Figure[float] = Field(
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
+    )
+    other_share: float = Field(
+        0.0,
+        description="part of the wait that is known not to be preparing batches: the sampler, pinning memory; 0 where "
+        "workers prepare them",
     )
     basis: Literal["unprofiled", "traced"] = Field("traced", description="which steps the wait was taken from")
     preparing: Figure[PreparingFigures] = Field(ABSENT, description="of the rank that waits longest: what that is for")

@@ -73,6 +73,9 @@ def account(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(
         f"{mean} takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
     )
+    if measured.step.slow_share:
+        mean = milliseconds(measured.step.unprofiled_mean_ns / 1e6)
+        yield from wrapped(f"Slow steps are not in these rows: with them the mean step takes {mean}.", width, "  ")
     stepped = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     if stepped > 1:
         yield from wrapped(f"The rows are the mean over {stepped} ranks.", width, "  ", role="dim")

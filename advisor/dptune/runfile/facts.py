@@ -28,12 +28,33 @@ _CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])[af]?")
 
 
 @dataclass
+class SampledFacts:
+    """Where the training thread was found now and then, in steps without the profiler.
+
+    `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
+    `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
+    `logging`, `plotting`, `metrics` or empty, by the libraries that it was in; `through` is the function of a library
+    that the last line calls, or that of the kind. `spent_ns` is the time by step of the window, numbered from 0 in
+    `steps`, and `looks` how many times it was found there.
+    """
+
+    path: list[str] = field(default_factory=list)
+    phase: str = ""
+    through: str = ""
+    kind: str = ""
+    looks: int = 0
+    steps: list[int] = field(default_factory=list)
+    spent_ns: list[int] = field(default_factory=list)
+
+
+@dataclass
 class Window:
     """One window of the recording: `steps` optimizer steps starting with number `first_step`, one list item each.
 
     `durations_ns` is host wall time from the end of one optimizer step to the end of the next; `device_durations_ns`
     the same between events on the device, where it is a GPU. `loader_wait_ns` is time inside the DataLoader's
-    `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `gc_ns` the time
+    `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `loader_fetch_ns`
+    the part in which it prepared batches itself, as a loader without workers does, `gc_ns` the time
     that thread collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the
     epoch), `loader_samples` the batch size of the loaders times the batches drawn, `backwards` the calls of backward,
     `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
@@ -41,7 +62,8 @@ class Window:
     or of something else. `unsynced_updates`: whether an optimizer stepped on gradients of a DDP module that the last
     backward pass into it had not averaged over the ranks. `recomputed_ns`: how long the host ran parts of forward
     passes again, for activation checkpointing. `parameter_sums` are of some parameters after the window's
-    last step: equal on ranks that hold the same weights, none where parameters are sharded. `skipped_steps` counts
+    last step: equal on ranks that hold the same weights, none where parameters are sharded. `sampled`: where the
+    training thread was, of steps without the profiler. `skipped_steps` counts
     those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
     size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
     the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile (None
@@ -56,6 +78,7 @@ class Window:
     device_durations_ns: list[int] | None = None
     loader_wait_ns: list[int] = field(default_factory=list)
     loader_cpu_ns: list[int] = field(default_factory=list)
+    loader_fetch_ns: list[int] = field(default_factory=list)
     gc_ns: list[int] = field(default_factory=list)
     collections_ns: list[list[int]] = field(default_factory=list)
     loader_batches: list[int] = field(default_factory=list)
@@ -67,6 +90,7 @@ class Window:
     unsynced_updates: list[bool] = field(default_factory=list)
     recomputed_ns: list[int] = field(default_factory=list)
     parameter_sums: list[float] = field(default_factory=list)
+    sampled: list[SampledFacts] = field(default_factory=list)
     skipped_steps: int | None = 0
     trace: str | None = None
     trace_text_bytes: int | None = None
@@ -145,7 +169,10 @@ class LoaderFacts:
     `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
     `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
     given by set_epoch, None where it does not shuffle. `own_batches`: whether the script gave it a sampler of whole
-    batches, which alone knows how large they are. `preparing`: None where nothing was metered.
+    batches, which alone knows how large they are. `preparing`: None where nothing was metered. `sharded_by`: what
+    divides the samples of an iterable data set among workers; None where nothing in its code is known to.
+    `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a test that then
+    drops some without looking at them; None where its source shows nothing like it.
     """
 
     where: str | None = None
@@ -165,6 +192,10 @@ class LoaderFacts:
     sampler_epoch: int | None = None
     own_batches: bool | None = None
     preparing: PreparingFacts | None = None
+    iterable: bool | None = None
+    sharded_by: str | None = None
+    prepares_at: str | None = None
+    drops_at: str | None = None
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""

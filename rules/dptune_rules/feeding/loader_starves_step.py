@@ -38,8 +38,11 @@ that is 75 and 74 %, and it gave 65 both times.
 
 ## When to leave it alone
 
-- A batch that is ready in a few milliseconds: a worker needs as long to hand it over, and steps become slower. What is
-  said then is one degree milder, for no setting mends it.
+- A batch that is ready in two milliseconds: a worker needs as long to hand it over, and steps become slower. The impact
+  is that of the time beyond the hand-over, and workers are proposed where that is more than the steps are noisy.
+- An `IterableDataset` whose code does not divide its samples by `get_worker_info()`: each worker would yield all of
+  them. Workers are then not proposed. Libraries that divide them are known: datasets, webdataset, streaming, litdata.
+- Without workers, what the sampler and pinning take: workers take over only what reads and collates.
 - Most of the wait of an epoch is in its first step: workers are starting then, see `workers-restart`.
 - On a GPU, where the device still has work queued while the script waits: the wait is then hidden.
 - The storage is the limit: more workers then wait together. Watch its rate first.
@@ -69,14 +72,15 @@ MOST_WORKERS = 16  # where the cores are not known
 
 COMPUTED_SHARE = 0.5  # of the wait: above it preparing a batch takes a core, below it sleeps (storage, network)
 
-LEAST_MS = Threshold(
-    "least_ms",
-    5.0,
-    "the wait per batch below which handing it over from a worker costs as much: with batches of 64 x 256 floats on "
-    "two cores, steps of 1.4 to 3.6 ms that waited under 1 ms took 10 to 13 ms with two workers",
+HANDOVER_MS = Threshold(
+    "handover_ms",
+    2.0,
+    "what a batch that a worker has ready costs all the same: batches of 64 x 256 floats and of 8 x 3 x 224 x 224 took "
+    "1.4 to 2.5 ms to arrive on two cores; only what a batch takes beyond that can be saved",
 )
 WARNING_SHARE = Threshold("warning_share", 0.05, "what a warning is: a step pays 5 % for waiting")
 ERROR_SHARE = Threshold("error_share", 0.20, "above the 15 % of other errors: a wait on the host may be hidden in part")
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: workers that spare a step less are not worth their cores")
 MOST_SHARE = Threshold("most_share", 0.6, "a part of preparing a batch that is less is not what it is slow for")
 
 RULE = Rule(
@@ -86,7 +90,7 @@ RULE = Rule(
     kind="time",
     summary="the training process waits for its data loader",
     since="0.1",
-    thresholds=(WARNING_SHARE, ERROR_SHARE, LEAST_MS, MOST_SHARE),
+    thresholds=(WARNING_SHARE, ERROR_SHARE, HANDOVER_MS, WORTH_SHARE, MOST_SHARE),
 )
 
 
@@ -107,8 +111,14 @@ def check(run: RunView) -> Iterator[Advice]:
     slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
-    cheap = batch_ms < run.limit(LEAST_MS)
-    then = None if now is None or cheap else _workers(now, longest, cores)
+    prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
+    handover = run.limit(HANDOVER_MS) / batch_ms
+    gain = wait * max(0.0, prepared - handover)
+    dataset = (loader and loader.dataset) or "loader"
+    repeats = loader is not None and loader.iterable is True and loader.sharded_by is None
+    if repeats and loader and loader.drops_at and preparing and preparing.reading_share >= run.limit(MOST_SHARE):
+        return  # samples-dropped names what to change
+    then = None if now is None or repeats or gain < _least_gain(run) else _workers(now, longest, cores)
     where = Location.parse(loader.where) if loader else None
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
     if changes and loader and not now and loader.persistent_workers is False:
@@ -118,13 +128,20 @@ def check(run: RunView) -> Iterator[Advice]:
         0.0, most, "no more than the wait, and what computing gains by cores that preparing takes"
     )
     if then is not None:
-        most = min(longest_idle, 1 - (now or longest) / then)
+        most = min(longest_idle * prepared, 1 - (now or longest) / then)
         how = "no more than the wait, and no more than this many workers can take off it"
         saves = run.saving(changes, run.bound(0.0, most, how))
     if saves.basis == "replayed" and not saves.predicted_share:
         remedy = f"replayed with {then} workers it is no quicker, so {cheaper}"
         changes, then, saves = [], None, of_cheaper
-    elif cheap:
+    elif prepared < 1 - run.limit(MOST_SHARE):
+        remedy = (
+            f"{100 * (1 - prepared):.0f} % of the wait is not for preparing batches: look at the sampler and at "
+            "pinning memory"
+        )
+    elif repeats:
+        remedy = cheaper
+    elif gain < _least_gain(run) and now is not None:
         more = "more workers" if now else "workers"
         remedy = f"that is {digits(batch_ms)} ms for each batch, too little for {more} to help, so {cheaper}"
     elif now is None:
@@ -139,7 +156,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=_impact(cheap, wait >= run.limit(ERROR_SHARE)),
+        impact=_impact(run, wait * max(0.0, 1 - handover)),
         title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
         why=_why(now, run.measured.known("device_kind")),
         changes=changes,
@@ -147,8 +164,8 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence=_confidence(run, now),
         evidence=list(_evidence(run, host, wait, now, cores, str(where or ""))),
         numerics="same",
-        watch=_watch(run, then),
-        fingerprint=f"{RULE.code}:loader.num_workers:{(loader and loader.dataset) or 'loader'}",
+        watch=_repeats(now, dataset, preparing.read_by if preparing else "") if repeats else _watch(run, then),
+        fingerprint=f"{RULE.code}:loader.num_workers:{dataset}",
     )
 
 
@@ -186,11 +203,29 @@ def _watch(run: RunView, then: int | None) -> str:
     return f"{words} torch warns of more workers than cores: such as mostly wait need none."
 
 
-def _impact(cheap: bool, much: bool) -> Impact:
-    """Of batches that no worker makes quicker one less: of a short step a short wait is a large share."""
-    if cheap:
-        return "medium" if much else "low"
-    return "high" if much else "medium"
+def _repeats(workers: int | None, dataset: str, reader: str) -> str:
+    """What workers do to an iterable data set that does not divide its samples, and how it can."""
+    return (
+        f"{'More workers' if workers else 'Workers'} would each yield every sample again: nothing in the code of "
+        f"{dataset} divides them. Before setting num_workers, let {reader or f'{dataset}.__iter__'} skip those of "
+        "other workers before it prepares them: `info = torch.utils.data.get_worker_info()` has `info.id` and "
+        "`info.num_workers`."
+    )
+
+
+def _least_gain(run: RunView) -> float:
+    """The share of a step from which workers are worth proposing: what the median of the timed steps is unsure by."""
+    step = run.measured.step
+    low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
+    unsure = (high - low) / step.median_ns / math.sqrt(step.unprofiled_steps) if low and high else 0.0
+    return max(run.limit(WORTH_SHARE), unsure)
+
+
+def _impact(run: RunView, share: float) -> Impact:
+    """By what of the wait can be spared: a short step waits a large share for what any loader takes."""
+    if share >= run.limit(ERROR_SHARE):
+        return "high"
+    return "medium" if share >= run.limit(WARNING_SHARE) else "low"
 
 
 def _longest(run: RunView) -> float:

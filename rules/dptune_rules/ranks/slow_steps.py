@@ -1,23 +1,29 @@
-"""Every so many steps one takes much longer than the others.
+"""Some steps take much longer than the others, and the script does something else in them.
 
 ## What it measures
 
-Steps without the profiler that take more than `times` the median step, where they come at one distance from each other.
-Those that come now and then are left out: they are the machine's.
+Steps without the profiler that take more than `times` the median step. While steps are timed, dptune looks where the
+training thread is, 10 to 100 times a second: what it does in slow steps and not in the others is their cause, named by
+function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is no cause.
+
+Several such causes may have a period each. A period is named where at least three steps show it, and where it describes
+them in fewer bits than a list of them does; one missing step is tolerated. Of slow steps in which nothing was seen only
+those at one distance from each other count: others are the machine's.
 
 ## Why it costs time
 
-Something that the loop does every so many steps holds up all ranks: a checkpoint that is written while they wait,
-evaluation, logging that reads a result back from the device, a collection of garbage.
+Something that the loop does every few steps holds up all ranks: a checkpoint that is written while they wait,
+evaluation, logging that reads a result back from the device. The median step, and the account of its time, do not show
+it: the mean step does.
 
 ## What to change
 
 - Checkpoints: less often, in a thread or a process of their own (`torch.distributed.checkpoint.async_save`), or from a
   copy in memory.
-- Evaluation: on fewer samples, less often, or in another job.
+- Evaluation: on fewer samples, less often, on all ranks, or in another job.
 - Logging: what is read from the device every step but printed every tenth.
 
-The mean step saves at most what those steps take longer than the median, as a share of all steps that were timed.
+The mean step saves at most what those steps take longer by it, as a share of all steps that were timed.
 
 ## When to leave it alone
 
@@ -28,86 +34,104 @@ The mean step saves at most what those steps take longer than the median, as a s
 
 - torch.distributed.checkpoint, `async_save`: https://pytorch.org/docs/stable/distributed.checkpoint.html
 - PyTorch performance tuning guide: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- Rissanen, "Modeling by shortest data description", 1978, for the test of periods.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import Missing
+from dptune.measured import digits
 from dptune.rule import Rule, RunView, Threshold
 
-LEAST = 3  # of them, so that their distances can be compared
+LEAST_STEPS = 2  # slow steps with one cause
+NOTICED = 1  # rank: where it is the only one, its number says nothing
 
 TIMES = Threshold(
     "times", 1.5, "from there on the reading of traces sets a step aside as one that is not like the others"
 )
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of the time nothing is worth changing")
 
+REMEDIES = {
+    "saving": "Save less often, or asynchronously with `torch.distributed.checkpoint.async_save`.",
+    "logging": "Log less often, and read values from the device only then.",
+    "plotting": "Plot less often, or after training from values that are kept.",
+    "metrics": "Compute metrics less often or on fewer samples.",
+}
+
 RULE = Rule(
     code="DP703",
     name="slow-steps",
     family="ranks",
     kind="time",
-    summary="every so many steps one takes much longer than the others",
+    summary="periodic slow steps (checkpointing, logging, evaluation)",
     since="0.1",
     thresholds=(TIMES, WORTH_SHARE),
 )
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Say what steps that come at one distance take longer."""
-    facts = run.any_facts()
-    window = facts.window("unprofiled")
-    if window is None or not window.steps:
-        raise Missing("no steps were timed without the profiler")
-    durations_ns = window.step_durations_ns
-    median_ns = statistics.median(durations_ns)
-    slow = [at for at, ns in enumerate(durations_ns) if ns > run.limit(TIMES) * median_ns]
-    period = _period(slow, len(durations_ns))
-    batches = statistics.median_low(window.loader_batches) if window.loader_batches else 1
-    if period is None or period in _epochs(run, batches):
-        return  # workers that are started for each epoch make its first step slow
-    took = [durations_ns[at] for at in slow]
-    collecting_ns = sum(window.gc_ns[at] for at in slow if len(window.gc_ns) == window.steps)
-    if 2 * collecting_ns > sum(took) - len(slow) * median_ns:
-        return  # Python's garbage, which has a rule of its own
-    share = (sum(took) - len(slow) * median_ns) / sum(durations_ns)
-    impact = run.impact(share, WORTH_SHARE)
-    if impact is None:
-        return
-    times = statistics.median(took) / median_ns
-    yield Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact=impact,
-        title=f"One step in {period} takes {times:.1f} times as long as the others: {100 * share:.0f} % of the time",
-        why="Something that the loop does every so many steps (saving, evaluating, logging) holds up all ranks.",
-        changes=[],
-        saves=run.bound_of_all(share, "no more than what those steps take longer than the median step", durations_ns),
-        confidence="high",
-        evidence=[
-            Evidence(label="slow steps", value=len(slow), unit=f"of {len(durations_ns)} timed"),
-            Evidence(label="number of the first", value=window.first_step + slow[0]),
-            Evidence(label="their median", value=statistics.median(took) / 1e6, unit="ms"),
-            Evidence(label="median of all", value=median_ns / 1e6, unit="ms"),
-        ],
-        numerics="same",
-        fingerprint=RULE.code,
-    )
+    """Name what slow steps do, where the script does it, and how often."""
+    for cause in run.slow_steps(run.limit(TIMES)):
+        facts = next(one for one in run.facts if one.rank == cause.rank)
+        window = facts.window("unprofiled")
+        if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
+            continue
+        durations_ns = window.step_durations_ns
+        batches = statistics.median_low(window.loader_batches) if window.loader_batches else 1
+        if not cause.leaves and set(cause.periods) & _epochs(run, batches):
+            continue  # workers that are started for each epoch make its first step slow
+        collecting_ns = sum(window.gc_ns[at] for at in cause.steps if len(window.gc_ns) == window.steps)
+        if 2 * collecting_ns > cause.share * sum(durations_ns):
+            continue  # Python's garbage, which has a rule of its own
+        impact = run.impact(cause.share, WORTH_SHARE)
+        if impact is None:
+            continue
+        mean_ms, median_ms = statistics.mean(durations_ns) / 1e6, statistics.median(durations_ns) / 1e6
+        took_ms = statistics.median(durations_ns[at] for at in cause.steps) / 1e6
+        often = _often(cause.periods)
+        of_all = f"{100 * cause.share:.0f} % of the time"
+        if cause.where:
+            what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
+            rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
+            title = f"{what} adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
+        else:
+            title = (
+                f"{often[0].upper()}{often[1:]} takes {took_ms / median_ms:.1f} times as long as the others: {of_all}"
+            )
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=title,
+            why=f"The mean step takes {digits(mean_ms)} ms, the median one {digits(median_ms)}. "
+            + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stands still meanwhile."),
+            changes=[],
+            saves=run.bound_of_all(
+                cause.share, "no more than what those steps take longer by it than the others", durations_ns
+            ),
+            confidence="high" if cause.periods else "medium",
+            evidence=[
+                Evidence(label="slow steps", value=len(cause.steps), unit=f"of {len(durations_ns)} timed"),
+                Evidence(label="number of the first", value=window.first_step + cause.steps[0]),
+                Evidence(label="their median", value=took_ms, unit="ms"),
+                Evidence(label="median of all", value=median_ms, unit="ms"),
+                Evidence(label="mean of all", value=mean_ms, unit="ms"),
+            ],
+            numerics="same",
+            watch=REMEDIES.get(cause.kind, ""),
+            fingerprint=f"{RULE.code}:{cause.name or cause.where}" if cause.where else RULE.code,
+        )
 
 
-def _period(slow: Sequence[int], steps: int) -> int | None:
-    """How far apart they are, from the first step to the last; None where they are at no one distance, or too few."""
-    apart = {after - before for before, after in pairwise(slow)}
-    if len(slow) < LEAST or len(apart) != 1:
-        return None
-    period = apart.pop()
-    return period if period > 1 and slow[0] < period and slow[-1] + period >= steps else None
+def _often(periods: Sequence[int]) -> str:
+    """`one step in 5`, with each period; `some steps` where none is known."""
+    if not periods:
+        return "some steps"
+    return " and ".join(f"one step in {every}" for every in periods)
 
 
 def _epochs(run: RunView, batches_a_step: int) -> set[int]:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import sys
+import tempfile
 import time
 
 if "unsupported-dtype" in sys.argv:
@@ -24,7 +25,7 @@ from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 FAULTS = (
     "wide-gradients",
@@ -55,6 +56,9 @@ FAULTS = (
     "unsynchronized-gradients",
     "unsynchronized-ranks",
     "checkpointing-without-need",
+    "periodic-steps",
+    "work-between-steps",
+    "iterable-dataset",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -74,6 +78,26 @@ class Rows(Dataset):
 
     def __getitems__(self, indices):
         return self.rows[indices]
+
+
+class Lines(IterableDataset):
+    """Rows of text, without end; a rank parses those of all ranks, and drops the others' only then."""
+
+    def __init__(self, rows, rank, ranks, parses_all):
+        self.text = [" ".join(f"{value:.4f}" for value in row) for row in rows.tolist()]
+        self.rank, self.ranks, self.parses_all = rank, ranks, parses_all
+        self.ready = [self.parse(line) for line in self.text]
+
+    def parse(self, line):
+        return torch.tensor([float(value) for value in line.split()])
+
+    def __iter__(self):
+        at = 0
+        while True:
+            at += 1
+            row = self.parse(self.text[at % len(self.text)]) if self.parses_all else self.ready[at % len(self.text)]
+            if at % self.ranks == self.rank:
+                yield row
 
 
 class Split(nn.Module):
@@ -151,6 +175,7 @@ def build_loader(width):
         batch = 16 if has("small-batch") else 1536
     else:
         batch = {
+            "iterable-dataset": 128,
             "unfused-optimizer": 64,
             "unused-parameters-searched": 64,
             "wide-gradients": 256,
@@ -161,12 +186,30 @@ def build_loader(width):
     dtype = torch.float64 if has("double-precision") else torch.float32
     data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
     options = {"collate_fn": as_it_is, "drop_last": True}
+    if args.fault == "iterable-dataset":
+        lines = Lines(data.rows[:64], dist.get_rank(), dist.get_world_size(), has("iterable-dataset"))
+        return DataLoader(lines, 128), None
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)
     if args.fault == "workers-restart":
         options |= {"num_workers": 2, "persistent_workers": args.mended}
     return DataLoader(data, batch, sampler=sampler, **options), sampler
+
+
+@torch.no_grad()
+def evaluate(model, rows):
+    return sum(((model(rows) - rows).square().mean() for _ in range(20)), torch.zeros(()))
+
+
+def save_checkpoint(model):
+    with tempfile.NamedTemporaryFile() as file:
+        torch.save({"model": model.state_dict(), "history": torch.zeros(20_000_000)}, file.name)
+
+
+@torch.no_grad()
+def log_statistics(outputs):
+    return [outputs[:, at].histc(20).tolist() for at in range(outputs.shape[1])]
 
 
 def main():
@@ -241,6 +284,13 @@ def main():
                 dist.barrier()
             if has("slow-steps") and step % 5 == 0:
                 time.sleep(0.1)  # as long as it may take to write a checkpoint
+            if has("periodic-steps") and rank == 0:
+                if step % 5 == 4:
+                    evaluate(model.module, batch)
+                if step % 4 == 3:
+                    save_checkpoint(model)
+            if args.fault == "work-between-steps" and (not args.mended or step % 50 == 0):
+                log_statistics(outputs)
             if has("growing-memory"):
                 history.append(outputs.detach())  # to look at, some day
             step += 1

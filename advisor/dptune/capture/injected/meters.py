@@ -32,6 +32,7 @@ class Tally:
 
     loader_wait_ns: int = 0
     loader_cpu_ns: int = 0
+    loader_fetch_ns: int = 0
     loader_batches: int = 0
     loader_samples: int = 0
     backwards: int = 0
@@ -96,7 +97,11 @@ class Meters:
     def install(self) -> None:
         """Wrap the loader iterator's `__next__` and `torch.autograd.backward`."""
         self._meter_loader()
+        self._preparing.fetched = self._note_fetch
         self._meter_backward()
+
+    def _note_fetch(self, spent_ns: int) -> None:
+        self._tallies[threading.get_ident()].loader_fetch_ns += spent_ns
 
     def _meter_loader(self) -> None:
         iterator = dataloader._BaseDataLoaderIter

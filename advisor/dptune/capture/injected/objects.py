@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import IterableDataset
 
 from dptune.capture.injected import identity
+from dptune.capture.injected.dropping import drops
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
+from dptune.capture.injected.sharding import sharded_by
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts
 
@@ -197,6 +201,10 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     batches = loader.batch_sampler
     while hasattr(batches, "batch_sampler"):  # Accelerate shards a loader by wrapping what it draws batches with
         batches = batches.batch_sampler
+    iterable = isinstance(loader.dataset, IterableDataset)
+    dropped = None
+    with contextlib.suppress(Exception):  # there may be no source to read
+        dropped = drops(loader.dataset) if iterable else None
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
     return LoaderFacts(
         where=places.line(loader),
@@ -216,6 +224,10 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
         own_batches=loader.batch_size is None and batches is loader.batch_sampler and batches is not None,
         preparing=observers.preparing.facts(loader),
+        iterable=iterable,
+        sharded_by=sharded_by(loader) if iterable else None,
+        prepares_at=dropped[0] if dropped else None,
+        drops_at=dropped[1] if dropped else None,
     )
 
 

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 from dptune.capture.injected.imports import imports
 
 TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
-_OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
+OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
 # Where torch runs operators on tensors, sharded ones among them.
 _OPERATORS = tuple(TORCHS + name for name in ("_tensor.py", "functional.py", os.path.join("distributed", "tensor")))  # noqa: PTH118
 _DECORATOR = re.compile("wrap|decorate")
@@ -40,7 +40,7 @@ _DECORATOR = re.compile("wrap|decorate")
 _PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _NOT_THE_USERS = (
     TORCHS,
-    _OURS,
+    OURS,
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
     "<frozen",
@@ -48,12 +48,18 @@ _NOT_THE_USERS = (
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_the_users(file: str) -> bool:
+def is_the_users(file: str) -> bool:
+    """Whether a file is neither torch's, the standard library's nor an installed package's."""
     return not file.startswith(_NOT_THE_USERS) and _PACKAGE.match(file) is None
 
 
 KINDS = (DistributedDataParallel, DataLoader, Optimizer, GradScaler, LRScheduler)
 _HERE = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - a prefix: where the script was started
+
+
+def relative(file: str) -> str:
+    """A file of the script, relative to the folder the script was started in where it lies below it."""
+    return file.removeprefix(_HERE)
 
 
 def users_line(frame: FrameType | None) -> str | None:
@@ -63,7 +69,7 @@ def users_line(frame: FrameType | None) -> str | None:
     """
     while frame is not None:
         name = frame.f_code.co_filename
-        if _is_the_users(name):
+        if is_the_users(name):
             return f"{name.removeprefix(_HERE)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
@@ -71,7 +77,7 @@ def users_line(frame: FrameType | None) -> str | None:
 
 def library(frame: FrameType | None) -> str:
     """The installed package that a frame is of; "" where it is the script's own."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame is not None else ""
     if name.startswith(TORCHS):
@@ -86,7 +92,7 @@ def entry(frame: FrameType | None) -> str:
     "" where no such function does.
     """
     found = ""
-    while frame is not None and not _is_the_users(frame.f_code.co_filename):
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
         if (package := library(frame)) not in ("", "torch"):
             found = f"{package}.{getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"  # from Python 3.11 on
         frame = frame.f_back
@@ -99,7 +105,7 @@ def torch_entry(frame: FrameType | None) -> str:
     "" where that is an operator on a tensor that the script calls.
     """
     found = ""
-    while frame is not None and not _is_the_users(frame.f_code.co_filename):
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(TORCHS) and not file.startswith(_OPERATORS) and not _DECORATOR.search(name):
             found = f"torch.{name}"
@@ -109,7 +115,7 @@ def torch_entry(frame: FrameType | None) -> str:
 
 def users_code(code: CodeType | None) -> str | None:
     """`file:line` at which a function begins; None where it is not the user's."""
-    if code is None or not _is_the_users(code.co_filename):
+    if code is None or not is_the_users(code.co_filename):
         return None
     return f"{code.co_filename.removeprefix(_HERE)}:{code.co_firstlineno}"
 

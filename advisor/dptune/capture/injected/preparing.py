@@ -31,6 +31,7 @@ class Preparing:
     def __init__(self) -> None:
         self._begin()
         self._collating = threading.local()
+        self.fetched: Callable[[int], None] = lambda spent_ns: None  # in a process that has no workers
 
     def _begin(self) -> None:
         # A number has one writer: the workers of a loader, and the process that trains, have rows of their own.
@@ -86,14 +87,15 @@ class Preparing:
         @functools.wraps(draw)
         def metered(this: Any, index: Any) -> Any:
             slot = self._slots.get((id(this.dataset), type(this.dataset)))
-            if slot is None:
-                return draw(this, index)
             self._collating.spent = 0, 0
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             batch = draw(this, index)
             took, took_cpu = time.perf_counter_ns() - begun, time.thread_time_ns() - computed
             collating, collating_cpu = self._collating.spent
-            self._add(slot, (1, took - collating, took_cpu - collating_cpu, collating, collating_cpu))
+            if get_worker_info() is None:
+                self.fetched(took)
+            if slot is not None:
+                self._add(slot, (1, took - collating, took_cpu - collating_cpu, collating, collating_cpu))
             return batch
 
         kind.fetch = metered

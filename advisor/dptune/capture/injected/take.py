@@ -19,11 +19,12 @@ from dptune.capture.injected.noise import GradientNoise
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.plan import Plan
 from dptune.capture.injected.room import remove_unfinished, why_not_written
+from dptune.capture.injected.sampling import Sampling
 from dptune.capture.injected.stopwatch import Stopwatch
 from dptune.capture.injected.tracing import Tracing
 from dptune.capture.injected.weights import parameter_sums
 from dptune.runfile import form, paths
-from dptune.runfile.facts import Facts, NoiseFacts, Window
+from dptune.runfile.facts import Facts, NoiseFacts, SampledFacts, Window
 
 # A step of the rich window, as text, against one of the lean window: 2 to 5 in the sample runs.
 _RICH_TO_LEAN_BYTES = 6
@@ -45,6 +46,7 @@ class Take:
         self._noise: GradientNoise | None = None
         self._ticks: Ticks | None = None
         self._reading: Reading | None = None
+        self._sampling: Sampling | None = None
         self.facts = Facts(rank=identity.rank(), host=socket.gethostname(), pid=os.getpid())
 
     @property
@@ -117,6 +119,9 @@ class Take:
         self._reading = _reading()
         self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
+        if name == "unprofiled":
+            self._sampling = Sampling()
+            self._sampling.begin()
 
     def step(self, tally: Tally, skipped: bool | None, last: bool, number: int) -> None:
         """A step has ended inside the open window, and unless it was the last one there, step `number` begins."""
@@ -128,8 +133,11 @@ class Take:
         if self._noise is not None:
             self._noise.end_step()
         stopwatch.mark()
+        if self._sampling is not None:
+            self._sampling.end_step()
         window.loader_wait_ns.append(tally.loader_wait_ns)
         window.loader_cpu_ns.append(tally.loader_cpu_ns)
+        window.loader_fetch_ns.append(tally.loader_fetch_ns)
         spent_ns, collections = self._observers.garbage.take()
         window.gc_ns.append(spent_ns)
         window.collections_ns += collections
@@ -156,8 +164,10 @@ class Take:
         if tracing is not None:
             tracing.end()
         self._end_noise()
+        sampled = self._end_sampling()
         if window is None or stopwatch is None:
             return
+        window.sampled = sampled
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
         window.complete, window.cut_short = complete, cut_short
         with contextlib.suppress(Exception):  # parameters may be anything
@@ -204,6 +214,12 @@ class Take:
         if noise is not None:
             self.facts.noise = noise.end()
 
+    def _end_sampling(self) -> list[SampledFacts]:
+        sampling, self._sampling = self._sampling, None
+        with contextlib.suppress(Exception):  # what it found may be anything
+            return sampling.end() if sampling is not None else []
+        return []
+
     def put_down(self, ended: str) -> None:
         """Write the facts as they stand, with the times of the open window but without its trace."""
         window, stopwatch = self._window, self._stopwatch
@@ -215,6 +231,7 @@ class Take:
     def drop(self) -> None:
         """Stop the profiler without a file: something else needs it, or it failed."""
         tracing, self._tracing = self._tracing, None
+        self._end_sampling()
         if tracing is not None:
             with contextlib.suppress(Exception):
                 tracing.end()

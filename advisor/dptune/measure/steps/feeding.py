@@ -46,6 +46,19 @@ def computed_share(facts: Iterable[Facts]) -> float | None:
     return computed / waited if waited else None
 
 
+def other_share(facts: Iterable[Facts]) -> float:
+    """Of the wait in the usual unprofiled steps of all ranks that have no workers, what was not preparing batches."""
+    waited = fetched = 0
+    for window in (one.window("unprofiled") for one in facts):
+        if window is None or not len(window.loader_fetch_ns) == len(window.loader_wait_ns) == window.steps:
+            continue
+        steps = [n for n in window.usual_steps if window.loader_fetch_ns[n]]
+        if 2 * len(steps) > len(window.usual_steps):
+            waited += sum(window.loader_wait_ns[n] for n in steps)
+            fetched += sum(window.loader_fetch_ns[n] for n in steps)
+    return max(0.0, 1 - fetched / waited) if waited else 0.0
+
+
 def drawn_from(facts: Sequence[Facts]) -> LoaderFacts | None:
     """The loader that steps drew most from, on the rank that waited longest for it."""
 
@@ -79,7 +92,8 @@ def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
 def input_figures(ranks: Sequence[tuple[float, float, bool] | str], facts: Iterable[Facts] = ()) -> InputFigures:
     """The median over ranks. Unprofiled figures of some ranks leave the traced ones of others out."""
     recorded = list(facts)
-    computed, made_of = computed_share(recorded), preparing(drawn_from(recorded))
+    computed, other = computed_share(recorded), other_share(recorded)
+    made_of = preparing(drawn_from(recorded))
     unknown = {} if computed is not None else {"computed_share": "only `dptune profile` measures this"}
     if made_of is None:
         unknown["preparing"] = "only `dptune profile` measures this, where workers are forked"
@@ -87,7 +101,10 @@ def input_figures(ranks: Sequence[tuple[float, float, bool] | str], facts: Itera
     if not known:
         why = next((rank for rank in ranks if isinstance(rank, str)), "no rank was recorded")
         return InputFigures(
-            computed_share=computed, preparing=made_of, missing={"wait_share": why, "wait_ns": why, **unknown}
+            computed_share=computed,
+            other_share=other,
+            preparing=made_of,
+            missing={"wait_share": why, "wait_ns": why, **unknown},
         )
     unprofiled = any(rank[2] for rank in known)
     used = [rank for rank in known if rank[2] == unprofiled]
@@ -95,6 +112,7 @@ def input_figures(ranks: Sequence[tuple[float, float, bool] | str], facts: Itera
         wait_share=median(rank[0] for rank in used),
         wait_ns=round(median(rank[1] for rank in used)),
         computed_share=computed,
+        other_share=other,
         preparing=made_of,
         basis="unprofiled" if unprofiled else "traced",
         missing=unknown,

@@ -69,6 +69,7 @@ def step_time(
         unprofiled_period=max((period(steps) for steps in unprofiled), default=1),
         unprofiled_steps=max(map(len, unprofiled), default=0),
         unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
+        unprofiled_mean_ns=median([round(sum(steps) / len(steps)) for steps in unprofiled]) or 0,
         longest_outlier_ns=longest_ns,
         longest_outlier_wait_ns=longest_wait_ns,
         lean_steps=max(map(len, lean), default=0),

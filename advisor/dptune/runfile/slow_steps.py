@@ -1,0 +1,185 @@
+"""Steps without the profiler that take much longer than the others: what the script does in them, and how often.
+
+A cause is a difference: what the training thread does in slow steps beyond what it does in the others, by the line at
+which the script leaves the way that it takes in each step. Waiting for other ranks is no cause.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from dptune.runfile.facts import Facts, SampledFacts, Window
+from dptune.runfile.periods import periods
+
+TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside
+_MADS = 6  # and this many median distances from it
+_LEAST_SHARE = 0.02  # of the time of all steps: less is no cause
+_OF_EXCESS = 0.2  # of what a slow step takes longer: less of it is by chance
+_HARDLY = 0.1  # of what a slow step takes longer: in the others there is less of it
+_WAITING = ("backward", "collective")
+_PHASES = {"loader": "the data loader", "forward": "the forward pass", "optimizer": "the optimizer"}
+_STEPPING = ("loader", "forward", "backward", "optimizer")
+
+
+Cause = tuple[str, str, str]  # name, line and kind
+
+
+@dataclass(frozen=True)
+class SlowSteps:
+    """What some slow steps have in common. `periods` are empty where they come at no one distance.
+
+    `name` and `where` are the function and the line that calls it, empty where nothing was seen; `kind` is as in
+    `SampledFacts`; `share` is of the time of all timed steps; `extra_ns` the median of what one takes longer by this.
+    `leaves`: whether it is a function that the script calls, or one of a library for such a kind, and that the other
+    steps hardly spend time in.
+    """
+
+    rank: int
+    name: str
+    where: str
+    kind: str
+    steps: tuple[int, ...]
+    periods: tuple[int, ...]
+    share: float
+    extra_ns: float
+    leaves: bool = False
+
+
+def slow(durations_ns: Sequence[int], times: float = TIMES) -> list[int]:
+    """The steps that take much longer than the others: `times` their median, and far beyond their spread."""
+    found: list[int] = []
+    for _ in range(len(durations_ns)):
+        rest = [ns for at, ns in enumerate(durations_ns) if at not in set(found)]
+        middle = median(rest)
+        spread = median(abs(ns - middle) for ns in rest)
+        limit = max(times * middle, middle + _MADS * spread)
+        again = [at for at, ns in enumerate(durations_ns) if ns > limit]
+        if again == found or 2 * len(again) > len(durations_ns):
+            break
+        found = again
+    return found
+
+
+def slow_steps(facts: Sequence[Facts], times: float = TIMES) -> list[SlowSteps]:
+    """The causes of slow steps over all ranks, most time first; one without a name where none was seen."""
+    windows = {own.rank: window for own in facts if (window := own.window("unprofiled")) and window.steps}
+    causes: dict[tuple[str, str], SlowSteps] = {}
+    for rank, window in windows.items():
+        for cause in _causes(rank, window, times, alone=len(facts) == 1):
+            known = causes.get((cause.name, cause.where))
+            if known is None or cause.share > known.share:
+                causes[cause.name, cause.where] = cause
+    named = sorted(causes.values(), key=lambda one: -one.share)
+    if named or not windows:
+        return named
+    rank = min(windows)
+    durations_ns = windows[rank].step_durations_ns
+    steps = slow(durations_ns, times)
+    usual_ns = median(durations_ns)
+    extra = {at: durations_ns[at] - usual_ns for at in steps}
+    unseen = _made(rank, ("", "", ""), extra, durations_ns)
+    return [unseen] if unseen is not None else []
+
+
+def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable[SlowSteps]:
+    durations_ns = window.step_durations_ns
+    steps = slow(durations_ns, times)
+    usual_ns = median(durations_ns)
+    usual = [at for at in range(window.steps) if at not in set(steps)]
+    if not steps or not usual or not window.sampled:
+        return
+    by_cause: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    called = set()
+    for one, cause in departures(window, usual):
+        if alone or one.phase not in _WAITING:
+            called |= {cause} if calls(one, cause) else set()
+            for at, ns in zip(one.steps, one.spent_ns, strict=False):
+                by_cause[cause][at] += ns
+    for cause, spent in by_cause.items():
+        normal = sum(spent.get(at, 0) for at in usual) / len(usual)
+        extra = {at: spent.get(at, 0) - normal for at in steps}
+        extra = {at: ns for at, ns in extra.items() if ns > _OF_EXCESS * (durations_ns[at] - usual_ns)}
+        made = _made(rank, cause, extra, durations_ns)
+        if made is not None:
+            yield replace(made, leaves=cause in called and normal < _HARDLY * made.extra_ns)
+
+
+def calls(place: SampledFacts, cause: Cause) -> bool:
+    """Whether a place is in a function of the script that its line there calls, or in a library of a known kind."""
+    name, where, kind = cause
+    lines = [_split(line) for line in place.path]
+    return (
+        bool(kind)
+        or (name, where) in lines
+        or any((one[1], after[0]) == (where, name) for one, after in pairwise(lines))
+    )
+
+
+def _made(rank: int, cause: Cause, extra: dict[int, float], durations_ns: Sequence[int]) -> SlowSteps | None:
+    """None where it takes too little of the time."""
+    share = min(1.0, sum(extra.values()) / sum(durations_ns))
+    if share < _LEAST_SHARE:
+        return None
+    name, where, kind = cause
+    every = tuple(one.every for one in periods(list(extra), len(durations_ns)))
+    return SlowSteps(rank, name, where, kind, tuple(sorted(extra)), every, share, median(extra.values()))
+
+
+def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts, Cause]]:
+    """Each place, with what the script calls there beside its way through every step: name, line and kind."""
+    common = set(usual)
+    ways = [one.path for one in window.sampled if one.phase in _STEPPING and common.intersection(one.steps)]
+    in_training = {line for way in ways for line in way}
+    found: list[tuple[SampledFacts, Cause]] = []
+    beside: list[tuple[SampledFacts, Cause]] = []
+    for one in window.sampled:
+        if not one.path:
+            continue
+        along = max((_alike(one.path, way) for way in ways), default=_shared(window))
+        at = min(along, len(one.path) - 1)
+        function, where = _split(one.path[at])
+        same = [way for way in ways if way[:at] == one.path[:at]]
+        if along == at > 0 and same and function not in {_split(way[at])[0] for way in same if len(way) > at}:
+            name = function  # a library calls it
+        elif at + 1 < len(one.path):
+            name = _split(one.path[at + 1])[0]
+        else:
+            name = one.through if one.kind else _PHASES.get(one.phase, one.through)
+        (found if one.path[at] in in_training else beside).append((one, (name, where, one.kind)))
+    return [*found, *_joined(beside)]
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Function, and `file:line`."""
+    function, _, where = line.rpartition(" (")
+    return function, where.removesuffix(")")
+
+
+def _joined(found: list[tuple[SampledFacts, Cause]]) -> list[tuple[SampledFacts, Cause]]:
+    """The places of one line under the name that takes most time there: what a call does before and after is its."""
+    spent: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+    for one, (name, where, kind) in found:
+        if name and one.phase not in _WAITING:
+            spent[where][name, kind] += sum(one.spent_ns)
+    best = {where: max(names, key=lambda name: names[name]) for where, names in spent.items()}
+    kinds = {where: next((kind for (_, kind) in names if kind), "") for where, names in spent.items()}
+    return [
+        (one, (best[where][0] if where in best else name, where, kinds.get(where, kind)))
+        for one, (name, where, kind) in found
+    ]
+
+
+def _alike(path: Sequence[str], way: Sequence[str]) -> int:
+    """How many lines from the outermost on they have in common."""
+    pairs = zip(path, way, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(path), len(way)))
+
+
+def _shared(window: Window) -> int:
+    """How many lines from the outermost on all places have in common."""
+    paths = [one.path for one in window.sampled if one.path]
+    return min((_alike(paths[0], path) for path in paths[1:]), default=0) if paths else 0

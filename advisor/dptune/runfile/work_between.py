@@ -1,0 +1,121 @@
+"""What the script does in usual steps beside training: logging, metrics, plotting and saving, by function and line."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from dptune.runfile.facts import Facts, Window
+from dptune.runfile.slow_steps import Cause, calls, departures, slow
+
+_TRAINING = ("loader", "backward", "optimizer", "collective")
+_LEAST_LOOKS = 5
+_Z = 1.645  # of a normal distribution: 95 % lie below
+# Words in the names of functions, where no library says what is done there.
+_WORDS = {
+    "saving": {"save", "saves", "checkpoint", "checkpointing", "ckpt", "snapshot"},
+    "plotting": {"plot", "plots", "draw", "figure", "visualize", "visualise"},
+    "logging": {
+        *(
+            "log",
+            "logs",
+            "logging",
+            "logger",
+            "report",
+            "print",
+            "dump",
+            "summary",
+            "summarize",
+            "summarise",
+            "monitor",
+        ),
+        *("histogram", "histograms", "progress"),
+    },
+    "metrics": {
+        "metric",
+        "metrics",
+        "accuracy",
+        "auc",
+        "f1",
+        "confusion",
+        "stats",
+        "statistics",
+        "evaluate",
+        "validate",
+    },
+}
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """One such thing: `share` is of the usual steps of the rank where it takes most, `most_share` its upper bound.
+
+    Where the thread was is looked at now and then: the bound holds in 95 of 100 recordings. `hottest` is the line in
+    which it was found most. `everywhere`: whether every rank spends at least half of that time there.
+    """
+
+    rank: int
+    name: str
+    where: str
+    kind: str
+    share: float
+    most_share: float
+    looks: int
+    hottest: str
+    everywhere: bool = True
+
+
+def work_between(facts: Sequence[Facts]) -> list[HostWork]:
+    """Over all ranks, most time first; each function on the rank where it takes most."""
+    found: dict[tuple[str, str], list[HostWork]] = defaultdict(list)
+    ranks = 0
+    for own in facts:
+        window = own.window("unprofiled")
+        if window is None or not window.sampled:
+            continue
+        ranks += 1
+        on_gpu = own.device is not None and own.device.kind != "cpu"
+        for work in _of_rank(own.rank, window, on_gpu=on_gpu):
+            found[work.name, work.where].append(work)
+    most = [_most(each, ranks) for each in found.values()]
+    return sorted(most, key=lambda one: -one.share)
+
+
+def _most(each: Sequence[HostWork], ranks: int) -> HostWork:
+    most = max(each, key=lambda one: one.share)
+    return replace(most, everywhere=sum(2 * one.share >= most.share for one in each) == ranks)
+
+
+def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
+    """On a GPU only what libraries for it do: a function of the script may wait for the device there."""
+    left_out = set(slow(window.durations_ns))
+    usual = [at for at in range(window.steps) if at not in left_out]
+    time_ns = sum(window.durations_ns[at] for at in usual)
+    looks_of_all = sum(one.looks for one in window.sampled)
+    spent: dict[Cause, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    looks: dict[Cause, int] = defaultdict(int)
+    for place, cause in departures(window, usual):
+        name, where, kind = cause
+        kind = kind or ("" if on_gpu or not calls(place, cause) else _kind(name))
+        if not kind or place.phase in _TRAINING:
+            continue
+        in_usual = [ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at not in left_out]
+        spent[name, where, kind][place.path[-1]] += sum(in_usual)
+        looks[name, where, kind] += len(in_usual)
+    found = []
+    for cause, lines in spent.items():
+        share = min(1.0, sum(lines.values()) / time_ns) if time_ns else 0.0
+        if looks[cause] >= _LEAST_LOOKS and share:
+            unsure = _Z * sqrt(share * (1 - share) / looks_of_all)
+            hottest = max(lines, key=lambda line: lines[line])
+            found.append(HostWork(rank, *cause, share, min(1.0, share + unsure), looks[cause], hottest))
+    return found
+
+
+def _kind(name: str) -> str:
+    last = name.rpartition(".")[2]
+    words = set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower().split("_"))
+    return next((kind for kind, ours in _WORDS.items() if words & ours), "")

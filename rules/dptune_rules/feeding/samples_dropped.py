@@ -1,0 +1,83 @@
+"""The data set prepares samples that it drops.
+
+## What it measures
+
+Whether an iterable data set of the script calls something for each sample and then drops samples by a test that uses
+nothing of what was called for: read from its source where dptune recorded the run. How many it drops is not known. The
+cost is the part of the step in which the training process waits for reading samples.
+
+## Why it costs time
+
+What is prepared and dropped takes as long as what is used. In data-parallel training each rank often drops the samples
+of all others: of n ranks each then prepares n times what it needs.
+
+## What to change
+
+Move the test before the call that prepares the sample. A step saves at most the wait for reading samples.
+
+## When to leave it alone
+
+- The test drops few samples.
+- The call advances a state that the test or later samples need.
+
+## References
+
+- torch.utils.data, "Iterable-style datasets": https://pytorch.org/docs/stable/data.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: below 5 % of a step its loader is not the limit")
+
+RULE = Rule(
+    code="DP505",
+    name="samples-dropped",
+    family="feeding",
+    kind="time",
+    summary="the data set prepares samples that it drops",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the call and the test that come in the wrong order."""
+    loaders = run.any_facts().loaders
+    loader = max(loaders, key=lambda one: one.batches_drawn or 0, default=None)
+    if loader is None or not loader.prepares_at or not loader.drops_at:
+        return
+    preparing = run.measured.input.known("preparing")
+    wait = run.measured.input.wait_share
+    share = wait * (preparing.reading_share if preparing else 1.0)
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{loader.prepares_at} prepares samples that {loader.drops_at} then drops: test first. "
+        f"Reading samples takes {100 * share:.0f} % of a step",
+        why="The test uses nothing of what was prepared, so dropped samples cost as much as the others."
+        + (" Where it keeps those of one rank, every rank prepares those of all." if len(run.facts) > 1 else ""),
+        changes=[],
+        saves=run.bound(0.0, min(1.0, share), "no more than the wait for reading samples"),
+        confidence="medium",
+        evidence=[
+            Evidence(label="waiting for samples to be read", value=share, unit="of a step").at(
+                run.measured.where("input_idle_ns")
+            ),
+            Evidence(label="prepared at", value=loader.prepares_at),
+            Evidence(label="dropped at", value=loader.drops_at),
+        ],
+        numerics="same",
+        watch="The samples that are left must stay the same, in the same order."
+        + ("" if loader.sharded_by else " Workers would repeat them: nothing divides them by `get_worker_info()`."),
+        fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
+    )

@@ -1,0 +1,96 @@
+"""The script logs, computes metrics, plots or saves in every step, and the step waits for it.
+
+## What it measures
+
+The share of usual steps that the training thread spends in functions that log, compute metrics, plot or save, by
+function and by the line that calls it, on the rank where it is most. dptune looks where the thread is, 10 to 100 times
+a second, while steps are timed without the profiler. What a function does is known by the library that it calls
+(`torch.save`, tensorboard, wandb, matplotlib, sklearn, ...), a `print` in the line, or else by its name. Forward and
+backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries count, because a
+function of the script may wait there for the device.
+
+## Why it costs time
+
+The training thread does it before it can launch the next step, and in data-parallel training the other ranks wait.
+
+## What to change
+
+- Logging: every N steps; between them keep losses as tensors, and read them together.
+- Metrics: every N steps, or on the device for the whole batch in one call.
+- Plots: after training, or in another process, from values that are kept.
+- Checkpoints: every N steps, or asynchronously (`torch.distributed.checkpoint.async_save`).
+
+A step saves at most the share that was seen there, plus what looking now and then leaves unsure (95 %).
+
+## When to leave it alone
+
+- It takes little of a step, or it is wanted for each one.
+
+## References
+
+- PyTorch performance tuning guide: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- torch.distributed.checkpoint, `async_save`: https://pytorch.org/docs/stable/distributed.checkpoint.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+REMEDIES = {
+    "saving": "save every N steps, or asynchronously",
+    "logging": "log every N steps",
+    "plotting": "plot every N steps, or after training",
+    "metrics": "compute metrics every N steps",
+}
+HOW = {
+    "saving": "`torch.distributed.checkpoint.async_save` writes a copy while training goes on.",
+    "logging": "Keep values as tensors between two logged steps, and read them together.",
+    "plotting": "Keep the values, and plot them in another process.",
+    "metrics": "Where every step counts, sum on the device and read the result every N steps.",
+}
+
+RULE = Rule(
+    code="DP609",
+    name="work-between-steps",
+    family="host",
+    kind="time",
+    summary="logging, metrics, plotting or saving in every step",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function that takes a share of the step, with its line, and how to do it less often."""
+    for work in run.work_between():
+        impact = run.impact(work.share, WORTH_SHARE)
+        if impact is None:
+            continue
+        rank = "" if work.everywhere else f" on rank {work.rank}"
+        name = f"`{work.name}`" if work.name else work.kind
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=f"{name} ({work.where}) takes {100 * work.share:.0f} % of each step{rank}: {REMEDIES[work.kind]}",
+            why="The training thread does this before it launches the next step"
+            + ("." if work.everywhere else ", and the other ranks wait for it."),
+            changes=[],
+            saves=run.bound(0.0, work.most_share, "no more than the time that was seen there, with its uncertainty"),
+            confidence="high" if work.most_share < 2 * work.share else "medium",
+            evidence=[
+                Evidence(label=work.kind, value=work.share, unit="of the usual steps", rank=work.rank),
+                Evidence(label="seen there", value=work.looks, unit="times"),
+                Evidence(label="called at", value=work.where),
+                Evidence(label="most of it in", value=work.hottest),
+            ],
+            numerics="same",
+            watch=HOW[work.kind],
+            fingerprint=f"{RULE.code}:{work.name or work.kind}",
+        )

@@ -1,0 +1,51 @@
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.facts import DeviceFacts, SampledFacts, Window
+
+MS = 1_000_000
+
+
+def place(*path, ms, phase="", through="", kind=""):
+    return SampledFacts(list(path), phase, through, kind, 20, list(range(20)), [ms * MS] * 20)
+
+
+def logging_run(make_facts, ms, **more):
+    """20 steps of 10 ms that log for so many."""
+    window = Window("unprofiled", 4, [10 * MS] * 20)
+    window.sampled = [
+        place("main (train.py:40)", ms=10 - ms, phase="backward"),
+        place("main (train.py:44)", "log_step (train.py:18)", ms=ms),
+    ]
+    return make_facts(windows=[window], device=DeviceFacts("cpu"), **more)
+
+
+def test_a_function_that_logs_each_step(ask, make_measured, make_facts):
+    """2 of 10 ms; of 40 looks a share of 0.2 is unsure by 1.645 x sqrt(0.2 x 0.8 / 40) = 0.104."""
+    (advice,) = ask("DP609", make_measured(world=1), [logging_run(make_facts, 2)])
+    assert advice.title == "`log_step` (train.py:44) takes 20 % of each step: log every N steps"
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "high", "bound")
+    assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.304, abs=1e-3))
+    assert [one.value for one in advice.evidence] == [0.2, 20, "train.py:44", "log_step (train.py:18)"]
+    assert advice.changes == []
+
+
+def test_of_several_ranks_the_one_is_named(ask, make_measured, make_facts):
+    ranks = [logging_run(make_facts, 1), logging_run(make_facts, 3, rank=1)]
+    (advice,) = ask("DP609", make_measured(world=2), ranks)
+    assert "takes 30 % of each step on rank 1:" in advice.title
+    assert advice.why.endswith("and the other ranks wait for it.")
+    both = [logging_run(make_facts, 3), logging_run(make_facts, 3, rank=1)]
+    (advice,) = ask("DP609", make_measured(world=2), both)
+    assert "takes 30 % of each step: log" in advice.title
+    assert "wait for it" not in advice.why
+
+
+def test_quiet_where_it_is_little(ask, make_measured, make_facts):
+    assert ask("DP609", make_measured(), [logging_run(make_facts, 0)]) == []
+    assert ask("DP609", make_measured(), [logging_run(make_facts, 2)], {"worth_share": 0.3}) == []
+
+
+def test_an_older_recording_says_what_it_lacks(ask, make_measured, make_facts):
+    with pytest.raises(Missing, match="record more"):
+        ask("DP609", make_measured(), [make_facts(windows=[Window("unprofiled", 4, [10 * MS] * 20)])])
