@@ -38,6 +38,8 @@ from dptune.measured.exchange import (
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import (
     AttributionFigures,
+    CodePhase,
+    CodeSite,
     IdlePart,
     LaunchFigures,
     LaunchIdleFigures,
@@ -45,6 +47,7 @@ from dptune.measured.host import (
     QueuedSteps,
     SourceFigures,
     SourceTime,
+    UserCodeFigures,
     by_profiler,
     short_name,
 )
@@ -84,6 +87,8 @@ __all__ = [
     "AccumulationFigures",
     "ArrivalFigures",
     "AttributionFigures",
+    "CodePhase",
+    "CodeSite",
     "CollectiveFigures",
     "CommunicationFigures",
     "CopyFigures",
@@ -131,6 +136,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "UserCodeFigures",
     "by_profiler",
     "digits",
     "short_name",

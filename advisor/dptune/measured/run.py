@@ -16,7 +16,7 @@ from dptune.measured.device import (
 )
 from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
-from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures
+from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures, UserCodeFigures
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.place import Place
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
@@ -76,6 +76,9 @@ class Measured(Figures):
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")
+    user_code: Figure[UserCodeFigures] = Field(
+        ABSENT, description="functions of the user that take host time beside the training computation"
+    )
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")

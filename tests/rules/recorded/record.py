@@ -22,6 +22,7 @@ from tests.testbed.running import on_both
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
+WITH_STACKS = ("uncovered-cost", "per-tensor-loops")
 LOCALLY = (
     *(
         "broadcast-buffers",
@@ -34,7 +35,7 @@ LOCALLY = (
     ),
     *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
-    *("unsynchronized-gradients", "unsynchronized-ranks"),
+    *("unsynchronized-gradients", "unsynchronized-ranks", "recompiles", *WITH_STACKS),
 )
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")
 
@@ -42,7 +43,8 @@ SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--se
 def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
     lean = "12" if fault in SLOWLY else "6" if fault.endswith(("-rank", "-ranks")) else "4"
-    return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", "4" if fault == "growing-memory" else "0")
+    rich = "4" if fault == "growing-memory" else "2" if fault in WITH_STACKS else "0"
+    return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", rich)
 
 
 def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:

@@ -8,6 +8,7 @@ What is recorded of it stands beside it under runs/: see record.py.
 import argparse
 import contextlib
 import gc
+import json
 import os
 import time
 
@@ -45,6 +46,9 @@ FAULTS = (
     "growing-memory",
     "unsynchronized-gradients",
     "unsynchronized-ranks",
+    "recompiles",
+    "uncovered-cost",
+    "per-tensor-loops",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -91,6 +95,26 @@ def as_it_is(batch):
     return batch
 
 
+def average(averages, model):
+    """An exponential moving average of the weights."""
+    for held, parameter in zip(averages, model.parameters(), strict=True):
+        held.mul_(0.999).add_(parameter.detach(), alpha=0.001)
+
+
+def average_at_once(averages, model):
+    torch._foreach_lerp_(averages, [parameter.detach() for parameter in model.parameters()], 0.001)
+
+
+def log_outputs(outputs):
+    """A line of JSON with how often each value occurs, rounded."""
+    counts = {}
+    for value in outputs.detach().flatten()[:60_000].tolist():
+        rounded = round(value, 2)
+        counts[rounded] = counts.get(rounded, 0) + 1
+    with open(os.devnull, "w") as sink:
+        sink.write(json.dumps(sorted(counts.items())))
+
+
 def has(fault):
     return args.fault == fault and not args.mended
 
@@ -100,7 +124,7 @@ def build_model():
         model = layers(256, 8)
         model.register_buffer("positions", torch.randn(1024, 1024))
         return model
-    if args.fault in ("unfused-optimizer", "unused-parameters-searched"):
+    if args.fault in ("unfused-optimizer", "unused-parameters-searched", "per-tensor-loops"):
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(16, 16), nn.LayerNorm(16))))
     if args.fault == "wide-gradients":
         return layers(256, 9)
@@ -123,6 +147,7 @@ def build_loader(width):
     else:
         batch = {
             "unfused-optimizer": 64,
+            "per-tensor-loops": 64,
             "unused-parameters-searched": 64,
             "wide-gradients": 256,
             "workers-restart": 64,
@@ -162,6 +187,9 @@ def main():
         fully_shard(model, mesh=mesh)
     elif not has("unsynchronized-ranks"):
         model = DistributedDataParallel(model, **keeps)
+    if args.fault == "recompiles":
+        model = torch.compile(model, dynamic=args.mended, backend="eager")
+    averages = [parameter.detach().clone() for parameter in model.parameters()]
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     fused = not has("unfused-optimizer") and not has("sharded-parameters")
@@ -183,6 +211,8 @@ def main():
                 time.sleep(0.06 * ((step + rank) % 2))
             if samples_in_lists and (not args.mended or step % 100 == 99):
                 gc.collect()
+            if args.fault == "recompiles":
+                batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
                 with torch.autocast("cpu", torch.bfloat16, enabled=args.fault == "scaler-without-need"):
@@ -196,6 +226,10 @@ def main():
                 losses = [None] * dist.get_world_size()
                 dist.all_gather_object(losses, {"loss": loss.item(), "rank": rank, "host": os.uname().nodename})
                 dist.barrier()
+            if args.fault == "per-tensor-loops":
+                (average_at_once if args.mended else average)(averages, model)
+            if args.fault == "uncovered-cost" and (not args.mended or step % 50 == 49):
+                log_outputs(outputs)
             if has("slow-steps") and step % 5 == 0:
                 time.sleep(0.1)  # as long as it may take to write a checkpoint
             if has("growing-memory"):

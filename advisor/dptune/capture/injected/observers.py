@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
+from dptune.capture.injected.compilations import Compilations
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
@@ -21,6 +22,7 @@ class Observers:
     places: Places
     meters: Meters
     garbage: Garbage
+    compilations: Compilations
     preparing: Preparing
     calls: Calls
     averaging: Averaging
@@ -44,4 +46,4 @@ def observers() -> Observers:
     calls.install()
     warned = Warned()
     warned.install()
-    return Observers(places, meters, garbage, preparing, calls, averaging, warned)
+    return Observers(places, meters, garbage, Compilations(), preparing, calls, averaging, warned)
