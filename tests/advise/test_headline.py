@@ -213,3 +213,12 @@ def test_copies_are_named_by_where_they_move_data(make_measured, hand_made, copi
         ]
         measured = measured.model_copy(update={"copies": records, "missing": dict(measured.missing)})
     assert said(measured).verdict == verdict
+
+
+def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measured, make_advice):
+    title = "`train.py:88 save` takes 9 % of the step"
+    advice = [make_advice("DP901", impact="low", title=title, changes=[])]
+    found = headline(make_measured(), SOUND, advice, (), QUIET, True, locating={"DP901"})
+    assert found.verdict == "`train.py:88 save` takes 9 % of the step."
+    assert found.next.startswith("`train.py:88 save` takes 9 % of the step. How: `dptune rules explain DP901`")
+    assert "Nothing to change" not in found.next

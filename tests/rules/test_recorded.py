@@ -38,10 +38,13 @@ FAULTS = {
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",
     "DP605": "debug-switches",
+    "DP607": "recompiles",
+    "DP608": "per-tensor-loops",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
     "DP802": "growing-memory",
+    "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
 # Where it fires, and where it is quiet.
@@ -120,8 +123,11 @@ PLACELESS = {
     "DP502": "seen in steps without the profiler",
     "DP504": "what is drawn is not in the trace",
     "DP605": "a switch",
+    "DP607": "seen in steps without the profiler",
+    "DP608": "seen in the detailed window",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
+    "DP901": "seen in the detailed window",
 }
 
 

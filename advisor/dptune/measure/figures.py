@@ -20,6 +20,9 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
 
+_MANY_EVENTS = 1_000_000  # of a detailed window, from which on reading that of a second rank takes too long
+
+
 def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     """All figures of a run; one that could not be measured says why under `missing`.
 
@@ -159,7 +162,7 @@ def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
     second = next(others, None)
     views = [first]
     with contextlib.suppress(TraceError):  # then the first tells of it alone
-        if second is not None and second.rich is not None:
+        if second is not None and first.trace.events <= _MANY_EVENTS and second.rich is not None:
             views.append(view(second.rank, second.rich))
     medians = {
         rank: steptime.median(steptime.durations(facts.window("unprofiled"))) for rank, facts in run.facts.items()

@@ -21,6 +21,7 @@ from tests.testbed.running import on_both
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 WITH_STACKS = ("uncovered-cost", "per-tensor-loops")
 LOCALLY = (
@@ -66,7 +67,7 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(Path(place) / "run", target)
     for file in target.glob("*.json"):  # paths of this machine are nobody's business
-        file.write_text(file.read_text().replace(place, "/home/ada"))
+        file.write_text(file.read_text().replace(place, "/home/ada").replace(sys.executable, PYTHON))
     took = [json.loads(one.read_text())["windows"] for one in sorted(target.glob("*.facts.json"))]
     print(target.name, [[len(window["durations_ns"]) for window in own] for own in took], file=sys.stderr)
 

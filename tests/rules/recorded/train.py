@@ -106,13 +106,9 @@ def average_at_once(averages, model):
 
 
 def log_outputs(outputs):
-    """A line of JSON with how often each value occurs, rounded."""
-    counts = {}
-    for value in outputs.detach().flatten()[:60_000].tolist():
-        rounded = round(value, 2)
-        counts[rounded] = counts.get(rounded, 0) + 1
+    """A line of JSON."""
     with open(os.devnull, "w") as sink:
-        sink.write(json.dumps(sorted(counts.items())))
+        sink.write(json.dumps(outputs[:128].tolist()))
 
 
 def has(fault):

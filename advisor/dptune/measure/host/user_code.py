@@ -29,9 +29,9 @@ from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase, CodeSite, UserCodeFigures
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import OPERATOR_CATEGORIES, Work
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
 
-NO_STACKS = "no window was recorded with Python's stacks"
+NO_STACKS = "no detailed window with Python's stacks was recorded"
 LEAST_SHARE = 0.01  # of a step, from which on a function is listed
 MOST = 10  # functions that are listed
 MOST_EVENT_NS = 5_000  # what recording one event costs at most: 0.5 to 3 us on idle machines
@@ -168,12 +168,13 @@ class _Stacks:
     def __init__(self, view: RankView, found: Pieces, phases: Mapping[CodePhase, Intervals]) -> None:
         self._columns = columns = view.columns
         threads = np.unique(columns.thread[found.row[found.row != NOWHERE]])
-        rows = columns.rows(PYTHON_CATEGORIES | OPERATOR_CATEGORIES)
+        rows = columns.rows(PYTHON_CATEGORIES | RANGE_CATEGORIES | LAUNCH_CATEGORIES)
         rows = rows[np.isin(columns.thread[rows], threads)]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         parents = np.append(rows, NOWHERE)[Ranges.of_rows(columns, rows).parents()]
         kinds = {
             "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_users, rows),
+            "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER), rows),
@@ -190,11 +191,13 @@ class _Stacks:
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
         )
-        for row, parent, user, operator, torchs, recorders, alone in flags:
+        for row, parent, user, plain, operator, torchs, recorders, alone in flags:
             around = self._rows[parent]
             if user:
                 outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
                 self._rows[row] = _Row(row, outer)
+            elif plain:
+                self._rows[row] = around
             else:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
@@ -256,7 +259,7 @@ def _lines(frames: Iterable[str]) -> dict[str, int]:
 
 
 def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
-    shares = {number: rank.cost_ns.get(site, 0) / rank.step_ns for number, rank in ranks.items()}
+    shares = {number: rank.cost_ns[site] / rank.step_ns for number, rank in ranks.items() if site in rank.cost_ns}
     most = max(shares, key=lambda number: shares[number])
     file, _, name = site.function.partition(": ")
     line = ranks[most].lines.get(site.function)
