@@ -19,7 +19,6 @@ from dptune.measured import CriticalPath, Loss, Measured, RankFigures, Straggler
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
-
 _MANY_EVENTS = 1_000_000  # of a detailed window, from which on reading that of a second rank takes too long
 
 
