@@ -92,7 +92,7 @@ class RunView:
 
         Only a rule that comes `last` sees the advice of the others.
         """
-        words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w])") for name in names if name]
+        words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?=`| \(| at |[,;)]|$)") for name in names if name]
         texts = (text for one in self.advised if one.kind == "time" for text in _texts(one))
         return any(word.search(text) for text in texts for word in words)
 

@@ -121,3 +121,23 @@ def test_compiling_is_no_compute(tmp_path):
         events += [operator("aten::mm", at + 200, at + 650), operator("aten::mm", at + 800, at + 900)]
     account: Account = measure_events(tmp_path, events).account
     assert (account.compute_ns, account.host_idle_ns) == (300 * US, 2700 * US)
+
+
+def test_of_a_librarys_loop_what_it_calls_is_named(tmp_path):
+    """transformers runs the loop: its callback, which takes 100 us, is named, and not `train`, which runs all steps."""
+    events = [python("train.py(90): main", 0, 3000), python("transformers/trainer.py(2000): train", 0.5, 3000)]
+    for at in range(0, 3000, 1000):
+        events += [
+            step(at // 1000, at, at + 1000),
+            python("nn.Module: Net_0", at + 200, at + 400),
+            operator("aten::mm", at + 210, at + 390),
+            python("transformers/trainer.py(2500): log", at + 800, at + 900),
+        ]
+    assert sites([viewed(tmp_path, events)])[("main", "loop", "log")] == 100
+
+
+def test_steps_in_which_nothing_is_known_of_the_host(tmp_path):
+    found = user_code(
+        [viewed(tmp_path, [step(0, 0, 100), python("a.py(1): f", 200, 300), operator("aten::mm", 1, 99)])], {}
+    )
+    assert found.sites == []

@@ -39,6 +39,17 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
+_PACKAGES = frozenset(
+    (
+        *("PIL", "accelerate", "albumentations", "apex", "bitsandbytes", "cv2", "datasets", "deepspeed", "dill"),
+        *("einops", "evaluate", "filelock", "flash_attn", "fsspec", "gymnasium", "huggingface_hub", "hydra"),
+        *("librosa", "lightning", "lightning_fabric", "lightning_utilities", "matplotlib", "mlflow", "monai", "nltk"),
+        *("numpy", "omegaconf", "pandas", "peft", "pyarrow", "pydantic", "pytorch_lightning", "ray", "requests"),
+        *("safetensors", "scipy", "sentencepiece", "sklearn", "soundfile", "spacy", "tensorboard", "tensorboardX"),
+        *("timm", "tokenizers", "torchaudio", "torchdata", "torchmetrics", "torchtext", "torchvision", "tqdm"),
+        *("transformers", "triton", "wandb", "xformers", "yaml"),
+    )
+)
 TRAINING: tuple[CodePhase, ...] = ("forward", "backward", "optimizer")
 OPERATORS, PYTHON = "tensor operators", "Python code"
 
@@ -173,7 +184,7 @@ class _Stacks:
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         parents = np.append(rows, NOWHERE)[Ranges.of_rows(columns, rows).parents()]
         kinds = {
-            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_users, rows),
+            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(_is_scripts, rows),
             "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
@@ -184,7 +195,9 @@ class _Stacks:
             np.searchsorted(starts, ns, side="right") for ns in (columns.ts_ns[rows], columns.ends(rows) - 1)
         )
         trains = sum(time.lengths(columns.ts_ns[rows], columns.ends(rows)) for time in phases.values())
-        whole = kinds["user"] & (first == last) & (first > 0) & (trains == 0)
+        within = (first == last) & (first > 0)
+        whole = kinds["user"] & within & (trains == 0)
+        of_one_step = dict(zip(rows.tolist(), within.tolist(), strict=True))
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
         self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
@@ -204,7 +217,7 @@ class _Stacks:
                 self._rows[row] = _Row(
                     around.user,
                     around.whole,
-                    around.below if around.below != NOWHERE else row,
+                    around.below if of_one_step.get(around.below) else row,  # of a library's loop what that calls
                     around.operator or operator,
                     around.torchs or torchs,
                     around.recorders or recorders,
@@ -245,6 +258,11 @@ class _Stacks:
         if built_in and not own.operator:
             return built_in["name"]
         return frame["name"] if frame else OPERATORS
+
+
+def _is_scripts(frame: str) -> bool:
+    """Whether a frame is the script's own: a trace does not tell where packages are installed, so by their names."""
+    return is_users(frame) and frame.split("/")[0].split("(")[0].removesuffix(".py") not in _PACKAGES
 
 
 def _lines(frames: Iterable[str]) -> dict[str, int]:
