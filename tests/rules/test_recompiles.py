@@ -37,6 +37,10 @@ def test_the_saving_is_of_the_mean_step(ask, make_measured, make_facts):
     assert advice.saves.high_ms / advice.saves.mean_step_ms == pytest.approx(0.6)
 
 
+def test_compiling_that_ends_in_the_first_steps_costs_a_long_run_nothing(ask, make_measured, make_facts):
+    assert ask("DP607", make_measured(), [make_facts(**recompiling((9, 9, 0, 0)))]) == []
+
+
 def test_a_type_that_changes_is_no_shape(ask, make_measured, make_facts):
     facts = [make_facts(**recompiling((5, 5, 5, 5), reason="tensor 'x' dtype mismatch. expected Half, actual Float"))]
     (advice,) = ask("DP607", make_measured(), facts)

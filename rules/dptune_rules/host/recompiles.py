@@ -3,7 +3,8 @@
 ## What it measures
 
 The time in which torch.compile compiles, in steps without the profiler, as a share of their time: in each step on the
-rank where it is most, because the others wait for it. Which function is compiled again, and the guard that failed, are
+rank where it is most, because the others wait for it. Where their second half has less of it, that share counts:
+compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are
 as torch reports them.
 
 ## Why it costs time
@@ -20,8 +21,8 @@ longest sample, each new length is another input.
 - The last batch of an epoch: `drop_last=True`.
 - A Python number that changes (a step, a learning rate): pass it as a tensor.
 
-The saving is an upper bound: all of the time spent compiling in the timed steps. A run longer than the recording may
-have seen all shapes at some point, and then compiles no more.
+The saving is an upper bound: all of that time. A run longer than the recording may have seen all shapes at some point,
+and then compiles no more.
 
 ## When to leave it alone
 
@@ -74,7 +75,10 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.any_facts().compiled is None:
         return
     took_ns, compiled_ns = _by_step(run)
-    share = min(1.0, sum(compiled_ns) / sum(took_ns))
+    later = len(took_ns) // 2
+    share = min(
+        1.0, sum(compiled_ns) / sum(took_ns), sum(compiled_ns[later:]) / sum(took_ns[later:])
+    )  # of a run that goes on
     steps = sum(1 for ns in compiled_ns if ns)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or steps < LEAST_STEPS:

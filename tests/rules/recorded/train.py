@@ -184,6 +184,7 @@ def main():
     elif not has("unsynchronized-ranks"):
         model = DistributedDataParallel(model, **keeps)
     if args.fault == "recompiles":
+        torch._dynamo.config.recompile_limit = 1000
         model = torch.compile(model, dynamic=args.mended, backend="eager")
     averages = [parameter.detach().clone() for parameter in model.parameters()]
     if args.fault == "wide-gradients" and args.mended:
