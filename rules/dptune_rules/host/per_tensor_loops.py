@@ -50,8 +50,8 @@ EACH = 0.5  # calls for each parameter tensor from which on a loop is taken to b
 
 REMEDIES = {
     "lerp_": "torch._foreach_lerp_(averages, parameters, 1 - decay)",
-    "mul_": "torch._foreach_mul_(tensors, factor)",
-    "add_": "torch._foreach_add_(tensors, others, alpha=...)",
+    "mul_": "torch._foreach_mul_(tensors, factor), or for a moving average torch._foreach_lerp_",
+    "add_": "torch._foreach_add_(tensors, others, alpha=...), or for a moving average torch._foreach_lerp_",
     "sub_": "torch._foreach_sub_(tensors, others)",
     "div_": "torch._foreach_div_(tensors, divisor)",
     "copy_": "torch._foreach_copy_(targets, sources)",
