@@ -101,10 +101,6 @@ def average(averages, model):
         held.mul_(0.999).add_(parameter.detach(), alpha=0.001)
 
 
-def average_at_once(averages, model):
-    torch._foreach_lerp_(averages, [parameter.detach() for parameter in model.parameters()], 0.001)
-
-
 def log_outputs(outputs):
     """A line of JSON."""
     with open(os.devnull, "w") as sink:
@@ -186,7 +182,8 @@ def main():
     if args.fault == "recompiles":
         torch._dynamo.config.recompile_limit = 1000
         model = torch.compile(model, dynamic=args.mended, backend="eager")
-    averages = [parameter.detach().clone() for parameter in model.parameters()]
+    weights = [parameter.detach() for parameter in model.parameters()]
+    averages = [weight.clone() for weight in weights]
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     fused = not has("unfused-optimizer") and not has("sharded-parameters")
@@ -224,7 +221,10 @@ def main():
                 dist.all_gather_object(losses, {"loss": loss.item(), "rank": rank, "host": os.uname().nodename})
                 dist.barrier()
             if args.fault == "per-tensor-loops":
-                (average_at_once if args.mended else average)(averages, model)
+                if args.mended:
+                    torch._foreach_lerp_(averages, weights, 0.001)
+                else:
+                    average(averages, model)
             if args.fault == "uncovered-cost" and (not args.mended or step % 50 == 49):
                 log_outputs(outputs)
             if has("slow-steps") and step % 5 == 0:
