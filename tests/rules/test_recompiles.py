@@ -41,6 +41,13 @@ def test_compiling_that_ends_in_the_first_steps_costs_a_long_run_nothing(ask, ma
     assert ask("DP607", make_measured(), [make_facts(**recompiling((9, 9, 0, 0)))]) == []
 
 
+def test_where_only_a_librarys_function_is_known_the_line_that_compiles_is_named(ask, make_measured, make_facts):
+    known = recompiling((5, 5, 5, 5))
+    known["compiled"].recompiles.pop()
+    (advice,) = ask("DP607", make_measured(), [make_facts(**known)])
+    assert advice.title.startswith("Recompilation of the model compiled at train.py:28 takes 50 % of the time")
+
+
 def test_a_type_that_changes_is_no_shape(ask, make_measured, make_facts):
     facts = [make_facts(**recompiling((5, 5, 5, 5), reason="tensor 'x' dtype mismatch. expected Half, actual Float"))]
     (advice,) = ask("DP607", make_measured(), facts)

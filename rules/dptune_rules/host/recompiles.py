@@ -84,7 +84,10 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None or steps < LEAST_STEPS:
         return
     again = _again(run)
-    named = f" of `{again.function}`{f' ({again.where})' if again.where else ''}" if again else ""
+    called = _called(run)
+    named = f" of the model compiled at {called[0]}" if called else ""
+    if again is not None and again.where:
+        named = f" of `{again.function}` ({again.where})"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -102,7 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="steps in which it compiles", value=steps, unit=f"of {len(took_ns)} timed"),
             Evidence(label="compiling, in each of those", value=sum(compiled_ns) / steps / 1e6, unit="ms"),
             *([Evidence(label="guard that failed", value=again.reason)] if again else []),
-            *(Evidence(label="torch.compile is called at", value=where) for where in _called(run)),
+            *(Evidence(label="torch.compile is called at", value=where) for where in called),
         ],
         numerics="same",
         watch="Dynamic shapes can give other kernels, with other rounding.",
