@@ -6,6 +6,7 @@ modules are rules, registered under the entry point `dptune.rules`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose, isfinite
@@ -47,7 +48,8 @@ class Threshold:
 class Rule:
     """What a rule declares. `code` is the family and a number; `since` the version it appeared in.
 
-    A `preview` rule runs with `preview = true`, or when its whole code is selected.
+    A `preview` rule runs with `preview = true`, or when its whole code is selected. One that comes `last` is asked
+    after all others, and sees their advice in `RunView.advised`.
     """
 
     code: str
@@ -58,6 +60,7 @@ class Rule:
     since: str
     thresholds: tuple[Threshold, ...] = ()
     preview: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class RunView:
     facts: Sequence[Facts]
     limits: Mapping[str, float] = field(default_factory=dict)
     predictor: Predictor | None = None
+    advised: Sequence[Advice] = ()
 
     def limit(self, threshold: Threshold) -> float:
         """The threshold's value: the user's, else its default."""
@@ -88,6 +92,15 @@ class RunView:
         if not self.facts:
             raise Missing("the run has no facts: it was not recorded by `dptune profile`")
         return self.facts[0]
+
+    def explained(self, *names: str) -> bool:
+        """Whether advice of another rule on time names one of these: a function, or a file and line.
+
+        Only a rule that comes `last` sees the advice of the others.
+        """
+        words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?=`| \(| at |[,;)]|$)") for name in names if name]
+        texts = (text for one in self.advised if one.kind == "time" for text in _texts(one))
+        return any(word.search(text) for text in texts for word in words)
 
     def weights_agree(self) -> bool | None:
         """Whether all ranks held the same weights after the last window that all have; None where it is not known."""
@@ -369,6 +382,16 @@ class RunView:
             return self.predict(changes)
         except Missing as lack:
             return bound.without_prediction(lack.reason)
+
+
+def _texts(advice: Advice) -> Iterator[str]:
+    """What an advice names its cause in: its title, its evidence, and where its changes are made."""
+    yield advice.title
+    for evidence in advice.evidence:
+        yield evidence.label
+        yield str(evidence.value)
+    for change in advice.changes:
+        yield str(change.at or "")
 
 
 def _settings(changes: Sequence[Change]) -> dict[str, Value]:

@@ -98,6 +98,24 @@ def test_a_run_that_no_rule_was_asked_of_says_so(assemble, make_rule, settings):
     assert "no-rule-selected" not in [one.code for one in assemble(make_rule("XX101", quiet)).trust.findings]
 
 
+def test_a_rule_that_comes_last_sees_what_the_others_advise(assemble, make_rule, make_advice):
+    seen = {}
+
+    def looks(code):
+        def check(run):
+            seen[code] = [one.rule for one in run.advised], run.explained("train.py:88"), run.explained("train.py:8")
+            return iter(())
+
+        return check
+
+    names = make_rule(
+        "XX102", lambda run: iter([make_advice("XX102", title="save (train.py:88) takes 9 %")]), ours=False
+    )
+    last = make_rule("XX101", looks("XX101"), last=True, ours=True)
+    assemble(last, names, make_rule("XX103", looks("XX103")))
+    assert seen == {"XX101": (["XX102"], True, False), "XX103": ([], False, False)}
+
+
 def test_a_missing_figure_skips_the_rule_with_the_reason(assemble, make_rule, make_measured):
     measured = make_measured(wait_share=None)
     report = assemble(

@@ -265,3 +265,12 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
     little = step.model_copy(update={"unprofiled_mean_ns": 12_000_000})
     assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith("A step takes 10 ms")
+
+
+def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measured, make_advice):
+    title = "`train.py:88 save` takes 9 % of the step"
+    advice = [make_advice("DP901", impact="low", title=title, changes=[])]
+    found = headline(make_measured(), SOUND, advice, (), QUIET, True, locating={"DP901"})
+    assert found.verdict == "`train.py:88 save` takes 9 % of the step."
+    assert found.next.startswith("`train.py:88 save` takes 9 % of the step. How: `dptune rules explain DP901`")
+    assert "Nothing to change" not in found.next

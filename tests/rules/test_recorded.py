@@ -40,12 +40,15 @@ FAULTS = {
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",
     "DP605": "debug-switches",
+    "DP607": "recompiles",
+    "DP608": "per-tensor-loops",
     "DP609": "work-between-steps",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
     "DP802": "growing-memory",
     "DP803": "checkpointing-without-need",
+    "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
 # Where it fires, and where it is quiet.
@@ -142,9 +145,12 @@ PLACELESS = {
     "DP502": "seen in steps without the profiler",
     "DP504": "what is drawn is not in the trace",
     "DP605": "a switch",
+    "DP607": "seen in steps without the profiler",
+    "DP608": "seen in the detailed window",
     "DP609": "seen in steps without the profiler",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
+    "DP901": "seen in the detailed window",
 }
 
 

@@ -46,13 +46,17 @@ class Asked:
     settings: Settings
     predictor: Predictor | None = None
 
-    def ask(self, loaded: LoadedRule) -> Answer:
-        """What the rule says. Raises KeyboardInterrupt where Ctrl-C is pressed meanwhile, and nothing else."""
+    def ask(self, loaded: LoadedRule, advised: Sequence[Advice] = ()) -> Answer:
+        """What the rule says; `advised` is what others said before it.
+
+        Raises KeyboardInterrupt where Ctrl-C is pressed meanwhile, and nothing else.
+        """
         limits = self.settings.limits(loaded.rule)
         if loaded.ours:
-            return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor))
+            return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor, advised))
         measured, facts = pickle.loads(self._pickled)
-        return _in_time(loaded, RunView(measured, facts, limits, self.predictor))
+        copies = [one.model_copy(deep=True) for one in advised]
+        return _in_time(loaded, RunView(measured, facts, limits, self.predictor, copies))
 
     @cached_property
     def _pickled(self) -> bytes:

@@ -122,6 +122,7 @@ def assemble(
             about.command is not None,
             view.busy_ns(),
             leads=_leads(view),
+            locating={loaded.rule.code for loaded in chosen if loaded.rule.last},
         ),
         trust=trust,
         advice=advice,
@@ -139,12 +140,13 @@ def run_rules(
     settings: Settings,
     predictor: rule.Predictor | None = None,
 ) -> Outcome:
-    """Ask every rule given, those of dptune first."""
+    """Ask every rule given, those of dptune first, and those that come last after all others, with their advice."""
     outcome, asked = Outcome(), Asked(measured, facts, settings, predictor)
-    for loaded in sorted(rules, key=lambda one: not one.ours):  # ours build the step model, which can take long
+    # Ours build the step model, which can take long.
+    for loaded in sorted(rules, key=lambda one: (one.rule.last, not one.ours)):
         code = loaded.rule.code
         with contextlib.redirect_stdout(sys.stderr):  # a report on stdout is for programs
-            answer = asked.ask(loaded)
+            answer = asked.ask(loaded, tuple(outcome.advice) if loaded.rule.last else ())
         outcome.advice.extend(answer.said)
         if answer.missing or answer.failed:
             outcome.skipped.append(Skipped(rule=code, reason=answer.missing or answer.failed))

@@ -77,11 +77,13 @@ def headline(
     busy_ns: Mapping[int, float] | None = None,
     *,
     leads: bool = True,
+    locating: Collection[str] = (),
 ) -> Headline:
     """What limits the step, the figures behind that, and the one thing to do next.
 
     `busy_ns` is what each rank does without the profiler while it waits for none, where that is known. `leads`: whether
-    the straggler is the same rank in most steps, rather than one of several that take turns.
+    the straggler is the same rank in most steps, rather than one of several that take turns. `locating`: rules whose
+    titles name a cost and its place in the script, which are the verdict where nothing else stands out.
     """
     if trust.level == "unjudgeable":
         return _unjudgeable(trust.findings)
@@ -122,7 +124,7 @@ def headline(
     whole = trust.level == "sound" and bool(answered) and not unanswered
     most, computing = greatest(found, measured.share("exposed_unsplit_ns")), measured.share("compute_ns")
     limit = most[0] if most else None
-    verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing)
+    verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing, locating)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)
@@ -193,8 +195,10 @@ def _why(measured: Measured) -> str:
     return why
 
 
-def _unlimited(advice: Sequence[Advice], whole: bool, computing: float) -> str:
+def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str]) -> str:
     found = [one for one in advice if one.impact != "low" and one.confidence != "low"]
+    if advice and advice[0].rule in locating:
+        return sentence(advice[0].title)
     if computing < NEARLY_ALL:
         spent = f"computing takes {percent(computing)} of each step, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."

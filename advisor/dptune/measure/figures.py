@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from dptune.errors import TraceError
@@ -10,13 +11,15 @@ from dptune.measure.across import Across, across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap, sharding
-from dptune.measure.host import attribution, launch_idle, launching
+from dptune.measure.host import attribution, launch_idle, launching, user_code
 from dptune.measure.steps import accumulation, feeding, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import RankView, view
-from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures
+from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
+
+_MANY_EVENTS = 1_000_000  # of a detailed window, from which on reading that of a second rank takes too long
 
 
 def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
@@ -90,6 +93,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             attribution.attribution(detail, next(iter(stepped), None)),
             attribution.NOTHING_TOLD if stepped else no_steps,
         ),
+        "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
         "kernels": (
             kernels.kernels(((own, device) for own in stepped for device in own.devices), account),
@@ -153,6 +157,22 @@ def _rich(run: Run) -> RankView | None:
         own = None if trace is None else view(rank.rank, trace)
         return None if own is None or own.no_steps else own
     return None
+
+
+def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
+    """Of the first two ranks with a detailed window: the second shows whether the first alone does something."""
+    if first is None:
+        return None
+    others = (rank for rank in run.ranks if rank.rank != first.rank and rank.rich_source is not None)
+    second = next(others, None)
+    views = [first]
+    with contextlib.suppress(TraceError):  # then the first tells of it alone
+        if second is not None and first.trace.events <= _MANY_EVENTS and second.rich is not None:
+            views.append(view(second.rank, second.rich))
+    medians = {
+        rank: steptime.median(steptime.durations(facts.window("unprofiled"))) for rank, facts in run.facts.items()
+    }
+    return user_code.user_code(views, {rank: ns for rank, ns in medians.items() if ns})
 
 
 def _rank(

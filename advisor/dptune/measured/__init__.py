@@ -40,6 +40,8 @@ from dptune.measured.exchange import (
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
 from dptune.measured.host import (
     AttributionFigures,
+    CodePhase,
+    CodeSite,
     IdlePart,
     LaunchFigures,
     LaunchIdleFigures,
@@ -47,6 +49,7 @@ from dptune.measured.host import (
     QueuedSteps,
     SourceFigures,
     SourceTime,
+    UserCodeFigures,
     by_profiler,
     short_name,
 )
@@ -89,6 +92,8 @@ __all__ = [
     "AccumulationFigures",
     "ArrivalFigures",
     "AttributionFigures",
+    "CodePhase",
+    "CodeSite",
     "CollectiveFigures",
     "CommunicationFigures",
     "CopyFigures",
@@ -139,6 +144,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "UserCodeFigures",
     "by_profiler",
     "digits",
     "short_name",

@@ -125,3 +125,31 @@ class AttributionFigures(Figures):
     annotations: Figure[SourceFigures] = Field(
         ABSENT, description="by innermost range that the script names: record_function and its like"
     )
+
+
+CodePhase = Literal["optimizer", "backward", "forward", "input", "loop"]
+
+
+class CodeSite(Model):
+    """Host time of one function of the user that nothing hides, beside the training computation."""
+
+    name: str = Field(description="the function")
+    at: str = Field(description="its file, and the line it begins at where that is known")
+    phase: CodePhase = Field(description="`loop`: outside of forward, backward, optimizer and data loader")
+    part: bool = Field(description="whether it runs the training loop itself, so that only `mostly` is counted")
+    mostly: str = Field(description="what most of the time is spent in: a function, or operators")
+    rank: int = Field(description="the rank where it takes most")
+    ranks: list[int] = Field(description="the ranks that were read where it takes at least half of that")
+    cost_ns: int = Field(description="its time in the median step of the detailed window, less what the profiler takes")
+    share: float = Field(description="that / the step")
+    operator: str | None = Field(None, description="the operator that it calls most often")
+    operator_calls: float = Field(0.0, description="its calls per step")
+
+
+class UserCodeFigures(Figures):
+    """Functions of the user that take host time beside the training computation, from the detailed window."""
+
+    ranks: list[int] = Field(description="the ranks that were read")
+    steps: int = Field(description="steps of the detailed window")
+    basis: Literal["unprofiled", "traced"] = Field(description="which steps the shares are of")
+    sites: list[CodeSite] = Field(description="the functions that take most, at most ten")

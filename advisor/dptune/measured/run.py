@@ -16,7 +16,7 @@ from dptune.measured.device import (
 )
 from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures, ShardingFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
-from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures
+from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures, UserCodeFigures
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
@@ -78,6 +78,9 @@ class Measured(Figures):
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="what FSDP takes of the steps")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")
+    user_code: Figure[UserCodeFigures] = Field(
+        ABSENT, description="functions of the user that take host time beside the training computation"
+    )
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")

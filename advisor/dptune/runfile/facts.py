@@ -54,22 +54,22 @@ class Window:
     `durations_ns` is host wall time from the end of one optimizer step to the end of the next; `device_durations_ns`
     the same between events on the device, where it is a GPU. `loader_wait_ns` is time inside the DataLoader's
     `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `loader_fetch_ns`
-    the part in which it prepared batches itself, as a loader without workers does, `gc_ns` the time
-    that thread collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the
-    epoch), `loader_samples` the batch size of the loaders times the batches drawn, `backwards` the calls of backward,
-    `backward_ns` host time in them, `backward_cpu_ns` the part of it in which the thread that called computed (on a CPU
-    it is the one that does), and `unsynced_backwards` those of them in which DDP reduced no gradient: under `no_sync`,
-    or of something else. `unsynced_updates`: whether an optimizer stepped on gradients of a DDP module that the last
-    backward pass into it had not averaged over the ranks. `recomputed_ns`: how long the host ran parts of forward
-    passes again, for activation checkpointing. `parameter_sums` are of some parameters after the window's
-    last step: equal on ranks that hold the same weights, none where parameters are sharded. `sampled`: where the
-    training thread was, of steps without the profiler. `skipped_steps` counts
-    those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes` is the
-    size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share` is what
-    the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile (None
-    where its kernel does not count it). `load`: CPU time of the job and of the whole machine, None in a window shorter
-    than that can be counted in. `complete`: the window was not broken off; `cut_short`: its time bound ended it before
-    its number of steps.
+    the part in which it prepared batches itself, as a loader without workers does, `gc_ns` the time that thread
+    collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the epoch),
+    `compile_ns` the time in which torch.compile compiled, `loader_samples` the batch size of the loaders times the
+    batches drawn, `backwards` the calls of backward, `backward_ns` host time in them, `backward_cpu_ns` the part of it
+    in which the thread that called computed (on a CPU it is the one that does), and `unsynced_backwards` those of them
+    in which DDP reduced no gradient: under `no_sync`, or of something else. `unsynced_updates`: whether an optimizer
+    stepped on gradients of a DDP module that the last backward pass into it had not averaged over the ranks.
+    `recomputed_ns`: how long the host ran parts of forward passes again, for activation checkpointing. `parameter_sums`
+    are of some parameters after the window's last step: equal on ranks that hold the same weights, none where
+    parameters are sharded. `sampled`: where the training thread was, of steps without the profiler. `skipped_steps`
+    counts those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes`
+    is the size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share`
+    is what the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile
+    (None where its kernel does not count it). `load`: CPU time of the job and of the whole machine, None in a window
+    shorter than that can be counted in. `complete`: the window was not broken off; `cut_short`: its time bound ended it
+    before its number of steps.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Window:
     loader_fetch_ns: list[int] = field(default_factory=list)
     gc_ns: list[int] = field(default_factory=list)
     collections_ns: list[list[int]] = field(default_factory=list)
+    compile_ns: list[int] = field(default_factory=list)
     loader_batches: list[int] = field(default_factory=list)
     loader_samples: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
@@ -135,14 +136,28 @@ class SchedulerFacts:
 
 
 @dataclass
+class RecompileFacts:
+    """A function that torch.compile compiled more than once: its line (None where it is not the user's), the reason of
+    the last time, as torch states it, and how many of the last 64 compilations were of it again.
+    """
+
+    function: str
+    where: str | None
+    reason: str
+    times: int = 1
+
+
+@dataclass
 class CompileFacts:
     """What torch.compile was used on: the lines that call it (None where unknown), and what it made of DDP.
 
     `ddp_graphs`: for each compiled graph, into how many its DDPOptimizer split it, so that buckets go out early.
+    `recompiles`: the functions that were compiled again, those compiled most often first.
     """
 
     where: list[str | None] = field(default_factory=list)
     ddp_graphs: list[int] = field(default_factory=list)
+    recompiles: list[RecompileFacts] = field(default_factory=list)
 
 
 @dataclass

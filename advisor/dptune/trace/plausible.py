@@ -18,6 +18,7 @@ PER_STEP = (
     "backward_ns",
     "backward_cpu_ns",
     "gc_ns",
+    "compile_ns",
     "loader_batches",
     "loader_samples",
     "backwards",

@@ -21,7 +21,9 @@ from tests.testbed.running import on_both
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
+WITH_STACKS = ("uncovered-cost", "per-tensor-loops")
 LOCALLY = (
     *(
         "broadcast-buffers",
@@ -38,7 +40,7 @@ LOCALLY = (
     *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
-    *("periodic-steps", "work-between-steps", "iterable-dataset"),
+    *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles", *WITH_STACKS),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
@@ -48,7 +50,7 @@ SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--se
 def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
     lean = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
-    rich = "4" if fault == "growing-memory" else "0"
+    rich = "4" if fault == "growing-memory" else "2" if fault in WITH_STACKS else "0"
     return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", rich, "--no-links")
 
 
@@ -74,7 +76,7 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(Path(place) / "run", target)
     for file in target.glob("*.json"):  # paths of this machine are nobody's business
-        file.write_text(file.read_text().replace(place, "/home/ada"))
+        file.write_text(file.read_text().replace(place, "/home/ada").replace(sys.executable, PYTHON))
     took = [json.loads(one.read_text())["windows"] for one in sorted(target.glob("*.facts.json"))]
     print(target.name, [[len(window["durations_ns"]) for window in own] for own in took], file=sys.stderr)
 

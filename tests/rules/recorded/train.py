@@ -8,6 +8,7 @@ What is recorded of it stands beside it under runs/: see record.py.
 import argparse
 import contextlib
 import gc
+import json
 import os
 import sys
 import tempfile
@@ -59,6 +60,9 @@ FAULTS = (
     "periodic-steps",
     "work-between-steps",
     "iterable-dataset",
+    "recompiles",
+    "uncovered-cost",
+    "per-tensor-loops",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -134,6 +138,18 @@ def as_it_is(batch):
     return batch
 
 
+def average(averages, model):
+    """An exponential moving average of the weights."""
+    for held, parameter in zip(averages, model.parameters(), strict=True):
+        held.mul_(0.999).add_(parameter.detach(), alpha=0.001)
+
+
+def log_outputs(outputs):
+    """A line of JSON."""
+    with open(os.devnull, "w") as sink:
+        sink.write(json.dumps(outputs[:128].tolist()))
+
+
 def has(fault):
     return args.fault == fault and not args.mended
 
@@ -143,7 +159,7 @@ def build_model():
         model = layers(256, 8)
         model.register_buffer("positions", torch.randn(1024, 1024))
         return model
-    if args.fault in ("unfused-optimizer", "unused-parameters-searched"):
+    if args.fault in ("unfused-optimizer", "unused-parameters-searched", "per-tensor-loops"):
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(16, 16), nn.LayerNorm(16))))
     if args.fault == "wide-gradients":
         return layers(256, 9)
@@ -177,6 +193,7 @@ def build_loader(width):
         batch = {
             "iterable-dataset": 128,
             "unfused-optimizer": 64,
+            "per-tensor-loops": 64,
             "unused-parameters-searched": 64,
             "wide-gradients": 256,
             "workers-restart": 64,
@@ -240,6 +257,11 @@ def main():
         fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
     elif not has("unsynchronized-ranks"):
         model = DistributedDataParallel(model, **keeps)
+    if args.fault == "recompiles":
+        torch._dynamo.config.recompile_limit = 1000
+        model = torch.compile(model, dynamic=args.mended, backend="eager")
+    weights = [parameter.detach() for parameter in model.parameters()]
+    averages = [weight.clone() for weight in weights]
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     fused = not has("unfused-optimizer") and not has("sharded-parameters")
@@ -261,6 +283,8 @@ def main():
                 time.sleep(0.06 * ((step + rank) % 2))
             if samples_in_lists and (not args.mended or step % 100 == 99):
                 gc.collect()
+            if args.fault == "recompiles":
+                batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
                 half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
@@ -282,6 +306,13 @@ def main():
                 losses = [None] * dist.get_world_size()
                 dist.all_gather_object(losses, {"loss": loss.item(), "rank": rank, "host": os.uname().nodename})
                 dist.barrier()
+            if args.fault == "per-tensor-loops":
+                if args.mended:
+                    torch._foreach_lerp_(averages, weights, 0.001)
+                else:
+                    average(averages, model)
+            if args.fault == "uncovered-cost" and (not args.mended or step % 50 == 49):
+                log_outputs(outputs)
             if has("slow-steps") and step % 5 == 0:
                 time.sleep(0.1)  # as long as it may take to write a checkpoint
             if has("periodic-steps") and rank == 0:

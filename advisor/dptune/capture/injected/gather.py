@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected import identity, idle, nccl_log, objects
 from dptune.capture.injected.asked import asked
+from dptune.capture.injected.compilations import recompiles
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
 from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
@@ -103,4 +104,4 @@ def _scalers(places: Places) -> list[Any]:
 def _compiled(places: Places) -> CompileFacts | None:
     if not places.compiled and not places.ddp_graphs:
         return None
-    return CompileFacts(list(dict.fromkeys(places.compiled)), list(places.ddp_graphs))
+    return CompileFacts(list(dict.fromkeys(places.compiled)), list(places.ddp_graphs), recompiles())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.checkpointing import Checkpointing
+from dptune.capture.injected.compilations import Compilations
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
@@ -22,6 +23,7 @@ class Observers:
     places: Places
     meters: Meters
     garbage: Garbage
+    compilations: Compilations
     preparing: Preparing
     calls: Calls
     averaging: Averaging
@@ -48,4 +50,4 @@ def observers() -> Observers:
     warned.install()
     checkpointing = Checkpointing(places)
     checkpointing.install()
-    return Observers(places, meters, garbage, preparing, calls, averaging, warned, checkpointing)
+    return Observers(places, meters, garbage, Compilations(), preparing, calls, averaging, warned, checkpointing)

@@ -115,9 +115,12 @@ def torch_entry(frame: FrameType | None) -> str:
 
 def users_code(code: CodeType | None) -> str | None:
     """`file:line` at which a function begins; None where it is not the user's."""
-    if code is None or not is_the_users(code.co_filename):
-        return None
-    return f"{code.co_filename.removeprefix(_HERE)}:{code.co_firstlineno}"
+    return None if code is None else users_place(code.co_filename, code.co_firstlineno)
+
+
+def users_place(file: str, line: int) -> str | None:
+    """`file:line` of a line of a file; None where the file is not the user's."""
+    return f"{file.removeprefix(_HERE)}:{line}" if is_the_users(file) else None
 
 
 class Places:

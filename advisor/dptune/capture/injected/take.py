@@ -117,6 +117,7 @@ class Take:
             self._begin_noise()
         self._observers.garbage.take()
         self._reading = _reading()
+        self._observers.compilations.take()
         self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
         if name == "unprofiled":
@@ -141,6 +142,9 @@ class Take:
         spent_ns, collections = self._observers.garbage.take()
         window.gc_ns.append(spent_ns)
         window.collections_ns += collections
+        compiled_ns = self._observers.compilations.take()
+        if compiled_ns is not None:
+            window.compile_ns.append(compiled_ns)
         window.loader_batches.append(tally.loader_batches)
         window.loader_samples.append(tally.loader_samples)
         window.backwards.append(tally.backwards)

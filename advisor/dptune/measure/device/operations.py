@@ -41,6 +41,8 @@ ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|Di
 # An autograd Function, by the name of its class: operators of torch have a namespace. What was compiled computes in
 # kernels that are no operators.
 _FUNCTION = re.compile(r"^(?!CompiledFunction)[^:]+$")
+# torch.compile at work: what it traces are operators, too, on tensors without numbers.
+COMPILING = re.compile(r" \(dynamo_timed\)$")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
@@ -155,6 +157,8 @@ def _cpu(columns: Columns) -> list[Operations]:
     thread, gloo = columns.thread, columns.rows(named=_is_gloo)
     operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _is_gloo(name) and not ENCLOSING.match(name))
     operators = operators[~np.isin(thread[operators], _gloo_workers(columns, gloo))]
+    compiling = columns.rows(OPERATOR_CATEGORIES, COMPILING.search)
+    operators = operators[~_inside(columns, operators, compiling)]
     calling = columns.named(COLLECTIVE_CALL.match, operators)
     operators, calls = operators[~calling], operators[calling]
     loading = columns.rows(RANGE_CATEGORIES, LOADER_NAME.match)
@@ -162,7 +166,10 @@ def _cpu(columns: Columns) -> list[Operations]:
     named = operators[columns.named(_FUNCTION.match, operators)]
     functions = named[_enclosing(columns, named, calls)]
     arithmetic = operators[~_enclosing(columns, operators, functions)]
-    computing, other = _by_thread(thread, arithmetic), _by_thread(thread, np.concatenate((calls, loading, gloo)))
+    computing, other = (
+        _by_thread(thread, arithmetic),
+        _by_thread(thread, np.concatenate((calls, loading, gloo, compiling))),
+    )
     for number, rows in computing.items():
         own = _union(columns, rows)
         if number in other:
@@ -190,6 +197,15 @@ def _enclosing(columns: Columns, operators: Ints, others: Ints) -> np.ndarray[tu
         starts, ends = columns.ts_ns[operators[on_it]], columns.ends(operators[on_it])
         first, last = np.searchsorted(begun, starts), np.searchsorted(begun, ends) - 1
         within[on_it] = (first <= last) & (ended[np.maximum(last, 0)] <= ends)
+    return within
+
+
+def _inside(columns: Columns, operators: Ints, others: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of the operators lie in one of the others, or are one, on their thread."""
+    within = np.zeros(len(operators), dtype=np.bool_)
+    for number, own in _by_thread(columns.thread, others).items():
+        on_it = columns.thread[operators] == number
+        within[on_it] = _union(columns, own).hold(columns.ts_ns[operators[on_it]])
     return within
 
 

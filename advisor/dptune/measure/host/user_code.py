@@ -1,0 +1,299 @@
+"""Which functions of the user take host time in a step that nothing hides and that is not the training computation.
+
+Read from Python's stacks. The training computation is what modules, backward passes and optimizers run, and what lies
+between a forward pass and its backward pass, as the loss does. Of that only Python counts: the time of a function of
+the user outside of operators and of torch's own functions. Outside of it everything counts: operators, file IO, Python.
+Time in which a device computes, or the script waits for a device or another rank, counts nowhere.
+
+The profiler slows each event that it records. What a step is longer than without it is taken off, in equal parts for
+each event, so that a figure is one of the step without the profiler.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, median_low
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptune.measure.device.phases import bounds
+from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.pieces import Pieces, alike, pieces
+from dptune.measure.host.training import training
+from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.views import RankView
+from dptune.measured import CodePhase, CodeSite, UserCodeFigures
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
+
+NO_STACKS = "no detailed window with Python's stacks was recorded"
+LEAST_SHARE = 0.01  # of a step, from which on a function is listed
+MOST = 10  # functions that are listed
+MOST_EVENT_NS = 5_000  # what recording one event costs at most: 0.5 to 3 us on idle machines
+_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
+_BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
+_OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
+_OF_RECORDER = "dptune/"
+_PACKAGES = frozenset(
+    (
+        *("PIL", "accelerate", "albumentations", "apex", "bitsandbytes", "cv2", "datasets", "deepspeed", "dill"),
+        *("einops", "evaluate", "filelock", "flash_attn", "fsspec", "gymnasium", "huggingface_hub", "hydra"),
+        *("librosa", "lightning", "lightning_fabric", "lightning_utilities", "matplotlib", "mlflow", "monai", "nltk"),
+        *("numpy", "omegaconf", "pandas", "peft", "pyarrow", "pydantic", "pytorch_lightning", "ray", "requests"),
+        *("safetensors", "scipy", "sentencepiece", "sklearn", "soundfile", "spacy", "tensorboard", "tensorboardX"),
+        *("timm", "tokenizers", "torchaudio", "torchdata", "torchmetrics", "torchtext", "torchvision", "tqdm"),
+        *("transformers", "triton", "wandb", "xformers", "yaml"),
+    )
+)
+TRAINING: tuple[CodePhase, ...] = ("forward", "backward", "optimizer")
+OPERATORS, PYTHON = "tensor operators", "Python code"
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What time is counted for: a function, alike on all ranks; of one that the loop is in, what it calls."""
+
+    function: str
+    part: str
+    phase: CodePhase
+
+
+def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> UserCodeFigures | None:
+    """The functions that take most, of these ranks; None where no trace has stacks.
+
+    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    """
+    ranks = {view.rank: _Rank.of(view, unprofiled_ns.get(view.rank)) for view in views if _has_stacks(view)}
+    if not ranks:
+        return None
+    sites = {site for rank in ranks.values() for site in rank.cost_ns}
+    found = [_figures(site, ranks) for site in sites]
+    found = sorted((one for one in found if one.share >= LEAST_SHARE), key=lambda one: (-one.share, one.name))
+    return UserCodeFigures(
+        ranks=sorted(ranks),
+        steps=min(rank.steps for rank in ranks.values()),
+        basis="unprofiled" if all(rank in unprofiled_ns for rank in ranks) else "traced",
+        sites=found[:MOST],
+    )
+
+
+def _has_stacks(view: RankView) -> bool:
+    return bool(view.steps) and len(view.columns.rows(PYTHON_CATEGORIES)) > 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Rank:
+    """One rank: by site the median step's cost, ns, and what most of it is spent in; `lines` by function its first;
+    `calls` the operators that a site calls, in all steps.
+    """
+
+    steps: int
+    step_ns: float
+    cost_ns: dict[_Site, int]
+    mostly: dict[_Site, str]
+    lines: dict[str, int]
+    calls: dict[_Site, Counter[str]]
+
+    @classmethod
+    def of(cls, view: RankView, unprofiled_ns: float | None) -> _Rank:
+        columns = view.columns
+        found = pieces(view, _hidden(view))
+        phases = training(view)
+        stacks = _Stacks(view, found, {name: phases[name] for name in TRAINING})
+        events = _events(columns, found)
+        traced_ns = median(step.length_ns for step in view.steps)
+        step_ns = traced_ns if unprofiled_ns is None else unprofiled_ns
+        each_ns = min(MOST_EVENT_NS, max(0.0, traced_ns - step_ns) * len(view.steps) / max(1, int(events.sum())))
+        spent = np.maximum(0.0, found.work_ns - each_ns * events)
+        by_step: dict[_Site, NDArray[np.float64]] = {}
+        parts: dict[_Site, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for (row, phase), steps_ns in _by_row(view, found, spent, phases).items():
+            counted = stacks.site(row, phase)
+            if counted is not None:
+                site, part = counted
+                by_step[site] = by_step.get(site, 0) + steps_ns
+                parts[site][part] += float(steps_ns.sum())
+        cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
+        mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
+        return cls(len(view.steps), step_ns, cost_ns, mostly, stacks.lines, stacks.calls(view))
+
+
+def _by_row(
+    view: RankView, found: Pieces, spent: NDArray[np.float64], phases: Mapping[CodePhase, Intervals]
+) -> dict[tuple[int, CodePhase], NDArray[np.float64]]:
+    """The time in each row and phase, by step; without collections of garbage."""
+    names: list[CodePhase] = ["loop", "input", *phases]
+    phase = view.host.loading.hold(found.start_ns).astype(np.int64)
+    for number, time in enumerate(phases.values(), 2):
+        phase[time.hold(found.start_ns)] = number
+    kept = (found.row != NOWHERE) & ~view.host.collecting.hold(found.start_ns) & (spent > 0)
+    keys, place = np.unique(np.stack((found.row[kept], phase[kept]), axis=1), axis=0, return_inverse=True)
+    by_step = np.zeros((len(keys), len(view.steps)))
+    np.add.at(by_step, (place.reshape(-1), found.step[kept]), spent[kept])
+    return {(row, names[number]): steps for (row, number), steps in zip(keys.tolist(), by_step, strict=True)}
+
+
+def _hidden(view: RankView) -> Intervals:
+    """When a device computes beside the host, or the script waits for other ranks."""
+    hidden = NOTHING
+    for device in view.devices:
+        time = device.operations.time
+        if device.operations.on_cpu:
+            hidden |= time[Work.COMMUNICATION] - time[Work.COMPUTE]
+        else:
+            for work in Work:
+                hidden |= time[work]
+    return hidden
+
+
+def _events(columns: Columns, found: Pieces) -> Ints:
+    """How many events begin in each piece."""
+    rows = columns.rows(PYTHON_CATEGORIES | OPERATOR_CATEGORIES)
+    threads = np.unique(columns.thread[found.row[found.row != NOWHERE]])
+    at = np.searchsorted(found.start_ns, columns.ts_ns[rows[np.isin(columns.thread[rows], threads)]], side="right") - 1
+    return np.bincount(at[at >= 0], minlength=len(found.start_ns)).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """What a row of the columns lies in: the user's innermost function around it and the outermost that is counted as a
+    whole (NOWHERE for none), and the row right below the former. `operator`, `torchs`, `recorders`: what is between.
+    """
+
+    user: int = NOWHERE
+    whole: int = NOWHERE
+    below: int = NOWHERE
+    operator: bool = False
+    torchs: bool = False
+    recorders: bool = False
+
+
+class _Stacks:
+    """The functions around each row of the script's time."""
+
+    def __init__(self, view: RankView, found: Pieces, phases: Mapping[CodePhase, Intervals]) -> None:
+        self._columns = columns = view.columns
+        threads = np.unique(columns.thread[found.row[found.row != NOWHERE]])
+        rows = columns.rows(PYTHON_CATEGORIES | RANGE_CATEGORIES | LAUNCH_CATEGORIES)
+        rows = rows[np.isin(columns.thread[rows], threads)]
+        rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
+        parents = np.append(rows, NOWHERE)[Ranges.of_rows(columns, rows).parents()]
+        kinds = {
+            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(_is_scripts, rows),
+            "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
+            "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
+            "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
+            "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER), rows),
+        }
+        starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
+        first, last = (
+            np.searchsorted(starts, ns, side="right") for ns in (columns.ts_ns[rows], columns.ends(rows) - 1)
+        )
+        trains = sum(time.lengths(columns.ts_ns[rows], columns.ends(rows)) for time in phases.values())
+        within = (first == last) & (first > 0)
+        whole = kinds["user"] & within & (trains == 0)
+        of_one_step = dict(zip(rows.tolist(), within.tolist(), strict=True))
+        self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
+        self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
+        self._rows: dict[int, _Row] = {NOWHERE: _Row()}
+        flags = zip(
+            rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
+        )
+        for row, parent, user, plain, operator, torchs, recorders, alone in flags:
+            around = self._rows[parent]
+            if user:
+                outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
+                self._rows[row] = _Row(row, outer)
+            elif plain:
+                self._rows[row] = around
+            else:
+                if operator and not around.operator and around.user != NOWHERE:
+                    self._outermost.append(row)
+                self._rows[row] = _Row(
+                    around.user,
+                    around.whole,
+                    around.below if of_one_step.get(around.below) else row,  # of a library's loop what that calls
+                    around.operator or operator,
+                    around.torchs or torchs,
+                    around.recorders or recorders,
+                )
+
+    def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
+        """The operators that are called outside of the training computation, by site, in all steps."""
+        columns, rows = self._columns, np.array(self._outermost, dtype=np.int64)
+        whole = Intervals.union(*bounds(view.steps))
+        for time in (*training(view).values(), view.host.loading):
+            whole -= time
+        found: dict[_Site, Counter[str]] = defaultdict(Counter)
+        for row in rows[whole.hold(columns.ts_ns[rows])].tolist():
+            if (counted := self.site(row, "loop")) is not None:
+                found[counted[0]][columns.name(row)] += 1
+        return found
+
+    def site(self, row: int, phase: CodePhase) -> tuple[_Site, str] | None:
+        """What time in a row is counted for, and in which part of that; None where it is not counted."""
+        own = self._rows.get(row, self._rows[NOWHERE])
+        if own.user == NOWHERE or own.recorders:
+            return None
+        part = self._part(own)
+        name = alike(self._columns.name(own.user))
+        if phase in TRAINING:
+            return None if own.operator or own.torchs else (_Site(name, "", phase), part)
+        if own.whole == NOWHERE:
+            return _Site(name, part, phase), part
+        whole = alike(self._columns.name(own.whole))
+        return _Site(whole, "", phase), part if own.whole == own.user else name
+
+    def _part(self, own: _Row) -> str:
+        """What a function of the user spends the time in: a function that it calls, operators, or Python itself."""
+        if own.below == NOWHERE:
+            return PYTHON
+        name = self._columns.name(own.below)
+        built_in, frame = _BUILT_IN.match(name), _FRAME.match(name)
+        if built_in and not own.operator:
+            return built_in["name"]
+        return frame["name"] if frame else OPERATORS
+
+
+def _is_scripts(frame: str) -> bool:
+    """Whether a frame is the script's own: a trace does not tell where packages are installed, so by their names."""
+    return is_users(frame) and frame.split("/")[0].split("(")[0].removesuffix(".py") not in _PACKAGES
+
+
+def _lines(frames: Iterable[str]) -> dict[str, int]:
+    """By function the line that it begins at: the first, for what ran as recording began has the one it stood at."""
+    found: dict[str, int] = {}
+    for frame in frames:
+        match = _FRAME.match(frame)
+        if match:
+            name = alike(frame)
+            found[name] = min(int(match["line"]), found.get(name, int(match["line"])))
+    return found
+
+
+def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
+    shares = {number: rank.cost_ns[site] / rank.step_ns for number, rank in ranks.items() if site in rank.cost_ns}
+    most = max(shares, key=lambda number: shares[number])
+    file, _, name = site.function.partition(": ")
+    line = ranks[most].lines.get(site.function)
+    mostly = site.part or ranks[most].mostly[site]
+    operators = [(name, calls) for name, calls in ranks[most].calls.get(site, Counter()).most_common(1)]
+    operator, calls = operators[0] if operators else (None, 0)
+    return CodeSite(
+        name=name,
+        at=f"{file}:{line}" if line else file,
+        phase=site.phase,
+        part=bool(site.part),
+        mostly=mostly.partition(": ")[2] or mostly,
+        rank=most,
+        ranks=[number for number, share in sorted(shares.items()) if share >= shares[most] / 2],
+        cost_ns=ranks[most].cost_ns[site],
+        share=min(1.0, shares[most]),
+        operator=operator,
+        operator_calls=calls / ranks[most].steps,
+    )

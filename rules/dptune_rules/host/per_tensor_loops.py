@@ -1,0 +1,114 @@
+"""A Python loop over parameters calls an operator for each tensor.
+
+## What it measures
+
+Operators that one function of the script calls outside of forward and backward passes and the optimizer's step, about
+as often in a step as the model has parameter tensors; and the host time of that function, as a share of the step
+without the profiler. It is read from the detailed window. Typical are moving averages of the weights (EMA), clipping of
+gradients, weight decay, and zeroing.
+
+## Why it costs time
+
+Calling an operator takes the host some microseconds however small its tensor is. A loop pays that for each tensor and
+each operator; a `torch._foreach_*` call pays it once, and on a GPU launches a few kernels instead of hundreds.
+
+## What to change
+
+- Moving average: `torch._foreach_lerp_(averages, parameters, 1 - decay)`; `torch.optim.swa_utils.AveragedModel` with
+  `multi_avg_fn=get_ema_multi_avg_fn(decay)` does so.
+- Norms and clipping: `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)`.
+- Scaling and weight decay: `torch._foreach_mul_(tensors, factor)`.
+- Zeroing: `optimizer.zero_grad()`, which sets gradients to None, or `torch._foreach_zero_(gradients)`.
+
+The saving is an upper bound: all of the time in the function. On a CPU large tensors take as long in one call as in
+many.
+
+## When to leave it alone
+
+- The loop does something else for each tensor, or runs every N steps.
+- `torch.compile` compiles the function already.
+
+## References
+
+- torch.nn.utils.clip_grad_norm_, `foreach`:
+  https://pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+- torch.optim, "Weight Averaging": https://pytorch.org/docs/stable/optim.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import CodeSite
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+
+LEAST_TENSORS = 20  # of fewer the calls take no time
+EACH = 0.5  # calls for each parameter tensor from which on a loop is taken to be over parameters
+
+REMEDIES = {
+    "lerp_": "torch._foreach_lerp_(averages, parameters, 1 - decay)",
+    "mul_": "torch._foreach_mul_(tensors, factor), or for a moving average torch._foreach_lerp_",
+    "add_": "torch._foreach_add_(tensors, others, alpha=...), or for a moving average torch._foreach_lerp_",
+    "sub_": "torch._foreach_sub_(tensors, others)",
+    "div_": "torch._foreach_div_(tensors, divisor)",
+    "copy_": "torch._foreach_copy_(targets, sources)",
+    "zero_": "torch._foreach_zero_(gradients)",
+    "clamp_": "torch._foreach_clamp_max_(tensors, limit)",
+    "addcmul_": "torch._foreach_addcmul_(tensors, first, second)",
+    "addcdiv_": "torch._foreach_addcdiv_(tensors, first, second)",
+    "mul": "torch._foreach_mul(tensors, factor)",
+    "norm": "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)",
+    "linalg_vector_norm": "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)",
+}
+
+RULE = Rule(
+    code="DP608",
+    name="per-tensor-loops",
+    family="host",
+    kind="time",
+    summary="a Python loop over parameters calls an operator for each tensor",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose a foreach call for each function that loops over the parameters for a share of the step worth it."""
+    tensors = max((one.parameter_tensors for one in run.any_facts().optimizers), default=0)
+    if tensors < LEAST_TENSORS:
+        return
+    found = run.measured.user_code
+    for site in found.sites:
+        remedy = REMEDIES.get((site.operator or "").removeprefix("aten::"))
+        impact = run.impact(site.share, WORTH_SHARE)
+        if remedy and impact and site.phase == "loop" and site.operator_calls >= EACH * tensors:
+            yield Advice(
+                rule=RULE.code,
+                slug=RULE.name,
+                kind=RULE.kind,
+                impact=impact,
+                title=f"{_what(site)} loops over parameters for {100 * site.share:.0f} % of the step, with "
+                f"{site.operator_calls:.0f} calls of {site.operator}: use {remedy}",
+                why="Each call takes the host some microseconds however small the tensor is; one foreach call does the "
+                "same for all tensors.",
+                changes=[],
+                saves=run.bound(0.0, site.share, "no more than the time in this function"),
+                confidence="medium" if found.basis == "unprofiled" else "low",
+                evidence=[
+                    Evidence(
+                        label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank
+                    ),
+                    Evidence(label=f"calls of {site.operator}", value=round(site.operator_calls, 1), unit="a step"),
+                    Evidence(label="parameter tensors", value=tensors),
+                ],
+                numerics="same",
+                watch="Weights are the same up to the order of roundings.",
+                fingerprint=f"{RULE.code}:{site.name}",
+            )
+
+
+def _what(site: CodeSite) -> str:
+    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.at} {site.name}`"

@@ -1,0 +1,146 @@
+"""torch.compile compiles the model again in training steps.
+
+## What it measures
+
+The time in which torch.compile compiles, in steps without the profiler, as a share of their time: in each step on the
+rank where it is most, because the others wait for it. Where their second half has less of it, that share counts:
+compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are
+as torch reports them.
+
+## Why it costs time
+
+A compiled function holds for inputs that pass its guards: shapes, types, Python values. Another input makes torch
+compile it again, which takes from a tenth of a second to minutes. With `dynamic=False`, or batches padded to their own
+longest sample, each new length is another input.
+
+## What to change
+
+- Shapes that vary: leave out `dynamic=False`, pass `dynamic=True`, or mark the dimension with
+  `torch._dynamo.mark_dynamic(tensor, dim)` before the call.
+- Or pad batches to a few lengths (buckets, such as multiples of 64): one compilation for each.
+- The last batch of an epoch: `drop_last=True`.
+- A Python number that changes (a step, a learning rate): pass it as a tensor.
+
+The saving is an upper bound: all of that time. A run longer than the recording may have seen all shapes at some point,
+and then compiles no more.
+
+## When to leave it alone
+
+- The first steps of a run: those are not timed.
+- There are few shapes, and soon all of them have been seen.
+
+## References
+
+- PyTorch, "Recompilation": https://pytorch.org/docs/stable/compile/programming_model.recompilation.html
+- PyTorch, "Dynamic shapes": https://pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
+- Measured: `compile_ns` under the run folder's facts. A small encoder with a new length in each step took 950 ms a
+  step, 62 ms in a step with a known length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "one compilation among the timed steps takes less in a model that is slow")
+
+LEAST_STEPS = 2  # in which it compiles: once may be the last batch of an epoch
+
+RULE = Rule(
+    code="DP607",
+    name="recompiles",
+    family="host",
+    kind="time",
+    summary="torch.compile compiles the model again in training steps",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+class _Again(NamedTuple):
+    """A function that was compiled again: its line, where it is the user's, and why."""
+
+    function: str
+    where: str
+    reason: str
+    times: int
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose dynamic shapes where compiling takes a share of the timed steps."""
+    if run.any_facts().compiled is None:
+        return
+    took_ns, compiled_ns = _by_step(run)
+    later = len(took_ns) // 2
+    share = min(
+        1.0, sum(compiled_ns) / sum(took_ns), sum(compiled_ns[later:]) / sum(took_ns[later:])
+    )  # of a run that goes on
+    steps = sum(1 for ns in compiled_ns if ns)
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None or steps < LEAST_STEPS:
+        return
+    again = _again(run)
+    called = _called(run)
+    named = f" of the model compiled at {called[0]}" if called else ""
+    if again is not None and again.where:
+        named = f" of `{again.function}` ({again.where})"
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"Recompilation{named} takes {100 * share:.0f} % of the time, in {steps} of {len(took_ns)} steps: "
+        f"{_remedy(again)}",
+        why="torch.compile compiles again for each input that fails the guards of the code it has."
+        + (f" The last failure: {again.reason.rstrip('.')}." if again else ""),
+        changes=[],
+        saves=run.bound_of_all(share, "no more than the time spent compiling in the timed steps", took_ns),
+        confidence="high",
+        evidence=[
+            Evidence(label="compiling", value=share, unit="of the steps (unprofiled)"),
+            Evidence(label="steps in which it compiles", value=steps, unit=f"of {len(took_ns)} timed"),
+            Evidence(label="compiling, in each of those", value=sum(compiled_ns) / steps / 1e6, unit="ms"),
+            *([Evidence(label="guard that failed", value=again.reason)] if again else []),
+            *(Evidence(label="torch.compile is called at", value=where) for where in called),
+        ],
+        numerics="same",
+        watch="Dynamic shapes can give other kernels, with other rounding.",
+        fingerprint=RULE.code,
+    )
+
+
+def _by_step(run: RunView) -> tuple[list[float], list[float]]:
+    """How long each timed step took, and how long of that the rank compiled that compiled longest, ns."""
+    windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    windows = [window for window in windows if len(window.compile_ns) == window.steps]
+    if not windows:
+        raise Missing("how long torch.compile compiled was not recorded")
+    steps = min(window.steps for window in windows)
+    took = [float(max(window.durations_ns[step] for window in windows)) for step in range(steps)]
+    compiled = [float(max(window.compile_ns[step] for window in windows)) for step in range(steps)]
+    return took, compiled
+
+
+def _again(run: RunView) -> _Again | None:
+    """The function that was compiled again most often, the user's before those of libraries."""
+    listed = [again for one in run.facts if one.compiled for again in one.compiled.recompiles]
+    found = [_Again(each.function, each.where or "", each.reason, each.times) for each in listed]
+    return max(found, key=lambda again: (bool(again.where), again.times), default=None)
+
+
+def _called(run: RunView) -> list[str]:
+    compiled = run.any_facts().compiled
+    return [where for where in compiled.where if where] if compiled is not None else []
+
+
+def _remedy(again: _Again | None) -> str:
+    reason = again.reason if again else ""
+    if "size mismatch" in reason or "stride mismatch" in reason:
+        return "pass dynamic=True, mark the dimension with torch._dynamo.mark_dynamic, or pad batches to a few lengths"
+    if "dtype" in reason or "requires_grad" in reason or "grad_mode" in reason:
+        return "pass tensors of one type and grad mode"
+    return "keep what the guard checks the same in every step, or pass it as a tensor"

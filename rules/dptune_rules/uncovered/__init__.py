@@ -1,0 +1,1 @@
+"""Costs that no other rule explains."""

@@ -1,0 +1,111 @@
+"""A function of the script takes a share of the step that no other rule explains.
+
+## What it measures
+
+Host time of functions of the script that nothing hides, as a share of the step without the profiler. It is read from
+Python's stacks in the detailed window. Modules, losses, backward passes and optimizers are the training itself: what
+they compute is left out. A function of the script inside them counts with its Python code only, outside of operators.
+Time in which a GPU computes, or the script waits for a GPU or for another rank, is left out as well. Where another rule
+names the function, this one is quiet.
+
+## Why it costs time
+
+While the script writes a file, sorts a list, loops over samples or sleeps, the training does not go on: a GPU runs out
+of work, and on a CPU nothing computes. Other ranks wait for this one in the next collective.
+
+## What to change
+
+Look at the function: is it needed in every step? Then, in the order of effort:
+
+- call it every N steps, or once an epoch, as for logging, metrics and checkpoints;
+- let one rank do it, or a thread or a process of its own, as for writing files;
+- prepare data in the workers of a DataLoader, so that it overlaps with training;
+- replace a Python loop over samples or parameters by one operator on the whole batch, or a `torch._foreach_*` call.
+
+The saving is an upper bound: all of the time in the function.
+
+## When to leave it alone
+
+- It is part of the method, such as a search or an environment that the model acts in.
+
+## References
+
+- Python's stacks in torch.profiler (`with_stack`): https://pytorch.org/docs/stable/profiler.html
+- PyTorch, "Performance Tuning Guide": https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- Measured on two CPU ranks: `time.sleep(0.03)` in the loop reads as 30.1 ms a step. What recording the stacks
+  takes is taken off, up to 5 us an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence, Impact
+from dptune.measured import CodeSite, digits
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+
+MOST = 3  # functions that are named
+
+INPUT_RULES = "DP5"  # rules on the data loader: they explain what is done to draw a batch
+WORDS = {
+    "loop": "",
+    "input": " while the data loader draws a batch",
+    "forward": " in forward passes",
+    "backward": " in backward passes",
+    "optimizer": " in optimizer steps",
+}
+
+RULE = Rule(
+    code="DP901",
+    name="uncovered-cost",
+    family="uncovered",
+    kind="time",
+    summary="a function of the script takes a share of the step that no other rule explains",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    last=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the functions of the script that take a share of the step worth it, and that no other advice names."""
+    found = run.measured.known("user_code")
+    if found is None and run.measured.share("other_idle_ns") < run.limit(WORTH_SHARE):
+        return  # whatever the script does takes less
+    found = run.measured.user_code
+    named = [site for site in found.sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
+    for site in named[:MOST]:
+        yield _advice(run, site, found.ranks, found.basis)
+
+
+def _explained(run: RunView, site: CodeSite) -> bool:
+    if site.phase == "input" and any(one.kind == "time" and one.rule.startswith(INPUT_RULES) for one in run.advised):
+        return True
+    return run.explained(site.mostly) or (not site.part and run.explained(site.at, site.name))
+
+
+def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice:
+    where = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
+    inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
+    what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.at} {site.name}`"
+    impact: Impact = "low" if run.impact(site.share, WORTH_SHARE) == "low" else "medium"
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{what} takes {100 * site.share:.0f} % of the step{where}{WORDS[site.phase]}",
+        why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. No other rule explains this "
+        "time.",
+        changes=[],
+        saves=run.bound(0.0, site.share, "no more than the time in this function"),
+        confidence="medium" if basis == "unprofiled" else "low",
+        evidence=[
+            Evidence(label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank),
+            Evidence(label="most of it in", value=site.mostly),
+        ],
+        numerics="same",
+        fingerprint=f"{RULE.code}:{site.name}{f':{site.mostly}' if site.part else ''}",
+    )

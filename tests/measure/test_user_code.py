@@ -1,0 +1,143 @@
+"""Which functions of the user take host time, by hand; times in microseconds.
+
+A step of 1000 on a CPU: data is prepared from 0 to 200 (`augment`), the forward pass runs to 400, the loss to 420, the
+backward pass to 600, the optimizer from 620 to 700; then `save` writes a file until 900, and the loop itself sleeps for
+60.
+"""
+
+import pytest
+
+from dptune.measure.host.user_code import MOST_EVENT_NS, user_code
+from dptune.measure.views import view
+from dptune.measured import Account
+
+from .handmade import BACKWARD, US, annotation, launched, load_events, measure_events, operator, python, step
+
+STEPS = 3
+
+
+def step_events(at, saves=True, inside=()):
+    events = [
+        step(at // 1000, at, at + 1000),
+        python("train.py(20): augment", at + 1, at + 200),
+        operator("aten::roll", at + 10, at + 150),
+        python("nn.Module: Net_0", at + 200, at + 400),
+        python("model.py(12): forward", at + 202, at + 398),
+        operator("aten::mm", at + 210, at + 300),
+        operator("aten::mse_loss", at + 402, at + 418),
+        python("torch/_tensor.py(500): backward", at + 420, at + 600),
+        operator(BACKWARD, at + 425, at + 595),
+        python("torch/optim/optimizer.py(500): wrapper", at + 620, at + 700),
+        annotation("Optimizer.step#SGD.step", at + 620, at + 700),
+        operator("aten::add_", at + 625, at + 690),
+        python("<built-in function sleep>", at + 920, at + 980),
+    ]
+    if saves:
+        events += [
+            python("train.py(30): save", at + 700, at + 900),
+            python("json/__init__.py(120): dump", at + 710, at + 890),
+            python("train.py(40): encode", at + 720, at + 760),
+        ]
+    return [*events, *inside]
+
+
+def rank_view(folder, number=0, **how):
+    extra = how.pop("inside", lambda at: ())
+    loop = python("train.py(90): main", 0, 1000 * STEPS)
+    events = [loop, *(one for n in range(STEPS) for one in step_events(1000 * n, inside=extra(1000 * n), **how))]
+    return viewed(folder, events, number)
+
+
+def viewed(folder, events, number=0):
+    return view(number, load_events(folder, events).ranks[0].lean)
+
+
+def sites(views, unprofiled=None):
+    found = user_code(views, unprofiled or {})
+    return {(one.name, one.phase, one.mostly): one.cost_ns / US for one in found.sites}
+
+
+def test_functions_beside_the_training_computation(tmp_path):
+    assert sites([rank_view(tmp_path)]) == {
+        ("augment", "loop", "tensor operators"): 199,
+        ("save", "loop", "dump"): 200,
+        ("main", "loop", "sleep"): 60,
+        ("main", "loop", "Python code"): 61,  # [0,1), [600,620), [900,920) and [980,1000)
+        ("forward", "forward", "Python code"): 106,  # its operator is the training itself
+    }
+
+
+def test_the_rank_that_does_it_alone_is_named(tmp_path):
+    found = user_code([rank_view(tmp_path, 0), rank_view(tmp_path, 1, saves=False)], {})
+    (save,) = [one for one in found.sites if one.name == "save"]
+    assert (save.at, save.rank, save.ranks, save.share) == ("train.py:30", 0, [0], pytest.approx(0.2))
+    assert next(one for one in found.sites if one.name == "augment").ranks == [0, 1]
+
+
+def test_what_recording_events_takes_is_taken_off(tmp_path):
+    """Of 1000 us 48 are the profiler's: 3 for each of the 16 events that begin in pieces of a step."""
+    plain, scaled = (sites([rank_view(tmp_path)], known) for known in ({}, {0: 952_000}))
+    key = ("main", "loop", "sleep")
+    assert plain[key] - scaled[key] <= MOST_EVENT_NS / US
+    assert scaled[key] > 54
+    assert sum(scaled.values()) < sum(plain.values())
+    found = user_code([rank_view(tmp_path)], {0: 952_000})
+    assert found.basis == "unprofiled"
+    assert next(one for one in found.sites if one.mostly == "sleep").share == pytest.approx(scaled[key] / 952)
+
+
+def test_operators_that_a_function_calls_are_counted(tmp_path):
+    def loop(at):
+        calls = [operator("aten::lerp_", at + 902 + n, at + 902.5 + n) for n in range(10)]
+        return [python("train.py(50): average", at + 901, at + 915), *calls]
+
+    found = user_code([rank_view(tmp_path, inside=loop)], {})
+    (average,) = [one for one in found.sites if one.name == "average"]
+    assert (average.operator, average.operator_calls, average.cost_ns) == ("aten::lerp_", 10, 14 * US)
+
+
+def test_time_in_which_a_gpu_computes_is_not_counted(tmp_path):
+    """The GPU computes until 800 of each 1000 us, so of `save` only what comes after holds anything up."""
+    kernels = [one for n in range(STEPS) for one in launched("gemm", 1000 * n + 205, 1000 * n + 210, 1000 * n + 800, n)]
+    loop = python("train.py(90): main", 0, 1000 * STEPS)
+    events = [loop, *kernels, *(one for n in range(STEPS) for one in step_events(1000 * n))]
+    found = sites([viewed(tmp_path, events)])
+    assert found[("save", "loop", "dump")] == 100
+    assert found[("main", "loop", "sleep")] == 60
+
+
+def test_without_stacks_nothing_is_known(tmp_path):
+    assert user_code([viewed(tmp_path, [step(0, 0, 100), operator("aten::mm", 10, 50)])], {}) is None
+
+
+def test_compiling_is_no_compute(tmp_path):
+    """Of a step of 1000 torch.compile works for 600, in which it traces operators; 100 are computed."""
+    events = []
+    for at in range(0, 3000, 1000):
+        events += [
+            step(at // 1000, at, at + 1000),
+            operator("_compile.compile_inner (dynamo_timed)", at + 100, at + 700),
+        ]
+        events += [operator("aten::mm", at + 200, at + 650), operator("aten::mm", at + 800, at + 900)]
+    account: Account = measure_events(tmp_path, events).account
+    assert (account.compute_ns, account.host_idle_ns) == (300 * US, 2700 * US)
+
+
+def test_of_a_librarys_loop_what_it_calls_is_named(tmp_path):
+    """transformers runs the loop: its callback, which takes 100 us, is named, and not `train`, which runs all steps."""
+    events = [python("train.py(90): main", 0, 3000), python("transformers/trainer.py(2000): train", 0.5, 3000)]
+    for at in range(0, 3000, 1000):
+        events += [
+            step(at // 1000, at, at + 1000),
+            python("nn.Module: Net_0", at + 200, at + 400),
+            operator("aten::mm", at + 210, at + 390),
+            python("transformers/trainer.py(2500): log", at + 800, at + 900),
+        ]
+    assert sites([viewed(tmp_path, events)])[("main", "loop", "log")] == 100
+
+
+def test_steps_in_which_nothing_is_known_of_the_host(tmp_path):
+    found = user_code(
+        [viewed(tmp_path, [step(0, 0, 100), python("a.py(1): f", 200, 300), operator("aten::mm", 1, 99)])], {}
+    )
+    assert found.sites == []

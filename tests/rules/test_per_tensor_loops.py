@@ -1,0 +1,63 @@
+import pytest
+
+from dptune.measured import CodeSite, Missing, UserCodeFigures
+from dptune.runfile.facts import OptimizerFacts
+
+
+def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, **changed):
+    site = CodeSite(
+        **{
+            "name": "update_average",
+            "at": "ema.py:20",
+            "phase": "loop",
+            "part": False,
+            "mostly": "tensor operators",
+            "rank": 0,
+            "ranks": [0, 1],
+            "cost_ns": 1_200_000,
+            "share": share,
+            "operator": operator,
+            "operator_calls": calls,
+            **changed,
+        }
+    )
+    return measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="unprofiled", sites=[site]))
+
+
+@pytest.fixture
+def facts(make_facts):
+    return [make_facts(optimizers=[OptimizerFacts("AdamW", parameter_tensors=160)])]
+
+
+def test_the_function_the_calls_and_the_foreach_text(ask, make_measured, facts):
+    (advice,) = ask("DP608", looping(make_measured), facts)
+    assert advice.title == (
+        "`ema.py:20 update_average` loops over parameters for 12 % of the step, with 160 calls of aten::lerp_: use "
+        "torch._foreach_lerp_(averages, parameters, 1 - decay)"
+    )
+    assert advice.saves.high_share == pytest.approx(0.12)
+
+
+def test_what_torch_loops_over_for_the_script(ask, make_measured, facts):
+    measured = looping(make_measured, "aten::linalg_vector_norm", part=True, mostly="clip_grad_norm_", name="main")
+    (advice,) = ask("DP608", measured, facts)
+    assert advice.title.startswith("`clip_grad_norm_` in `main` (ema.py:20) loops over parameters")
+    assert advice.title.endswith("clip_grad_norm_(parameters, max_norm, foreach=True)")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"calls": 60.0}, {"share": 0.01}, {"operator": "aten::mm"}, {"operator": None}, {"phase": "forward"}],
+)
+def test_quiet(ask, make_measured, facts, changed):
+    assert ask("DP608", looping(make_measured, **changed), facts) == []
+
+
+def test_quiet_for_few_tensors(ask, make_measured, make_facts):
+    few = [make_facts(optimizers=[OptimizerFacts("AdamW", parameter_tensors=6)])]
+    assert ask("DP608", looping(make_measured), few) == []
+
+
+def test_it_needs_stacks(ask, make_measured, facts):
+    with pytest.raises(Missing, match="user_code"):
+        ask("DP608", make_measured(), facts)

@@ -1,0 +1,98 @@
+import pytest
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import CodeSite, Missing, UserCodeFigures
+from dptune.rule import RunView
+
+from .conftest import RULES, account, measured_run
+
+
+def site(share=0.43, **changed):
+    known = {
+        "name": "save_checkpoint",
+        "at": "train.py:88",
+        "phase": "loop",
+        "part": False,
+        "mostly": "save",
+        "rank": 0,
+        "ranks": [0],
+        "cost_ns": int(share * 10_000_000),
+        "share": share,
+    }
+    return CodeSite(**{**known, **changed})
+
+
+def found(*sites, basis="unprofiled"):
+    return measured_run(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis=basis, sites=list(sites)))
+
+
+def ask(measured, advised=()):
+    return list(RULES["DP901"].check(RunView(measured, [], advised=advised)))
+
+
+def other(rule="DP105", kind="time", **changed):
+    known = {"slug": "x", "impact": "low", "title": "t", "why": "w", "confidence": "low", "numerics": "same"}
+    known |= {"changes": [], "evidence": []}
+    saves = RunView(measured_run(), []).bound(0, 0.1, "h") if kind == "time" else None
+    return Advice(**{**known, "rule": rule, "kind": kind, "saves": saves, "fingerprint": rule, **changed})
+
+
+def test_function_line_share_and_rank():
+    (advice,) = ask(found(site()))
+    assert advice.title == "`train.py:88 save_checkpoint` takes 43 % of the step on rank 0"
+    assert advice.why == (
+        "Training waits for it 4.3 ms in each step, most of it in `save`. No other rule explains this time."
+    )
+    assert (advice.impact, advice.confidence, advice.saves.high_share) == ("medium", "medium", pytest.approx(0.43))
+
+
+def test_what_the_loop_itself_calls_and_a_function_in_forward_passes():
+    advice = ask(
+        found(
+            site(0.2, name="main", part=True, mostly="sleep", at="train.py:61", ranks=[0, 1]),
+            site(0.06, name="forward", phase="forward", ranks=[0, 1]),
+        )
+    )
+    assert [one.title for one in advice] == [
+        "`sleep` in `main` (train.py:61) takes 20 % of the step",
+        "`train.py:88 forward` takes 6 % of the step in forward passes",
+    ]
+
+
+def test_quiet_below_the_threshold():
+    assert ask(found(site(0.04))) == []
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"title": "Collectives hold up 9 %: save_checkpoint (train.py:99)"},
+        {"evidence": [Evidence(label="at", value="train.py:88")]},
+        {"evidence": [Evidence(label="save at train.py:90", value=3.0)]},
+    ],
+)
+def test_quiet_where_another_rule_names_it(named):
+    assert ask(found(site()), [other(**named)]) == []
+
+
+def test_a_risk_or_a_longer_name_explains_no_time():
+    beside = [other(kind="risk", title="save_checkpoint"), other(title="save_checkpoints at train.py:881")]
+    assert len(ask(found(site()), beside)) == 1
+
+
+def test_what_a_loader_runs_is_explained_by_the_rules_on_loaders():
+    drawing = found(site(phase="input"))
+    assert len(ask(drawing)) == 1
+    assert ask(drawing, [other("DP501")]) == []
+
+
+def test_without_stacks_it_is_quiet_only_where_the_script_does_little():
+    assert ask(measured_run()) == []
+    idle = account(0.1, 0.1).model_copy(update={"compute_ns": 7_000_000, "host_idle_ns": 2_000_000})
+    with pytest.raises(Missing, match="user_code"):
+        ask(measured_run(spent=[idle]))
+
+
+def test_figures_of_traced_steps_are_less_sure():
+    (advice,) = ask(found(site(), basis="traced"))
+    assert advice.confidence == "low"
