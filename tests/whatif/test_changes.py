@@ -501,6 +501,7 @@ WITHOUT = {
     "ddp.static_graph",
     "cudnn.allow_tf32",
     "cudnn.benchmark",
+    "memory.checkpointing",
 }
 
 

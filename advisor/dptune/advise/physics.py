@@ -55,7 +55,7 @@ def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
     if measured.known("device_kind") != "cpu" or spent_ns is None or not steps:
         return
     optimizers = [rank.optimizers for rank in facts]
-    if not all(optimizers) or any(one.name not in ELEMENTWISE for own in optimizers for one in own):
+    if not optimizers or not all(optimizers) or any(one.name not in ELEMENTWISE for own in optimizers for one in own):
         return
     if any(rank.fsdp for rank in facts):
         return  # each operator on a sharded tensor goes through Python
