@@ -272,5 +272,5 @@ def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measur
     advice = [make_advice("DP901", impact="low", title=title, changes=[])]
     found = headline(make_measured(), SOUND, advice, (), QUIET, True, locating={"DP901"})
     assert found.verdict == "`train.py:88 save` takes 9 % of the step."
-    assert found.next.startswith("`train.py:88 save` takes 9 % of the step. How: `dptune rules explain DP901`")
+    assert found.next.startswith("DP901: `train.py:88 save` takes 9 % of the step. How: `dptune rules explain DP901`")
     assert "Nothing to change" not in found.next
