@@ -82,6 +82,18 @@ def test_a_loss_is_training_whatever_lies_between_it_and_backward(tmp_path, betw
     assert not [name for _, _, name in sites([rank_view(tmp_path, inside=inside)]) if name == "cross_entropy"]
 
 
+def test_a_decorated_function_is_named_rather_than_its_decorator(tmp_path):
+    def inside(at):
+        return [
+            python("torch/nn/utils/clip_grad.py(33): _no_grad_wrapper", at + 900, at + 920),
+            python("torch/nn/utils/clip_grad.py(186): clip_grad_norm_", at + 902, at + 920),
+        ]
+
+    found = {name: cost for (_, _, name), cost in sites([rank_view(tmp_path, inside=inside)]).items()}
+    assert found["clip_grad_norm_"] == 18
+    assert "_no_grad_wrapper" not in found
+
+
 def test_the_rank_that_does_it_alone_is_named(tmp_path):
     found = user_code([rank_view(tmp_path, 0), rank_view(tmp_path, 1, saves=False)], {})
     (save,) = [one for one in found.sites if one.name == "save"]
