@@ -14,12 +14,10 @@ from dptune.measure.exchange import arrivals, collectives, links, overlap, shard
 from dptune.measure.host import attribution, launch_idle, launching, user_code
 from dptune.measure.steps import accumulation, feeding, noise, steady, tails
 from dptune.measure.steps import times as steptime
-from dptune.measure.views import RankView, view
+from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
-
-_MANY_EVENTS = 1_000_000  # of a detailed window, from which on reading that of a second rank takes too long
 
 
 def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
@@ -167,7 +165,7 @@ def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
     second = next(others, None)
     views = [first]
     with contextlib.suppress(TraceError):  # then the first tells of it alone
-        if second is not None and first.trace.events <= _MANY_EVENTS and second.rich is not None:
+        if second is not None and first.trace.events <= MANY_EVENTS and second.rich is not None:
             views.append(view(second.rank, second.rich))
     medians = {
         rank: steptime.median(steptime.durations(facts.window("unprofiled"))) for rank, facts in run.facts.items()

@@ -12,7 +12,7 @@ from dptune.measure.exchange.arrivals import straggler as latest
 from dptune.measure.exchange.gain import gain
 from dptune.measure.host import longer as on_host
 from dptune.measure.host.elements import elements_per_step
-from dptune.measure.views import RankView, view
+from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import OF_SCRIPT, Account, ArrivalFigures, LagDifference, StragglerFigures
 from dptune.trace.run import RankTrace, Run
 
@@ -132,7 +132,7 @@ def _of_host(
 
 
 def _detailed(run: Run, rank: int) -> dict[int, RankView]:
-    """The detailed windows of the rank and of some others; none where its own cannot be read."""
+    """The detailed windows of the rank and of some others; none where its own cannot be read or is too large."""
     ranks = sorted((one for one in run.ranks if one.rich_source), key=lambda one: one.rank != rank)
     found = {}
     for one in ranks[: 1 + MOST_DETAILED]:
@@ -147,6 +147,8 @@ def _rich(run: Run, rank: RankTrace) -> RankView | None:
         trace = rank.rich
     except TraceError:
         return None
+    if trace is None or trace.events > MANY_EVENTS:
+        return None
     facts = run.facts.get(rank.rank)
-    own = None if trace is None else view(rank.rank, trace, facts.window("rich") if facts else None)
-    return None if own is None or own.no_steps else own
+    own = view(rank.rank, trace, facts.window("rich") if facts else None)
+    return None if own.no_steps else own

@@ -75,6 +75,9 @@ class RankView:
         return len({window.number for device in self.devices for window in device.windows})
 
 
+MANY_EVENTS = 1_000_000  # of a detailed window: looking for causes in more than one such takes minutes
+
+
 def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     """The steps and devices of a trace. The recorded window that it is of numbers the steps anew, from its own count.
 

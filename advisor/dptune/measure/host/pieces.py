@@ -128,7 +128,10 @@ def _kinds(columns: Columns, rows: Ints, row: Ints, start: Ints, after: Ints) ->
         {"user_annotation"}, np.maximum(row, 0)
     )
     codes[~(open_ended | (row == NOWHERE)) | (function != NOWHERE), 2] = NOWHERE
-    distinct, kind = np.unique(codes, axis=0, return_inverse=True)
+    names = len(columns.names) + 1  # one for none
+    keys = (codes + 1) @ np.array([names * names, names, 1], dtype=np.int64)
+    _, first, kind = np.unique(keys, return_index=True, return_inverse=True)
+    distinct = codes[first]
     found: dict[Doing, int] = {}
     number = []
     for function_id, leaf_id, after_id in distinct.tolist():
