@@ -153,7 +153,7 @@ class RunView:
         """
         if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
             raise Missing(
-                "the recording does not show where the script is while steps are timed: record more (--unprofiled)"
+                "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
             )
         return work_between(self.facts)
 

@@ -151,7 +151,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = impact_of(share) or "low"
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
-        raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
+        raise Missing(f"traced steps took {stretch:.1f} times as long as untraced ones: the profiler makes ranks late")
     of_script = explained and late.differences[0].kind in OF_SCRIPT
     if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
