@@ -191,7 +191,7 @@ def _saves(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, m
     unbusy = 0.0 if usual is None else 1 - usual / run.measured.step.median_ns
     if unbusy > bound.high_share:
         what = "all ranks do on average" if moves else "the others do"
-        bound = run.bound(0.0, unbusy, f"no more than all but what {what} without waiting for it")
+        bound = run.bound(0.0, unbusy, f"no more than the step less what {what} without waiting for it")
     return run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
 
 
