@@ -125,7 +125,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.world_size == 1:
         return
     if len(run.measured.ranks) < 2:
-        raise Missing("which rank is late only the traces of several ranks tell")
+        raise Missing("only traces of several ranks show which rank is late")
     arrivals = {one.rank: one.arrival for one in run.measured.ranks}
     late = run.measured.known("straggler")
     if late is None:
