@@ -257,9 +257,9 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     one = make_advice()
     of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
     told = said(slow, advice=[of_slow])
-    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median one 10 ms."
+    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median step 10 ms."
     assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (without the profiler): computing 60 %")
-    assert told.why.endswith("These shares are of steps that are not slow.")
+    assert told.why.endswith("These shares exclude slow steps.")
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
@@ -268,9 +268,9 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
 
 
 def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measured, make_advice):
-    title = "`train.py:88 save` takes 9 % of the step"
+    title = "`save` (train.py:88) takes 9 % of the step"
     advice = [make_advice("DP901", impact="low", title=title, changes=[])]
     found = headline(make_measured(), SOUND, advice, (), QUIET, True, locating={"DP901"})
-    assert found.verdict == "`train.py:88 save` takes 9 % of the step."
-    assert found.next.startswith("`train.py:88 save` takes 9 % of the step. How: `dptune rules explain DP901`")
+    assert found.verdict == "`save` (train.py:88) takes 9 % of the step."
+    assert found.next.startswith("DP901: `save` (train.py:88) takes 9 % of the step. How: `dptune rules explain DP901`")
     assert "Nothing to change" not in found.next

@@ -111,4 +111,4 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _what(site: CodeSite) -> str:
-    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.at} {site.name}`"
+    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"

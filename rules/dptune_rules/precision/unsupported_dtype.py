@@ -110,7 +110,7 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
         changes=changes,
         saves=run.bound(
             *_between(run, slow, taken, shares.get("copy", 0.0)),
-            f"at most the {dtype} operators and casts, less their time in fp32; at least half the measured speedup",
+            f"the {dtype} operators and casts, less their time in fp32; at least half the measured speedup",
         ),
         confidence="high",
         evidence=[

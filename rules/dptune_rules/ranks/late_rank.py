@@ -234,7 +234,7 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
         if rank.rank != late.rank and device.steps
     ]
     return max(gain, min(waits, default=gain)), (
-        "bounded by the larger of the replayed gain without its delays and the time that every other rank waits"
+        "the larger of the replayed gain without its delays and the time that every other rank waits"
     )
 
 

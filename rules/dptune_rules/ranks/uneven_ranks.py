@@ -126,7 +126,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact_of(saves.predicted_share) or "low" if saves.predicted_share is not None else "medium",
         title=f"Ranks take turns being late, by {digits(usual_ns / 1e6)} ms in the median step ({who} of "
-        f"{len(untraced or by_step)} steps): the others wait {100 * share:.0f} % of it",
+        f"{len(untraced or by_step)} steps): the others wait for {100 * share:.0f} % of a step",
         why="A step lasts as long as its slowest rank takes, and that is a different rank from step to step. "
         + (MORE_WORK if moves else UNEVEN),
         changes=[],

@@ -89,7 +89,7 @@ def _explained(run: RunView, site: CodeSite) -> bool:
 def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice:
     where = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
-    what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.at} {site.name}`"
+    what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"
     impact: Impact = "low" if run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,
