@@ -121,7 +121,7 @@ def test_what_threatens_the_results_heads_the_page(make_measured, make_advice):
 def test_of_a_larger_batch_it_is_the_time_of_a_sample_that_gets_less(make_measured, make_advice):
     saves = make_advice(low=0.2, high=0.3).saves.model_copy(update={"samples_times": 2.0})
     told = said(make_measured(), advice=[make_advice(saves=saves)])
-    assert told.next.endswith("A sample then takes 20 % to 30 % less.")
+    assert told.next.endswith("It saves 20 to 30 % of the time per sample.")
 
 
 def test_next_without_a_change_points_to_the_page(make_measured, make_advice):

@@ -307,7 +307,8 @@ def _change(one: Advice) -> str:
     if one.saves and one.saves.large_unknown:
         saves = " How much it saves is not known; it may be large."
     elif one.saves and one.saves.samples_times != 1:  # a step takes longer then
-        saves = f" A sample then takes {percent(one.saves.low_share)} to {percent(one.saves.high_share)} less."
+        low = percent(one.saves.low_share).removesuffix(" %")
+        saves = f" It saves {low} to {percent(one.saves.high_share)} of the time per sample."
     elif one.saves and one.saves.basis == "bound":
         step = "each step" if one.saves.mean_step_ms is None else "the mean step"
         saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {step}."
