@@ -67,6 +67,33 @@ def test_functions_beside_the_training_computation(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda at: annotation("Optimizer.zero_grad#SGD.zero_grad", at + 419, at + 420),
+        lambda at: python("torch/amp/grad_scaler.py(160): scale", at + 419, at + 420),
+    ],
+    ids=["zeroed before backward", "scaled"],
+)
+def test_a_loss_is_training_whatever_lies_between_it_and_backward(tmp_path, between):
+    def inside(at):
+        return [python("torch/nn/functional.py(3400): cross_entropy", at + 401, at + 419), between(at)]
+
+    assert not [name for _, _, name in sites([rank_view(tmp_path, inside=inside)]) if name == "cross_entropy"]
+
+
+def test_a_decorated_function_is_named_rather_than_its_decorator(tmp_path):
+    def inside(at):
+        return [
+            python("torch/nn/utils/clip_grad.py(33): _no_grad_wrapper", at + 900, at + 920),
+            python("torch/nn/utils/clip_grad.py(186): clip_grad_norm_", at + 902, at + 920),
+        ]
+
+    found = {name: cost for (_, _, name), cost in sites([rank_view(tmp_path, inside=inside)]).items()}
+    assert found["clip_grad_norm_"] == 18
+    assert "_no_grad_wrapper" not in found
+
+
 def test_the_rank_that_does_it_alone_is_named(tmp_path):
     found = user_code([rank_view(tmp_path, 0), rank_view(tmp_path, 1, saves=False)], {})
     (save,) = [one for one in found.sites if one.name == "save"]

@@ -19,6 +19,7 @@ from dptune.trace.kernels import BACKWARD_NAME, RANGE_CATEGORIES
 
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward$|^nn\.Module: ")
 _BACKWARD = re.compile(r"(^|/)torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward|grad)$")
+_UPDATE = re.compile(r"^Optimizer\.step#")
 _OPTIMIZER = re.compile(r"^Optimizer\.|(^|/)torch/amp/grad_scaler\.py\(\d+\): ")
 
 
@@ -33,7 +34,8 @@ def training(view: RankView) -> dict[CodePhase, Intervals]:
     )
     backward -= optimizer
     forward = _union(columns, named[columns.named(_FORWARD.search, named)])
-    forward |= _losses(view, forward, backward, optimizer)
+    updates = _union(columns, named[columns.named(_UPDATE.search, named)])
+    forward |= _losses(view, forward, backward, updates)
     return {"optimizer": optimizer, "backward": backward, "forward": forward - backward - optimizer}
 
 
@@ -45,12 +47,15 @@ def _union(columns: Columns, rows: Ints) -> Intervals:
     return Intervals.union(columns.ts_ns[rows], columns.ends(rows))
 
 
-def _losses(view: RankView, forward: Intervals, backward: Intervals, optimizer: Intervals) -> Intervals:
-    """From the end of the last forward pass before each backward pass to that."""
+def _losses(view: RankView, forward: Intervals, backward: Intervals, updates: Intervals) -> Intervals:
+    """From the end of the last forward pass before each backward pass to that.
+
+    Gradients may be zeroed and a loss scaled in between: only passes and updates of parameters end a micro-batch.
+    """
     if not len(backward):
         return forward
     starts = [step.start_ns for step in view.steps]
-    over = np.sort(np.concatenate((backward.end_ns, optimizer.end_ns, np.array(starts, dtype=np.int64))))
+    over = np.sort(np.concatenate((backward.end_ns, updates.end_ns, np.array(starts, dtype=np.int64))))
     since = []
     for begin in backward.start_ns.tolist():
         before = int(over[at]) if (at := int(np.searchsorted(over, begin, side="right")) - 1) >= 0 else begin

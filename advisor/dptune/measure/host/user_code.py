@@ -39,6 +39,7 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
+_DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
     (
         *("PIL", "accelerate", "albumentations", "apex", "bitsandbytes", "cv2", "datasets", "deepspeed", "dill"),
@@ -189,6 +190,7 @@ class _Stacks:
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER), rows),
+            "decorators": columns.named(lambda name: _DECORATOR.search(name) is not None, rows),
         }
         starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
         first, last = (
@@ -197,7 +199,7 @@ class _Stacks:
         trains = sum(time.lengths(columns.ts_ns[rows], columns.ends(rows)) for time in phases.values())
         within = (first == last) & (first > 0)
         whole = kinds["user"] & within & (trains == 0)
-        of_one_step = dict(zip(rows.tolist(), within.tolist(), strict=True))
+        names_what = dict(zip(rows.tolist(), (within & ~kinds.pop("decorators")).tolist(), strict=True))
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
         self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
@@ -217,7 +219,7 @@ class _Stacks:
                 self._rows[row] = _Row(
                     around.user,
                     around.whole,
-                    around.below if of_one_step.get(around.below) else row,  # of a library's loop what that calls
+                    around.below if names_what.get(around.below) else row,  # of a library's loop what that calls
                     around.operator or operator,
                     around.torchs or torchs,
                     around.recorders or recorders,
