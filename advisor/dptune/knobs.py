@@ -255,7 +255,7 @@ _ALL = (
         "",
         "off",
         "changes",
-        "run what loses little by it in 16 bits",
+        "autocast: run precision-tolerant operators in 16 bits",
         "with torch.autocast(device.type, dtype=...):  # {then}; forward pass and loss",
         ("off", "bf16", "fp16"),
     ),

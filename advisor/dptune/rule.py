@@ -140,8 +140,9 @@ class RunView:
     def slow_steps(self, times: float) -> list[SlowSteps]:
         """What the script does in steps that take `times` the median or more, most time first.
 
-        Raises Missing where no steps were timed without the profiler.
+        Raises Missing where no steps were timed without the profiler, as in a run that dptune did not record.
         """
+        self.any_facts()
         if not any((window := one.window("unprofiled")) and window.steps for one in self.facts):
             raise Missing("no steps were timed without the profiler")
         return slow_steps(self.facts, times)
@@ -151,9 +152,10 @@ class RunView:
 
         Raises Missing where the training thread was not looked at while steps were timed.
         """
+        self.any_facts()
         if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
             raise Missing(
-                "the recording does not show where the script is while steps are timed: record more (--unprofiled)"
+                "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
             )
         return work_between(self.facts)
 

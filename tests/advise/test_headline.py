@@ -121,7 +121,7 @@ def test_what_threatens_the_results_heads_the_page(make_measured, make_advice):
 def test_of_a_larger_batch_it_is_the_time_of_a_sample_that_gets_less(make_measured, make_advice):
     saves = make_advice(low=0.2, high=0.3).saves.model_copy(update={"samples_times": 2.0})
     told = said(make_measured(), advice=[make_advice(saves=saves)])
-    assert told.next.endswith("A sample then takes 20 % to 30 % less.")
+    assert told.next.endswith("It saves 20 to 30 % of the time per sample.")
 
 
 def test_next_without_a_change_points_to_the_page(make_measured, make_advice):
@@ -257,9 +257,9 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     one = make_advice()
     of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
     told = said(slow, advice=[of_slow])
-    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median one 10 ms."
+    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median step 10 ms."
     assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (without the profiler): computing 60 %")
-    assert told.why.endswith("These shares are of steps that are not slow.")
+    assert told.why.endswith("These shares exclude slow steps.")
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
@@ -268,9 +268,9 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
 
 
 def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measured, make_advice):
-    title = "`train.py:88 save` takes 9 % of the step"
+    title = "`save` (train.py:88) takes 9 % of the step"
     advice = [make_advice("DP901", impact="low", title=title, changes=[])]
     found = headline(make_measured(), SOUND, advice, (), QUIET, True, locating={"DP901"})
-    assert found.verdict == "`train.py:88 save` takes 9 % of the step."
-    assert found.next.startswith("DP901: `train.py:88 save` takes 9 % of the step. How: `dptune rules explain DP901`")
+    assert found.verdict == "`save` (train.py:88) takes 9 % of the step."
+    assert found.next.startswith("DP901: `save` (train.py:88) takes 9 % of the step. How: `dptune rules explain DP901`")
     assert "Nothing to change" not in found.next

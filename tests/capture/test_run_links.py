@@ -85,7 +85,7 @@ def test_they_are_measured_once_and_reused(
 ) -> None:
     outcome = run_links.find(made, started, quiet=False)
     assert outcome.line.startswith("links measured in "), outcome
-    assert "measuring the links between 2 ranks, 100 s at most (--no-links: not)" in capsys.readouterr().err
+    assert "measuring the links between 2 ranks, 100 s at most (--no-links skips this)" in capsys.readouterr().err
     first = known(made)
     assert (first.backend, first.world_size, [kind.kind for kind in first.kinds]) == ("gloo", 2, ["all_reduce"])
     assert first.hosts == [facts_in(made.folder)[0].host] * 2
@@ -98,7 +98,7 @@ def test_they_are_measured_once_and_reused(
     other = replace(made, folder=tmp_path / "elsewhere" / "run")
     shutil.copytree(made.folder, other.folder, ignore=shutil.ignore_patterns("links.json"))
     outcome = run_links.find(other, started, quiet=False)
-    assert outcome.line == f"links reused from a sweep of {first.measured}: `dptune links` measures them again"
+    assert outcome.line == f"links known from a sweep of {first.measured}; `dptune links` measures them again"
     assert known(other) == first
     assert capsys.readouterr().err == ""
 

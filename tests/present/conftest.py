@@ -124,7 +124,9 @@ def measured() -> Measured:
             missing={"preparing": "not metered"},
         ),
         accumulation=AccumulationFigures(backwards_per_step=4, synchronised_backwards_per_step=4),
-        matmul=MatmulFigures(fp32_share=0.2, tensor_core_share=0.3, unclassified_share=0.02, tensor_cores=True),
+        matmul=MatmulFigures(
+            fp32_share=0.2, tensor_core_share=0.3, unclassified_share=0.02, tensor_cores=True, operator_shares={}
+        ),
     )
 
 

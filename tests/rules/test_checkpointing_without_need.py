@@ -19,7 +19,7 @@ def run(make_facts, *, share=0.3, kept=GIB, available=100 * GIB, device=None, ra
 def test_it_is_not_needed_on_a_host_with_room(ask, make_measured, make_facts):
     (advice,) = ask("DP803", make_measured(device="cpu", hidden_share=0.05), run(make_facts))
     assert advice.title == (
-        "Recomputing activations takes 30 % of a step, and memory has room for them: they take 1,024 MiB per rank"
+        "Recomputing activations takes 30 % of a step, although memory has room for them (1,024 MiB per rank)"
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == (

@@ -60,8 +60,8 @@ def test_workers_would_repeat_the_samples_of_an_iterable_data_set(ask, make_meas
     assert advice.changes == []
     assert "make a batch cheaper to prepare: reading and transforming samples is 90 %" in advice.title
     assert advice.saves.low_share == 0
-    assert "would each yield every sample again" in advice.watch
-    assert "let Lines.__iter__ (data.py:12) skip those of other workers" in advice.watch
+    assert "would each return every sample" in advice.watch
+    assert "make Lines.__iter__ (data.py:12) skip the samples of other workers" in advice.watch
     assert "get_worker_info()" in advice.watch
     dropping = replace(streams, drops_at="data.py:14")
     assert ask("DP501", measured, [make_facts(loaders=[dropping])]) == []  # samples-dropped names what to change

@@ -32,7 +32,7 @@ def facts(make_facts):
 def test_the_function_the_calls_and_the_foreach_text(ask, make_measured, facts):
     (advice,) = ask("DP608", looping(make_measured), facts)
     assert advice.title == (
-        "`ema.py:20 update_average` loops over parameters for 12 % of the step, with 160 calls of aten::lerp_: use "
+        "`update_average` (ema.py:20) loops over parameters for 12 % of the step, in 160 calls of aten::lerp_: use "
         "torch._foreach_lerp_(averages, parameters, 1 - decay)"
     )
     assert advice.saves.high_share == pytest.approx(0.12)

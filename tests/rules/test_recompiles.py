@@ -51,7 +51,7 @@ def test_where_only_a_librarys_function_is_known_the_line_that_compiles_is_named
 def test_a_type_that_changes_is_no_shape(ask, make_measured, make_facts):
     facts = [make_facts(**recompiling((5, 5, 5, 5), reason="tensor 'x' dtype mismatch. expected Half, actual Float"))]
     (advice,) = ask("DP607", make_measured(), facts)
-    assert advice.title.endswith("pass tensors of one type and grad mode")
+    assert advice.title.endswith("pass tensors of the same dtype and grad mode in every step")
 
 
 def test_quiet_without_compiling_for_one_compilation_and_without_torch_compile(ask, make_measured, make_facts):

@@ -16,7 +16,7 @@ def test_one_step_in_five(ask, make_measured, make_facts):
     assert (advice.saves.mean_step_ms, advice.saves.high_ms) == (pytest.approx(18), pytest.approx(8))
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "high", "bound")
     assert [one.value for one in advice.evidence] == [3, 5, 50.0, 10.0, 18.0]
-    assert advice.why.startswith("The mean step takes 18 ms, the median one 10.")
+    assert advice.why.startswith("The mean step takes 18 ms, the median step 10 ms.")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     assert evaluation.saves.high_share == pytest.approx(1000 / 1850)
     assert checkpoint.saves.high_share == pytest.approx(600 / 1850)
     assert "async_save" in checkpoint.watch
-    assert evaluation.why == "The mean step takes 74 ms, the median one 10. All ranks wait meanwhile."
+    assert evaluation.why == "The mean step takes 74 ms, the median step 10 ms. All ranks wait meanwhile."
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
 
 

@@ -39,7 +39,7 @@ def other(rule="DP105", kind="time", **changed):
 
 def test_function_line_share_and_rank():
     (advice,) = ask(found(site()))
-    assert advice.title == "`train.py:88 save_checkpoint` takes 43 % of the step on rank 0"
+    assert advice.title == "`save_checkpoint` (train.py:88) takes 43 % of the step on rank 0"
     assert advice.why == (
         "Training waits for it 4.3 ms in each step, most of it in `save`. No other rule explains this time."
     )
@@ -55,7 +55,7 @@ def test_what_the_loop_itself_calls_and_a_function_in_forward_passes():
     )
     assert [one.title for one in advice] == [
         "`sleep` in `main` (train.py:61) takes 20 % of the step",
-        "`train.py:88 forward` takes 6 % of the step in forward passes",
+        "`forward` (train.py:88) takes 6 % of the step in forward passes",
     ]
 
 

@@ -15,7 +15,7 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
     (advice,) = ask("DP702", run)
     assert advice.title == (
         "Ranks take turns being late, by 4 ms in the median step (rank 0 in 3, rank 1 in 2 of 5 steps): the others "
-        "wait 40 % of it"
+        "wait for 40 % of a step"
     )
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.4)  # 4 ms of 10: what the latest of each step is late
@@ -74,7 +74,7 @@ def test_where_steps_without_the_profiler_show_it_the_rank_that_waits_counts(ask
     ]
     turns = {"lags_ms": [[2, 0, 2, 0, 2], [0, 2, 0, 2, 0]], "device": "cpu"}
     (advice,) = ask("DP702", make_measured(account=waiting(hand_made, 0.1), **turns), facts)
-    assert "(rank 0 in 6, rank 1 in 6 of 12 steps): the others wait 20 % of it" in advice.title
+    assert "(rank 0 in 6, rank 1 in 6 of 12 steps): the others wait for 20 % of a step" in advice.title
 
 
 def test_quiet_where_the_clocks_do_not_tell_who_is_late(ask, make_measured, hand_made):

@@ -151,7 +151,9 @@ def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping
 
 def _mean_and_median(measured: Measured) -> str:
     step = measured.step
-    return f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median one {milliseconds(step.median_ns)}"
+    return (
+        f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median step {milliseconds(step.median_ns)}"
+    )
 
 
 def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
@@ -184,7 +186,7 @@ def _why(measured: Measured) -> str:
         )
     why = f"{takes} ({basis}): {parts(measured)}."
     if step.slow_share:
-        why += " These shares are of steps that are not slow."
+        why += " These shares exclude slow steps."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
         told = f"the script waits for its data loader {percent(wait)} of the time"
@@ -280,7 +282,8 @@ def _lacking(
     if limit is None or not unanswered or not advice or advice[0].impact != "low":
         return ""
     (why, many), *_ = Counter(one.reason for one in skipped if one.rule in unanswered).most_common(1)
-    return f" Of what limits the step {many} more {'rule' if many == 1 else 'rules'} might tell; lacking: {why}."
+    what = "rule could explain this bottleneck but was" if many == 1 else "rules could explain this bottleneck but were"
+    return f" {many} more {what} skipped: {why}."
 
 
 def _action(one: Advice, late: Straggler | None) -> str:
@@ -304,7 +307,8 @@ def _change(one: Advice) -> str:
     if one.saves and one.saves.large_unknown:
         saves = " How much it saves is not known; it may be large."
     elif one.saves and one.saves.samples_times != 1:  # a step takes longer then
-        saves = f" A sample then takes {percent(one.saves.low_share)} to {percent(one.saves.high_share)} less."
+        low = percent(one.saves.low_share).removesuffix(" %")
+        saves = f" It saves {low} to {percent(one.saves.high_share)} of the time per sample."
     elif one.saves and one.saves.basis == "bound":
         step = "each step" if one.saves.mean_step_ms is None else "the mean step"
         saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {step}."

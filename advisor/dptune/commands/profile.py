@@ -69,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
     again = "run it N times more, and time steps without the profiler: processes differ, and predictions need to know"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
-    off = "do not measure the links between the ranks after the recording (default: where unknown, for 10 s at most)"
+    off = "skip measuring the links between ranks after the recording (default: measured if unknown, in 10 s at most)"
     steps.add_argument("--no-links", dest="links", action="store_false", help=off)
     log = "let NCCL log how ranks are connected, into the run folder"
     steps.add_argument("--nccl-log", action="store_true", help=log)

@@ -81,7 +81,7 @@ def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
     kept = link_cache.load(first)
     if kept is not None and _covers(kept, first):
         form.write(made.folder / LINKS_JSON, kept)
-        return Outcome(f"links reused from a sweep of {kept.measured}: `dptune links` measures them again")
+        return Outcome(f"links known from a sweep of {kept.measured}; `dptune links` measures them again")
     why = _unable(started, first)
     return Outcome(unmeasured=why) if why else _measure(made, started, first, quiet)
 
@@ -93,7 +93,7 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
 
     assert started.interpreter is not None
     if not quiet:
-        _say(f"measuring the links between {first.world_size} ranks, {LIMIT_S:g} s at most (--no-links: not)")
+        _say(f"measuring the links between {first.world_size} ranks, {LIMIT_S:g} s at most (--no-links skips this)")
     asked = _asked(first)
     here = links.on_this_host(started.interpreter, first.world_size, asked)
     begun = time.monotonic()
@@ -119,7 +119,7 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
     if lacking or any(kind.fit.confidence == "low" for kind in record.kinds if kind.fit):
         return Outcome(f"{measured}, with low confidence: the next recording measures them again")
     link_cache.store(first, record)
-    return Outcome(f"{measured}, and kept for later runs of these ranks")
+    return Outcome(f"{measured} and kept for later runs of these ranks")
 
 
 def _asked(first: Facts) -> Asked:

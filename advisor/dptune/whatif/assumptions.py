@@ -47,10 +47,10 @@ _ON_CPUS = {
     "loader.batch_size": "what a pass takes between its operators, to call each (as long as "
     f"{OPERATOR_VIEWS:g} transposes) and for each byte of the parameters ({PARAMETER_NS:g} ns) is the same with any "
     "batch; all else of it grows",
-    "straggler.balanced": "forward and backward work of each step is spread evenly over the ranks, and its sum stays; "
-    "ranks with few cores slow each other as much as they were apart before",
-    "straggler.removed": "the rank that computes longest takes what the one in the middle of the others takes, and "
-    "ranks of few cores are in each other's way as far as they were apart before",
+    "straggler.balanced": "the forward and backward work of each step is spread evenly over the ranks, with the same "
+    "total; CPU contention between ranks scales with their former skew",
+    "straggler.removed": "the slowest rank is given the median compute time of the others; CPU contention between "
+    "ranks scales with their former skew",
 }
 _ON_GPUS = {
     "ddp.comm_hook": "casts are free on a GPU",

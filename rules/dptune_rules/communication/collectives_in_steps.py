@@ -86,7 +86,7 @@ OF_A_MODEL = ("p2p", "all_to_all")
 CLIPPING = "torch.clip_grad_norm_"
 
 _IN_CALLS = "no more than a rank spends in these calls in steps without the profiler"
-_IN_ROWS = "no more than some rank spends in them with nothing beside, and idle but for input"
+_IN_ROWS = "no more than their exposed time on the rank where it is longest, and idle time other than input"
 
 RULE = Rule(
     code="DP105",
@@ -161,7 +161,7 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}"
         + "".join(f"; {setting}" for setting in settings),
-        why="The script waits for each of them, and in each of them every rank waits for the slowest.",
+        why="The script waits in each call until the slowest rank has arrived.",
         changes=[],
         saves=run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",

@@ -141,7 +141,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *(
                 []
                 if bandwidth is None
-                else [Evidence(label="of their time, bandwidth rather than latency", value=bandwidth)]
+                else [Evidence(label="share of their time due to bandwidth, not latency", value=bandwidth)]
             ),
             Evidence(label="gradients", value=gradient_bytes, unit="bytes"),
         ],

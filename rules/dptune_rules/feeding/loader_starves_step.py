@@ -206,9 +206,9 @@ def _watch(run: RunView, then: int | None) -> str:
 def _repeats(workers: int | None, dataset: str, reader: str) -> str:
     """What workers do to an iterable data set that does not divide its samples, and how it can."""
     return (
-        f"{'More workers' if workers else 'Workers'} would each yield every sample again: nothing in the code of "
-        f"{dataset} divides them. Before setting num_workers, let {reader or f'{dataset}.__iter__'} skip those of "
-        "other workers before it prepares them: `info = torch.utils.data.get_worker_info()` has `info.id` and "
+        f"{'More workers' if workers else 'Workers'} would each return every sample: the code of {dataset} does not "
+        f"split them. Before setting num_workers, make {reader or f'{dataset}.__iter__'} skip the samples of other "
+        "workers before it prepares them: `info = torch.utils.data.get_worker_info()` has `info.id` and "
         "`info.num_workers`."
     )
 

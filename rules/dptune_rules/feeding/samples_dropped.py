@@ -3,7 +3,7 @@
 ## What it measures
 
 Whether an iterable data set of the script calls something for each sample and then drops samples by a test that uses
-nothing of what was called for: read from its source where dptune recorded the run. How many it drops is not known. The
+nothing of what was called for: read from its source during recording. How many it drops is not known. The
 cost is the part of the step in which the training process waits for reading samples.
 
 ## Why it costs time
@@ -64,8 +64,12 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"{loader.prepares_at} prepares samples that {loader.drops_at} then drops: test first. "
         f"Reading samples takes {100 * share:.0f} % of a step",
-        why="The test uses nothing of what was prepared, so dropped samples cost as much as the others."
-        + (" Where it keeps those of one rank, every rank prepares those of all." if len(run.facts) > 1 else ""),
+        why="The test does not use the prepared sample, so a dropped sample costs as much as one that is kept."
+        + (
+            " If it selects the samples of this rank, every rank prepares those of all ranks."
+            if len(run.facts) > 1
+            else ""
+        ),
         changes=[],
         saves=run.bound(0.0, min(1.0, share), "no more than the wait for reading samples"),
         confidence="medium",
@@ -77,7 +81,11 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="dropped at", value=loader.drops_at),
         ],
         numerics="same",
-        watch="The samples that are left must stay the same, in the same order."
-        + ("" if loader.sharded_by else " Workers would repeat them: nothing divides them by `get_worker_info()`."),
+        watch="Check that the same samples remain, in the same order."
+        + (
+            ""
+            if loader.sharded_by
+            else " Each worker would return all samples: the data set does not split them by `get_worker_info()`."
+        ),
         fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
     )

@@ -131,7 +131,7 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
             "out what the script does before it launches that kernel"
         )
     compiled = bool(run.facts and run.facts[0].compiled) or bool(waited and waited.compiled)
-    return f"{'capture CUDA graphs' if compiled else 'compile the model'}, or give each of them more to do"
+    return f"{'capture CUDA graphs' if compiled else 'compile the model'}, or give each kernel more to do"
 
 
 def _loops(optimizer: OptimizerLaunches) -> bool:

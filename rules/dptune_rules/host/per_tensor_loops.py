@@ -9,8 +9,8 @@ gradients, weight decay, and zeroing.
 
 ## Why it costs time
 
-Calling an operator takes the host some microseconds however small its tensor is. A loop pays that for each tensor and
-each operator; a `torch._foreach_*` call pays it once, and on a GPU launches a few kernels instead of hundreds.
+Calling an operator costs the host a few microseconds however small its tensor is. A loop pays for each tensor and each
+operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kernels instead of hundreds.
 
 ## What to change
 
@@ -90,10 +90,10 @@ def check(run: RunView) -> Iterator[Advice]:
                 slug=RULE.name,
                 kind=RULE.kind,
                 impact=impact,
-                title=f"{_what(site)} loops over parameters for {100 * site.share:.0f} % of the step, with "
+                title=f"{_what(site)} loops over parameters for {100 * site.share:.0f} % of the step, in "
                 f"{site.operator_calls:.0f} calls of {site.operator}: use {remedy}",
-                why="Each call takes the host some microseconds however small the tensor is; one foreach call does the "
-                "same for all tensors.",
+                why="Each call costs the host a few microseconds however small the tensor is; one foreach call updates "
+                "all tensors.",
                 changes=[],
                 saves=run.bound(0.0, site.share, "no more than the time in this function"),
                 confidence="medium" if found.basis == "unprofiled" else "low",
@@ -105,10 +105,10 @@ def check(run: RunView) -> Iterator[Advice]:
                     Evidence(label="parameter tensors", value=tensors),
                 ],
                 numerics="same",
-                watch="Weights are the same up to the order of roundings.",
+                watch="Weights agree up to floating-point rounding.",
                 fingerprint=f"{RULE.code}:{site.name}",
             )
 
 
 def _what(site: CodeSite) -> str:
-    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.at} {site.name}`"
+    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"

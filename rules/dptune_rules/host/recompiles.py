@@ -3,7 +3,7 @@
 ## What it measures
 
 The time in which torch.compile compiles, in steps without the profiler, as a share of their time: in each step on the
-rank where it is most, because the others wait for it. Where their second half has less of it, that share counts:
+rank where it is most, because the others wait for it. If the second half of the steps compiles less, its share counts:
 compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are
 as torch reports them.
 
@@ -21,8 +21,8 @@ longest sample, each new length is another input.
 - The last batch of an epoch: `drop_last=True`.
 - A Python number that changes (a step, a learning rate): pass it as a tensor.
 
-The saving is an upper bound: all of that time. A run longer than the recording may have seen all shapes at some point,
-and then compiles no more.
+The saving is an upper bound: all time spent compiling. A run longer than the recording may at some point have seen all
+shapes, and then stops compiling.
 
 ## When to leave it alone
 
@@ -95,20 +95,20 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Recompilation{named} takes {100 * share:.0f} % of the time, in {steps} of {len(took_ns)} steps: "
         f"{_remedy(again)}",
-        why="torch.compile compiles again for each input that fails the guards of the code it has."
-        + (f" The last failure: {again.reason.rstrip('.')}." if again else ""),
+        why="torch.compile recompiles whenever an input fails the guards of the compiled code."
+        + (f" Last failure: {again.reason.rstrip('.')}." if again else ""),
         changes=[],
         saves=run.bound_of_all(share, "no more than the time spent compiling in the timed steps", took_ns),
         confidence="high",
         evidence=[
             Evidence(label="compiling", value=share, unit="of the steps (unprofiled)"),
-            Evidence(label="steps in which it compiles", value=steps, unit=f"of {len(took_ns)} timed"),
-            Evidence(label="compiling, in each of those", value=sum(compiled_ns) / steps / 1e6, unit="ms"),
+            Evidence(label="steps that compile", value=steps, unit=f"of {len(took_ns)} timed"),
+            Evidence(label="compile time of such a step", value=sum(compiled_ns) / steps / 1e6, unit="ms"),
             *([Evidence(label="guard that failed", value=again.reason)] if again else []),
             *(Evidence(label="torch.compile is called at", value=where) for where in called),
         ],
         numerics="same",
-        watch="Dynamic shapes can give other kernels, with other rounding.",
+        watch="Dynamic shapes can select other kernels, which round differently.",
         fingerprint=RULE.code,
     )
 
@@ -142,5 +142,5 @@ def _remedy(again: _Again | None) -> str:
     if "size mismatch" in reason or "stride mismatch" in reason:
         return "pass dynamic=True, mark the dimension with torch._dynamo.mark_dynamic, or pad batches to a few lengths"
     if "dtype" in reason or "requires_grad" in reason or "grad_mode" in reason:
-        return "pass tensors of one type and grad mode"
+        return "pass tensors of the same dtype and grad mode in every step"
     return "keep what the guard checks the same in every step, or pass it as a tensor"

@@ -3,15 +3,15 @@
 ## What it measures
 
 The share of usual steps that the training thread spends in functions that log, compute metrics, plot or save, by
-function and by the line that calls it, on the rank where it is most. dptune looks where the thread is, 10 to 100 times
-a second, while steps are timed without the profiler. What a function does is known by the library that it calls
+function and by the line that calls it, on the rank where it is most. dptune samples its stack, 10 to 100 times a
+second, while steps are timed without the profiler. What a function does is known by the library that it calls
 (`torch.save`, tensorboard, wandb, matplotlib, sklearn, ...), a `print` in the line, or else by its name. Forward and
 backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries count, because a
 function of the script may wait there for the device.
 
 ## Why it costs time
 
-The training thread does it before it can launch the next step, and in data-parallel training the other ranks wait.
+The training thread cannot launch the next step before it is done, and in data-parallel training the other ranks wait.
 
 ## What to change
 
@@ -20,11 +20,11 @@ The training thread does it before it can launch the next step, and in data-para
 - Plots: after training, or in another process, from values that are kept.
 - Checkpoints: every N steps, or asynchronously (`torch.distributed.checkpoint.async_save`).
 
-A step saves at most the share that was seen there, plus what looking now and then leaves unsure (95 %).
+The saving is an upper bound: the sampled share, plus its sampling error (95 %).
 
 ## When to leave it alone
 
-- It takes little of a step, or it is wanted for each one.
+- It is cheap, or every step needs it.
 
 ## References
 
@@ -49,9 +49,9 @@ REMEDIES = {
 }
 HOW = {
     "saving": "`torch.distributed.checkpoint.async_save` writes a copy while training goes on.",
-    "logging": "Keep values as tensors between two logged steps, and read them together.",
+    "logging": "Between logged steps keep values as tensors, and read them together.",
     "plotting": "Keep the values, and plot them in another process.",
-    "metrics": "Where every step counts, sum on the device and read the result every N steps.",
+    "metrics": "If every step must count, accumulate on the device and read the result every N steps.",
 }
 
 RULE = Rule(
@@ -82,11 +82,11 @@ def check(run: RunView) -> Iterator[Advice]:
             why="The training thread does this before it launches the next step"
             + ("." if work.everywhere else ", and the other ranks wait for it."),
             changes=[],
-            saves=run.bound(0.0, work.most_share, "no more than the time that was seen there, with its uncertainty"),
+            saves=run.bound(0.0, work.most_share, "no more than the sampled time, with its uncertainty"),
             confidence="high" if work.most_share < 2 * work.share else "medium",
             evidence=[
                 Evidence(label=work.kind, value=work.share, unit="of the usual steps", rank=work.rank),
-                Evidence(label="seen there", value=work.looks, unit="times"),
+                Evidence(label="stack samples there", value=work.looks),
                 Evidence(label="called at", value=work.where),
                 Evidence(label="most of it in", value=work.hottest),
             ],

@@ -10,8 +10,8 @@ On a GPU the host only launches the recomputation, so the saving is bounded by t
 
 ## Why it costs time
 
-Each checkpointed part runs its forward pass twice: about a third more compute per step. That buys memory, and is lost
-where memory is free.
+Each checkpointed block runs its forward pass twice: about a third more compute per step. That buys memory, and is
+wasted where memory is free.
 
 ## What to change
 
@@ -24,7 +24,7 @@ everything fits, checkpoint every second block only.
 ## When to leave it alone
 
 - Longer sequences or larger batches are still to come in this run.
-- The memory that is spared pays for a larger batch, and that gains more.
+- The saved memory allows a larger batch, which gains more.
 
 ## References
 
@@ -89,9 +89,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Recomputing activations takes {100 * share:.0f} % of a step, and memory has room for them: they take "
-        f"{digits(kept_bytes / 2**20)} MiB per rank",
-        why="Each checkpointed part runs its forward pass twice, to spare memory that is free.",
+        title=f"Recomputing activations takes {100 * share:.0f} % of a step, although memory has room for them "
+        f"({digits(kept_bytes / 2**20)} MiB per rank)",
+        why="Each checkpointed block runs its forward pass twice, to save memory that is free anyway.",
         changes=changes,
         saves=run.saving(changes, _bound(run, share, on_cpu)),
         confidence="high" if on_cpu else "medium",
@@ -99,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="recomputing forward passes", value=share, unit="of a step (unprofiled)").at(
                 run.measured.where("compute_ns")
             ),
-            Evidence(label="activations that checkpointing spares", value=kept_bytes, unit="bytes per rank"),
+            Evidence(label="activations that checkpointing discards", value=kept_bytes, unit="bytes per rank"),
             *([Evidence(label="called by", value=own.through)] if own.through else []),
         ],
         numerics="same",
@@ -126,7 +126,7 @@ def _recomputed_on_device(run: RunView) -> float:
     phases = {one.phase: one for one in run.measured.phases}
     host_ns = sum(one.known("host_ns") or 0 for one in phases.values())
     if "forward" not in phases or not host_ns:
-        raise Missing("the traces do not tell the forward pass from the rest")
+        raise Missing("the traces do not separate the forward pass from the rest")
     again = _recomputed(run) * host_ns / max(1, phases["forward"].host_ns)
     share: float = min(1.0, again) * phases["forward"].compute_ns / run.measured.account.window_ns
     return share
@@ -160,7 +160,7 @@ def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
     A GPU saves at most what it computes again.
     """
     if not on_cpu:
-        return run.bound(0.0, min(1.0, share), "at most the compute of the forward passes that run again")
+        return run.bound(0.0, min(1.0, share), "no more than the compute time of the repeated forward passes")
     least = max(0.0, _LEAST * share - run.measured.share("hidden_communication_ns"))
-    how = f"a quarter of the recomputation, less hidden communication, to {_AROUND:g} times it, with its hooks"
+    how = f"a quarter of the recomputation, less hidden communication, to {_AROUND:g} times it, as hooks cost time, too"
     return run.bound(least, min(1.0, _AROUND * share), how)

@@ -3,11 +3,11 @@
 ## What it measures
 
 On a CPU: how long a small matrix product and a small convolution take in the 16-bit dtype of the script and in fp32,
-timed once on the recorded machine, and the time of these operators in the steps. What counts is the part of the step
-that they would not take at the speed of fp32. Attention is counted as matrix products.
+timed once on the recorded machine, and the time of these operators in the steps. The cost is what they take beyond the
+same operators in fp32. Attention is counted as matrix products.
 
-On an NVIDIA GPU: whether the dtype is older than the card. bf16 needs compute capability 8.0 (Ampere), fp8 needs 8.9
-(Ada).
+On an NVIDIA GPU: whether the card is older than hardware support for the dtype. bf16 needs compute capability 8.0
+(Ampere), fp8 needs 8.9 (Ada).
 
 ## Why it costs time
 
@@ -21,8 +21,8 @@ times as long, because the gradients of convolutions have no fast implementation
 ## What to change
 
 Compute in fp32: remove `torch.autocast`, or pass `enabled=False`; in a Hugging Face or Lightning trainer drop
-`fp16=True`, `bf16=True` or `precision="16-mixed"`. A model converted with `.half()` or `.to(torch.bfloat16)` stays in
-fp32. On a CPU with AVX512-BF16 or AMX, bf16 is worth a try.
+`fp16=True`, `bf16=True` or `precision="16-mixed"`. Do not convert the model by `.half()` or `.to(torch.bfloat16)`. On a
+CPU with AVX512-BF16 or AMX, bf16 is worth a try.
 
 On a GPU of compute capability 7.x use fp16 autocast with a GradScaler: its tensor cores compute in fp16.
 
@@ -110,7 +110,7 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
         changes=changes,
         saves=run.bound(
             *_between(run, slow, taken, shares.get("copy", 0.0)),
-            f"at most the {dtype} operators and casts, less what they take in fp32; at least half of that speedup",
+            f"the {dtype} operators and casts, less their time in fp32; at least half the measured speedup",
         ),
         confidence="high",
         evidence=[
@@ -125,7 +125,7 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
         numerics="changes",
         watch="fp32 is more precise: results differ by rounding."
         if by_autocast
-        else f"Keep the model in fp32: its parameters are {dtype}, for example by .half() or .to(torch.{worst.dtype}).",
+        else f"Keep the model in fp32: its parameters are {dtype} (.half() or .to(torch.{worst.dtype})).",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
 
@@ -177,16 +177,16 @@ def _on_gpu(run: RunView, facts: Any) -> Iterator[Advice]:
         impact=impact,
         title=f"{dtype} has no hardware support on this GPU (compute capability {capability}; it needs "
         f"{'.'.join(map(str, least))})",
-        why=f"{dtype} is emulated there: no tensor cores, and a conversion around each operation.",
+        why=f"This GPU emulates {dtype}: no tensor cores, and conversions around each operation.",
         changes=changes,
-        saves=run.bound(0.0, share, "the time the GPU computes"),
+        saves=run.bound(0.0, share, "no more than the GPU's compute time"),
         confidence="medium",
         evidence=[
             Evidence(label="compute capability", value=capability),
             Evidence(label="compute", value=share, unit="of a step").at(run.measured.where("compute_ns")),
         ],
         numerics="changes",
-        watch="fp16 overflows beyond 65,504: use a GradScaler, and compare the loss over the first hundreds of steps."
+        watch="fp16 overflows beyond 65,504: use a GradScaler, and compare the loss over the first few hundred steps."
         if has_fp16
         else "fp32 takes more memory: check that the model still fits.",
         fingerprint=f"{RULE.code}:precision.autocast",

@@ -125,7 +125,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.world_size == 1:
         return
     if len(run.measured.ranks) < 2:
-        raise Missing("which rank is late only the traces of several ranks tell")
+        raise Missing("only traces of several ranks show which rank is late")
     arrivals = {one.rank: one.arrival for one in run.measured.ranks}
     late = run.measured.known("straggler")
     if late is None:
@@ -151,7 +151,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = impact_of(share) or "low"
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
-        raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
+        raise Missing(f"traced steps took {stretch:.1f} times as long as untraced ones: the profiler makes ranks late")
     of_script = explained and late.differences[0].kind in OF_SCRIPT
     if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
@@ -191,7 +191,7 @@ def _saves(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, m
     unbusy = 0.0 if usual is None else 1 - usual / run.measured.step.median_ns
     if unbusy > bound.high_share:
         what = "all ranks do on average" if moves else "the others do"
-        bound = run.bound(0.0, unbusy, f"no more than all but what {what} without waiting for it")
+        bound = run.bound(0.0, unbusy, f"no more than the step less what {what} without waiting for it")
     return run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
 
 
@@ -234,7 +234,7 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
         if rank.rank != late.rank and device.steps
     ]
     return max(gain, min(waits, default=gain)), (
-        "bounded by the larger of the replayed gain without its delays and the time that every other rank waits"
+        "the larger of the replayed gain without its delays and the time that every other rank waits"
     )
 
 

@@ -2,13 +2,13 @@
 
 ## What it measures
 
-Steps without the profiler that take more than `times` the median step. While steps are timed, dptune looks where the
-training thread is, 10 to 100 times a second: what it does in slow steps and not in the others is their cause, named by
-function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is no cause.
+Steps without the profiler that take more than `times` the median step. While steps are timed, dptune samples the
+stack of the training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause,
+named by function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is no cause.
 
-Several such causes may have a period each. A period is named where at least three steps show it, and where it describes
-them in fewer bits than a list of them does; one missing step is tolerated. Of slow steps in which nothing was seen only
-those at one distance from each other count: others are the machine's.
+Each cause may have a period. It is named where at least three steps show it, and where it describes them in fewer bits
+than a list of them does; one missing step is tolerated. Slow steps without a sampled cause count only if they are
+equally spaced: others are the machine's.
 
 ## Why it costs time
 
@@ -23,12 +23,12 @@ it: the mean step does.
 - Evaluation: on fewer samples, less often, on all ranks, or in another job.
 - Logging: what is read from the device every step but printed every tenth.
 
-The mean step saves at most what those steps take longer by it, as a share of all steps that were timed.
+The saving is an upper bound: the extra time of those steps, as a share of all timed steps.
 
 ## When to leave it alone
 
-- It has to be done, and as often: then the time is well spent.
-- The distance is that of epochs: see `workers-restart`.
+- It has to be done, and that often: then the time is well spent.
+- The period is the length of an epoch: see `workers-restart`.
 
 ## References
 
@@ -107,19 +107,17 @@ def check(run: RunView) -> Iterator[Advice]:
             kind=RULE.kind,
             impact=impact,
             title=title,
-            why=f"The mean step takes {digits(mean_ms)} ms, the median one {digits(median_ms)}. "
+            why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
             + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stands still meanwhile."),
             changes=[],
-            saves=run.bound_of_all(
-                cause.share, "no more than what those steps take longer by it than the others", durations_ns
-            ),
+            saves=run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),
             confidence="high" if cause.periods else "medium",
             evidence=[
                 Evidence(label="slow steps", value=len(cause.steps), unit=f"of {len(durations_ns)} timed"),
-                Evidence(label="number of the first", value=window.first_step + cause.steps[0]),
-                Evidence(label="their median", value=took_ms, unit="ms"),
-                Evidence(label="median of all", value=median_ms, unit="ms"),
-                Evidence(label="mean of all", value=mean_ms, unit="ms"),
+                Evidence(label="first slow step", value=window.first_step + cause.steps[0]),
+                Evidence(label="median slow step", value=took_ms, unit="ms"),
+                Evidence(label="median step", value=median_ms, unit="ms"),
+                Evidence(label="mean step", value=mean_ms, unit="ms"),
             ],
             numerics="same",
             watch=REMEDIES.get(cause.kind, ""),

@@ -1,4 +1,4 @@
-"""Ranks wait for each other, and it is another one that is late each time.
+"""Ranks take turns being late, and the others wait.
 
 ## What it measures
 
@@ -19,10 +19,9 @@ each step has a slowest one, and the mean over steps of the slowest rank is abov
   host their own cores.
 
 Where the shapes of tensors show that a late rank has more of the same work, the step is predicted in which each rank
-does the mean of all. Otherwise it saves at most that waiting, or what the latest rank of each step is late, whichever
-is more. In the median step
-the latest rank must be late by the same share: on two cores that was 0 to 9 % in healthy runs of two ranks, and 65 %
-with uneven work. Ranks that share cores are not compared.
+does the mean of all. Otherwise the saving is an upper bound: that waiting, or the delay of each step's latest rank,
+whichever is larger. In the median step the latest rank must be late by the same share: on two cores that was 0 to 9 %
+in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores are not compared.
 
 Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
 too.
@@ -58,7 +57,7 @@ MOST_CHANCE = Threshold(
 )
 MOST_NAMED = 3  # ranks
 MORE_WORK = "By the shapes of their tensors, the late ranks do more of the same work: their batches are uneven."
-UNEVEN = "Batches of uneven cost do that, and so does anything that only one rank does in a step."
+UNEVEN = "Batches of uneven cost cause this, and so does work that only one rank does in a step."
 
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
@@ -80,7 +79,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.world_size == 1:
         return
     if len(run.measured.ranks) < 2:
-        raise Missing("which rank is late only the traces of several ranks tell")
+        raise Missing("only traces of several ranks show which rank is late")
     ranks = len(run.measured.ranks)
     waiting = run.measured.share("exposed_waiting_ns")
     share = waiting * ranks / (ranks - 1)  # the latest rank of a step waits for none
@@ -107,10 +106,12 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # no rank is late by much in the median step: short waits in many collectives are not uneven work
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
-        raise Missing(f"traced steps took {stretch:.1f} times as long as others: the profiler makes ranks late itself")
+        raise Missing(f"traced steps took {stretch:.1f} times as long as untraced ones: the profiler makes ranks late")
     most = max(share, statistics.mean(by_step.values()) / run.measured.traced_step_ns)
     bound = run.bound(
-        0.0, run.unstretched(most), "no more than the latest rank of each step is late, and than is waited for it"
+        0.0,
+        run.unstretched(most),
+        "no more than the delay of each step's latest rank, or the wait for it if longer",
     )
     moves = late is not None and bool(late.moves)
     saves = run.saving({"straggler.balanced": True}, bound) if moves else bound
@@ -125,7 +126,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact_of(saves.predicted_share) or "low" if saves.predicted_share is not None else "medium",
         title=f"Ranks take turns being late, by {digits(usual_ns / 1e6)} ms in the median step ({who} of "
-        f"{len(untraced or by_step)} steps): the others wait {100 * share:.0f} % of it",
+        f"{len(untraced or by_step)} steps): the others wait for {100 * share:.0f} % of a step",
         why="A step lasts as long as its slowest rank takes, and that is a different rank from step to step. "
         + (MORE_WORK if moves else UNEVEN),
         changes=[],

@@ -5,7 +5,7 @@
 Host time of functions of the script that nothing hides, as a share of the step without the profiler. It is read from
 Python's stacks in the detailed window. Modules, losses, backward passes and optimizers are the training itself: what
 they compute is left out. A function of the script inside them counts with its Python code only, outside of operators.
-Time in which a GPU computes, or the script waits for a GPU or for another rank, is left out as well. Where another rule
+Time in which a GPU computes, or the script waits for a GPU or for another rank, is left out as well. If another rule
 names the function, this one is quiet.
 
 ## Why it costs time
@@ -89,7 +89,7 @@ def _explained(run: RunView, site: CodeSite) -> bool:
 def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice:
     where = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
-    what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.at} {site.name}`"
+    what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"
     impact: Impact = "low" if run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,
