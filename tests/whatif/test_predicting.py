@@ -17,6 +17,8 @@ from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load
 from dptune.whatif.buckets import Caps, assign
 
+from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
+
 DPTUNE = (sys.executable, "-m", "dptune")
 TRAIN = """\
 import torch
@@ -46,6 +48,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text(TRAIN)
     done = run(folder, "profile", "-q", "--no-links", "--run-dir", "base", "--nproc-per-node", "2", "train.py")
     assert done.returncode == 0, done.stderr
+    as_if_alone(folder / "base")
     form.write(folder / "base" / "links.json", swept())
     return folder
 
