@@ -305,11 +305,11 @@ class RunView:
         untraced = self.late_untraced(late.lag_ns)
         if untraced:
             return untraced.count(late.rank) >= LEADING * len(untraced)
-        arrivals = {one.rank: one.arrival for one in self.measured.ranks}
-        lags = [one.lag_ns for one in arrivals[late.rank].steps]
+        ranks = {one.rank: one for one in self.measured.ranks}
+        lags = [one.lag_ns for one in ranks[late.rank].arrival.steps]
         least_ns = max(_STEADY * late.lag_ns, _LAG_SHARE * self.measured.traced_step_ns)
         steady = min(lags, default=0) >= least_ns
-        often = steady or late.chance(len(lags), len(arrivals)) <= most_chance
+        often = steady or late.chance(len(lags), len(ranks)) <= most_chance
         return late.steps_share >= least_share and often
 
     def most_share(self, class_ns: str) -> float:

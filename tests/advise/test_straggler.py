@@ -4,7 +4,7 @@ import pytest
 
 from dptune.advice import Change, Trust
 from dptune.advise.headline import headline
-from dptune.advise.straggler import straggler
+from dptune.advise.straggler import LEAST_STEPS_SHARE, MOST_CHANCE, straggler
 from dptune.measured import (
     Account,
     ArrivalFigures,
@@ -16,6 +16,7 @@ from dptune.measured import (
     StepLag,
     StragglerFigures,
 )
+from dptune.rule import RunView
 
 US = 1_000
 STEPS = 5
@@ -154,6 +155,12 @@ def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
     told = said(make_late(3_000, spends="input_idle_ns", cause="input", input_us=2_000))
     assert "waiting for late ranks 15 %, idle for input 35 %" in told.why
     assert told.verdict.startswith("Held up by rank 1: it comes 3 ms late")
+
+
+def test_a_rank_whose_arrivals_are_unknown_hides_no_straggler(make_late):
+    measured = make_late(3_000)
+    assert measured.ranks[0].known("arrival") is None
+    assert RunView(measured, []).leads(measured.straggler, LEAST_STEPS_SHARE, MOST_CHANCE)
 
 
 def test_ranks_without_steps_wait_for_nobody(make_late):

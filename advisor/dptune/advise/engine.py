@@ -28,7 +28,7 @@ from dptune.config import Settings
 from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.knobs import written
-from dptune.measured import Measured
+from dptune.measured import Measured, Missing
 from dptune.rule import RunView
 from dptune.runfile.facts import Facts
 from dptune.whatif.predicting import Predictor
@@ -159,9 +159,12 @@ def run_rules(
 
 
 def _leads(view: RunView) -> bool:
-    """Whether the straggler, if there is one, is the same rank in most steps."""
+    """Whether the straggler, if there is one, is the same rank in most steps; so it is where no step shows it."""
     late = view.measured.known("straggler")
-    return late is None or view.leads(late, LEAST_STEPS_SHARE, MOST_CHANCE)
+    try:
+        return late is None or view.leads(late, LEAST_STEPS_SHARE, MOST_CHANCE)
+    except Missing:
+        return True
 
 
 def summary(run: Run) -> RunSummary:
