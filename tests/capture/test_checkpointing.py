@@ -33,7 +33,7 @@ WINDOWS = ("--warmup", "2", "--unprofiled", "3", "--lean", "2", "--rich", "0", "
 ROWS = 256 * 64 * 4  # bytes of one activation
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("reentrant", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_recomputing_is_timed_and_weighed_and_changes_nothing(profile, tmp_path, reentrant):
     script = SCRIPT.format(reentrant=reentrant)
     done = profile(script, *WINDOWS)

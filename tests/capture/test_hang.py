@@ -64,6 +64,7 @@ def test_before_the_first_step(tmp_path: Path) -> None:
     assert left_behind(folder) == []
 
 
+@pytest.mark.thorough
 def test_after_some_steps(tmp_path: Path) -> None:
     script = TRAIN.replace("    time.sleep(", "    if step == 8 and rank == 1: time.sleep(600)\n    time.sleep(")
     done = profile(tmp_path, script, "--nproc-per-node", "2", "--stall-timeout", "8")

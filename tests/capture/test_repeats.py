@@ -38,6 +38,7 @@ def medians(folder) -> list[int]:
 
 
 @pytest.mark.records
+@pytest.mark.thorough
 def test_the_script_is_timed_in_further_processes(profile):
     run = profile(PLAIN + "    print('mode', __import__('os').environ.get('DPTUNE_TRIAL'))\n", *SHORT, "--repeat", "2")
     assert run.status == 0, run.err

@@ -130,6 +130,7 @@ def test_what_lies_beside_the_run_is_known(made: Recording, started: Launch, mon
     assert not (made.folder / "links.json").exists()
 
 
+@pytest.mark.thorough
 def test_those_of_other_hosts_beside_the_run_are_not(made: Recording, started: Launch, tmp_path: Path) -> None:
     sizes = [links.SizeTimes(4096 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 3, 6) for step in range(3)]
     others = LinkRecord(
@@ -181,6 +182,7 @@ def test_the_report_says_why_they_are_unknown(
 
 
 @pytest.mark.parametrize("launcher", ["several nodes", "once per rank", "another host"])
+@pytest.mark.thorough
 def test_where_ranks_cannot_be_started_alike_that_is_said(made: Recording, started: Launch, launcher: str) -> None:
     from dptune.capture.job import Job
 
