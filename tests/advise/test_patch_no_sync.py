@@ -380,9 +380,10 @@ for number in range(14):
     if (number + 1) % 4 == 0 or number == 13:
         optimizer.step()
         optimizer.zero_grad()
-print(len(exchanged), *model.module.weight.flatten().tolist())
+print(len(exchanged), *model.module.weight.flatten().tolist(), flush=True)
 dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # with static_graph=True, torch aborts in some exits of the interpreter
 """
 
 

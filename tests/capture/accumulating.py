@@ -381,3 +381,5 @@ for name in sys.argv[1:] or WAYS:
         WAYS[name]().end(name)
 dist.barrier()
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # with static_graph=True, torch aborts in some exits of the interpreter

@@ -343,7 +343,7 @@ SLOW_START = """
 
 
 @pytest.mark.records
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_a_first_step_that_is_slow_by_another_amount_on_each_rank(profile: Callable[..., Run], ranks: int) -> None:
     run = profile(SLOW_START, "--nproc-per-node", str(ranks), "--window-time", "6", "--warmup", "5")
     assert run.status == 0, run.err
