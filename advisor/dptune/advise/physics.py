@@ -1,6 +1,6 @@
-"""Figures that no hardware can make: they are something else's doing, or wrong, and no basis for advice.
+"""Figures outside what hardware can do: other processes caused them, or the trace is wrong. They support no advice.
 
-Each bound is far beyond what any machine does, so that nothing plausible is refused.
+Each bound leaves a wide margin around what known hardware does, so that nothing plausible is refused.
 
 - An elementwise optimizer reads and writes a few values for each parameter. Memory slower than 0.25 GB/s is in no
   machine that trains (DDR3-800, of 2007, moves 6.4 GB/s per channel; swapping to a disk is slower, and is no
@@ -67,8 +67,8 @@ def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
         return
     text = (
         f"the optimizer took {milliseconds(each_ns)} per traced step to update {digits(parameters / 1e6)} million "
-        f"parameters, which takes less than {milliseconds(most_ns)} on any machine: something else held it up, such as "
-        "other processes or swapping"
+        f"parameters, which takes less than {milliseconds(most_ns)} even with {SLOWEST_GB_PER_S} GB/s of memory "
+        "bandwidth: something else held it up, such as other processes or swapping"
     )
     yield Finding(code=OPTIMIZER, level="unjudgeable", text=text)
 
