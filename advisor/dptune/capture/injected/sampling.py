@@ -1,8 +1,8 @@
-"""Looks now and then where the training thread is in the script, while steps are timed without the profiler.
+"""Samples the stack of the training thread while steps are timed without the profiler.
 
 A thread of its own wakes 10 to 100 times a second, reads the stack of the training thread, and goes back to sleep: 12
-microseconds each time for a stack of 30 frames. The time since it last looked counts for the place that it finds. The
-distances vary, so that looks and steps cannot fall into step.
+microseconds each time for a stack of 30 frames. The time since the last sample counts for the place that it finds. The
+intervals vary, so that samples cannot lock onto the period of the steps.
 """
 
 from __future__ import annotations
