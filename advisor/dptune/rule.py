@@ -19,6 +19,7 @@ from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFi
 from dptune.predicted import Prediction
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
+from dptune.runfile.hot_lines import hottest_line
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
 
@@ -158,6 +159,10 @@ class RunView:
                 "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
             )
         return work_between(self.facts)
+
+    def hottest_line(self, name: str, at: str) -> str | None:
+        """`file:line` in the function of that name and file where the script was found most; None if it rarely was."""
+        return hottest_line(self.facts, name, at.rpartition(":")[0] or at)
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

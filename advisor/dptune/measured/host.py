@@ -146,6 +146,19 @@ class CodeSite(Model):
     operator_calls: float = Field(0.0, description="its calls per step")
 
 
+class OperatorLoop(Model):
+    """A function of the user that calls the same operators many times in one run of it: a Python loop."""
+
+    name: str = Field(description="the function")
+    at: str = Field(description="its file, and the line it begins at where that is known")
+    phase: CodePhase = Field(description="where most of its operators are called")
+    operator: str = Field(description="the repeated operator that takes most time")
+    repeats: float = Field(description="its calls in one run of the function, in the median step")
+    rank: int = Field(description="the rank where it takes most")
+    cost_ns: int = Field(description="its repeated operators in the median step, less what the profiler takes")
+    share: float = Field(description="that / the step")
+
+
 class UserCodeFigures(Figures):
     """Functions of the user that take host time beside the training computation, from the detailed window."""
 
@@ -153,3 +166,6 @@ class UserCodeFigures(Figures):
     steps: int = Field(description="steps of the detailed window")
     basis: Literal["unprofiled", "traced"] = Field(description="which steps the shares are of")
     sites: list[CodeSite] = Field(description="the functions that take most, at most ten")
+    loops: list[OperatorLoop] = Field(
+        default=[], description="functions that call operators in a loop, at most ten; the training computation, too"
+    )

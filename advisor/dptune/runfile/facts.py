@@ -12,6 +12,8 @@ from statistics import median, median_low
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.load import LoadFacts
+from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.unused import UnusedGradientFacts
 
 SCHEMA_VERSION = "0.2"
 
@@ -211,6 +213,7 @@ class LoaderFacts:
     sharded_by: str | None = None
     prepares_at: str | None = None
     drops_at: str | None = None
+    padding: PaddingFacts | None = None
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""
@@ -391,6 +394,7 @@ class Facts:
     grad_scale: float | None = None
     dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
     checkpointing: CheckpointingFacts | None = None
+    unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -75,9 +75,16 @@ def check(run: RunView) -> Iterator[Advice]:
     if found is None and run.measured.share("other_idle_ns") < run.limit(WORTH_SHARE):
         return  # whatever the script does takes less
     found = run.measured.user_code
-    named = [site for site in found.sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
+    looping = {(loop.name, loop.at) for loop in found.loops if _has_advice(run, loop.name)}
+    sites = [site for site in found.sites if (site.name, site.at) not in looping]
+    named = [site for site in sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
     for site in named[:MOST]:
         yield _advice(run, site, found.ranks, found.basis)
+
+
+def _has_advice(run: RunView, loop: str) -> bool:
+    """Whether operator-loops names the function."""
+    return any(one.fingerprint == f"DP610:{loop}" for one in run.advised)
 
 
 def _explained(run: RunView, site: CodeSite) -> bool:

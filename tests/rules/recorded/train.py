@@ -63,6 +63,7 @@ FAULTS = (
     "recompiles",
     "uncovered-cost",
     "per-tensor-loops",
+    "unused-gradients",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -239,6 +240,8 @@ def main():
     width = model.in_features if args.fault == "rank-placement" else model[0].in_features
     if has("double-precision"):
         model = model.double()
+    if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
+        model[:-2].requires_grad_(False)
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
     if args.fault == "tiny-gradients":
@@ -268,7 +271,8 @@ def main():
     if has("sharded-optimizer"):
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, fused=True)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+        trained = model.module[-2] if args.fault == "unused-gradients" else model
+        optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 

@@ -20,8 +20,10 @@ import torch
 from torch.utils.data import dataloader
 
 from dptune.capture.injected.averaging import Averaging
+from dptune.capture.injected.padding import Padding
 from dptune.capture.injected.places import Places, users_line
 from dptune.capture.injected.preparing import Preparing
+from dptune.capture.injected.unused import Unused
 
 _LOSSES = 64  # backward passes whose loss is kept
 
@@ -76,10 +78,12 @@ def samples_drawn(iterator: Any, batch: Any) -> int:
 class Meters:
     """Tallies by thread. Several threads may draw batches; only the training thread's tally is a step's."""
 
-    def __init__(self, places: Places, preparing: Preparing, averaging: Averaging) -> None:
+    def __init__(self, places: Places, preparing: Preparing, averaging: Averaging, unused: Unused) -> None:
         self._places = places
         self._preparing = preparing
         self._averaging = averaging
+        self._unused = unused
+        self.padding = Padding()
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
         self._is_of_reduced = False
@@ -131,6 +135,7 @@ class Meters:
                 self._places.pins[id(this._index_sampler)] = this._pin_memory
                 if torch.is_grad_enabled():  # not one of a validation loop
                     tally.loader_samples += samples_drawn(this, batch)
+                    self.padding.note(id(this._index_sampler), batch)
             return batch
 
         iterator.__next__ = metered  # type: ignore[method-assign, assignment]
@@ -140,14 +145,17 @@ class Meters:
 
         @functools.wraps(backward)
         def metered(*args: Any, **kwargs: Any) -> None:
-            self._keep_loss(args[0] if args else kwargs.get("tensors"))
+            roots = args[0] if args else kwargs.get("tensors")
+            self._keep_loss(roots)
             self._count_pass()
             self._averaging.before_pass()
+            self._unused.before_pass(roots, args[5] if len(args) > 5 else kwargs.get("inputs"))
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             backward(*args, **kwargs)
             tally = self._tallies[threading.get_ident()]
             tally.backward_ns += time.perf_counter_ns() - begun
             tally.backward_cpu_ns += time.thread_time_ns() - computed
+            self._unused.after_pass()
             self._end_pass(tally)
             self._averaging.after_pass()
             self.after_pass()

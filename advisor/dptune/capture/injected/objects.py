@@ -228,6 +228,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         sharded_by=sharded_by(loader) if iterable else None,
         prepares_at=dropped[0] if dropped else None,
         drops_at=dropped[1] if dropped else None,
+        padding=observers.meters.padding.facts(id(loader._index_sampler)),
     )
 
 

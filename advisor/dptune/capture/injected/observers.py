@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
@@ -13,6 +14,7 @@ from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.preparing import Preparing
+from dptune.capture.injected.unused import Unused
 from dptune.capture.injected.warned import Warned
 
 
@@ -27,8 +29,14 @@ class Observers:
     preparing: Preparing
     calls: Calls
     averaging: Averaging
+    unused: Unused
     warned: Warned
     checkpointing: Checkpointing
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has made a step."""
+        self.averaging.stepped(optimizer)
+        self.unused.stepped(optimizer)
 
 
 @functools.cache
@@ -40,7 +48,8 @@ def observers() -> Observers:
     preparing.install()
     averaging = Averaging(places)
     averaging.install()
-    meters = Meters(places, preparing, averaging)
+    unused = Unused(places)
+    meters = Meters(places, preparing, averaging, unused)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -50,4 +59,6 @@ def observers() -> Observers:
     warned.install()
     checkpointing = Checkpointing(places)
     checkpointing.install()
-    return Observers(places, meters, garbage, Compilations(), preparing, calls, averaging, warned, checkpointing)
+    return Observers(
+        places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing
+    )

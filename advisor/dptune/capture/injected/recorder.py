@@ -35,7 +35,7 @@ class Recorder:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._observers = observers()
-        self._clock = Clock(self.tick, self._observers.averaging.stepped)
+        self._clock = Clock(self.tick, self._observers.stepped)
         self._live = Live(plan, self._beats)
         self._agenda = Agenda(plan.schedule)
         self._departure = Departure()

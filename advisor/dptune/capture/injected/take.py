@@ -105,6 +105,7 @@ class Take:
             self._observers.checkpointing.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"
+        self._observers.unused.timing = name == "unprofiled"
         if not self.facts.dtype_speeds:
             with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
                 self.facts.dtype_speeds = dtype_speed.measured(self._observers.places)
@@ -165,6 +166,7 @@ class Take:
         window, stopwatch, tracing = self._window, self._stopwatch, self._tracing
         self._window = self._stopwatch = self._tracing = None
         self._observers.calls.profiled = True
+        self._observers.unused.timing = False
         if tracing is not None:
             tracing.end()
         self._end_noise()

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.loops import Loop, loops
 from dptune.measure.host.pieces import Pieces, alike, pieces
 from dptune.measure.host.training import training
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
-from dptune.measured import CodePhase, CodeSite, UserCodeFigures
+from dptune.measured import CodePhase, CodeSite, OperatorLoop, UserCodeFigures
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
 
@@ -39,6 +40,7 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
+MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
     (
@@ -80,6 +82,7 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
         steps=min(rank.steps for rank in ranks.values()),
         basis="unprofiled" if all(rank in unprofiled_ns for rank in ranks) else "traced",
         sites=found[:MOST],
+        loops=_loops(ranks),
     )
 
 
@@ -90,7 +93,7 @@ def _has_stacks(view: RankView) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Rank:
     """One rank: by site the median step's cost, ns, and what most of it is spent in; `lines` by function its first;
-    `calls` the operators that a site calls, in all steps.
+    `calls` the operators that a site calls, in all steps; `loops` by function those that call operators in a loop.
     """
 
     steps: int
@@ -99,6 +102,7 @@ class _Rank:
     mostly: dict[_Site, str]
     lines: dict[str, int]
     calls: dict[_Site, Counter[str]]
+    loops: dict[str, Loop]
 
     @classmethod
     def of(cls, view: RankView, unprofiled_ns: float | None) -> _Rank:
@@ -121,7 +125,8 @@ class _Rank:
                 parts[site][part] += float(steps_ns.sum())
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
-        return cls(len(view.steps), step_ns, cost_ns, mostly, stacks.lines, stacks.calls(view))
+        looping = loops(view, stacks.direct, found, spent, phases)
+        return cls(len(view.steps), step_ns, cost_ns, mostly, stacks.lines, stacks.calls(view), looping)
 
 
 def _by_row(
@@ -163,7 +168,7 @@ def _events(columns: Columns, found: Pieces) -> Ints:
 @dataclass(frozen=True, eq=False)
 class _Row:
     """What a row of the columns lies in: the user's innermost function around it and the outermost that is counted as a
-    whole (NOWHERE for none), and the row right below the former. `operator`, `torchs`, `recorders`: what is between.
+    whole (NOWHERE for none), and the row right below the former. `operator` and the others: what is between.
     """
 
     user: int = NOWHERE
@@ -172,6 +177,7 @@ class _Row:
     operator: bool = False
     torchs: bool = False
     recorders: bool = False
+    module: bool = False
 
 
 class _Stacks:
@@ -190,6 +196,7 @@ class _Stacks:
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER), rows),
+            "modules": columns.named(lambda name: name.startswith(MODULE), rows),
             "decorators": columns.named(lambda name: _DECORATOR.search(name) is not None, rows),
         }
         starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
@@ -202,11 +209,12 @@ class _Stacks:
         names_what = dict(zip(rows.tolist(), (within & ~kinds.pop("decorators")).tolist(), strict=True))
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
         self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
+        self.direct: list[tuple[int, int]] = []  # of those the ones that no module calls, with the function's row
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
         )
-        for row, parent, user, plain, operator, torchs, recorders, alone in flags:
+        for row, parent, user, plain, operator, torchs, recorders, module, alone in flags:
             around = self._rows[parent]
             if user:
                 outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
@@ -216,6 +224,8 @@ class _Stacks:
             else:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
+                    if not (around.module or around.recorders):
+                        self.direct.append((row, around.user))
                 self._rows[row] = _Row(
                     around.user,
                     around.whole,
@@ -223,6 +233,7 @@ class _Stacks:
                     around.operator or operator,
                     around.torchs or torchs,
                     around.recorders or recorders,
+                    around.module or module,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
@@ -260,6 +271,31 @@ class _Stacks:
         if built_in and not own.operator:
             return built_in["name"]
         return frame["name"] if frame else OPERATORS
+
+
+def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
+    """The loops that take most, each on the rank where it does."""
+    found = []
+    for function in {function for rank in ranks.values() for function in rank.loops}:
+        having = {at: rank for at, rank in ranks.items() if function in rank.loops}
+        shares = {at: rank.loops[function].cost_ns / rank.step_ns for at, rank in having.items()}
+        most = max(shares, key=lambda at: shares[at])
+        loop, line = ranks[most].loops[function], ranks[most].lines.get(function)
+        file, _, name = function.partition(": ")
+        if shares[most] >= LEAST_SHARE:
+            found.append(
+                OperatorLoop(
+                    name=name,
+                    at=f"{file}:{line}" if line else file,
+                    phase=loop.phase,
+                    operator=loop.operator,
+                    repeats=loop.repeats,
+                    rank=most,
+                    cost_ns=loop.cost_ns,
+                    share=min(1.0, shares[most]),
+                )
+            )
+    return sorted(found, key=lambda one: (-one.share, one.name))[:MOST]
 
 
 def _is_scripts(frame: str) -> bool:

@@ -1,0 +1,88 @@
+"""Functions of the user that call the same operators again and again: loops over samples, positions or elements.
+
+Where a model calls its layers one after the other, each is a module, and its operators are called by that. A function
+that calls one operator sixteen times by itself, in one run, does in Python what one operator could do for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, median_low
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptune.measure.host.pieces import Pieces, alike
+from dptune.measure.intervals import Intervals
+from dptune.measure.views import RankView
+from dptune.measured import CodePhase
+
+LEAST_REPEATS = 16  # more than a function writes out line by line, or a model has heads or scales
+AROUND_NS = 50_000  # after an operator that Python takes to call the next one, with the profiler
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator."""
+
+    phase: CodePhase
+    operator: str
+    repeats: float
+    cost_ns: int
+
+
+def loops(
+    view: RankView,
+    direct: Sequence[tuple[int, int]],
+    found: Pieces,
+    spent: NDArray[np.float64],
+    phases: Mapping[CodePhase, Intervals],
+) -> dict[str, Loop]:
+    """By function the loops of a rank. `direct` are operators and the function that calls each, rows of the columns;
+    `spent` is the time of each piece, ns. What the data loader runs is left out.
+    """
+    columns = view.columns
+    starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
+    ends = view.steps[-1].end_ns
+    begins = columns.ts_ns[np.array([row for row, _ in direct], dtype=np.int64)]
+    counts = (begins >= starts[0]) & (begins < ends) & ~view.host.loading.hold(begins)
+    steps = np.searchsorted(starts, begins, side="right") - 1
+    runs: dict[tuple[int, int, str], list[int]] = defaultdict(list)  # by function's row, step and operator
+    for (row, function), step, counted in zip(direct, steps.tolist(), counts.tolist(), strict=True):
+        if counted:
+            runs[function, step, columns.name(row)].append(row)
+    repeated: dict[str, dict[str, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
+    for (function, _, operator), rows in runs.items():
+        if len(rows) >= LEAST_REPEATS:
+            repeated[alike(columns.name(function))][operator].append(rows)
+    return {function: _loop(view, operators, found, spent, phases) for function, operators in repeated.items()}
+
+
+def _loop(
+    view: RankView,
+    operators: Mapping[str, list[list[int]]],
+    found: Pieces,
+    spent: NDArray[np.float64],
+    phases: Mapping[CodePhase, Intervals],
+) -> Loop:
+    columns = view.columns
+    rows = np.array([row for runs in operators.values() for run in runs for row in run], dtype=np.int64)
+    begin, end = columns.ts_ns[rows], columns.ends(rows)
+    inside = Intervals.union(begin, end + AROUND_NS).hold(found.start_ns)
+    by_step = np.bincount(found.step[inside], weights=spent[inside], minlength=len(view.steps))
+    lengths: Counter[str] = Counter()
+    for row, length in zip(rows.tolist(), (end - begin).tolist(), strict=True):
+        lengths[columns.name(row)] += length
+    longest = max(lengths, key=lambda operator: lengths[operator])
+    where: Counter[CodePhase] = Counter()
+    for phase, time in phases.items():
+        where[phase] += int(time.hold(begin).sum())
+    where["loop"] += len(rows) - sum(where.values())
+    return Loop(
+        where.most_common(1)[0][0],
+        longest,
+        float(median(len(run) for run in operators[longest])),
+        round(median_low(by_step.tolist())),
+    )

@@ -1,0 +1,24 @@
+"""How much of a loader's batches is padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class PaddingFacts:
+    """Padding in the batches that were looked at, of tensors of token ids or masks with a sample in each row.
+
+    `columns` are those of all these batches together, `longest_columns` those that the longest sample of each batch
+    needs. `filled_share` is the mean share of the elements that are not padding.
+    """
+
+    batches: int = 0
+    columns: int = 0
+    longest_columns: int = 0
+    filled_share: float = 0.0
+
+    @property
+    def needless_share(self) -> float:
+        """The share of the columns that no sample of their batch reaches."""
+        return 1 - self.longest_columns / self.columns if self.columns else 0.0

@@ -1,0 +1,27 @@
+"""Gradients that a backward pass computes and no optimizer uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class UnusedGradientFacts:
+    """Parameters whose gradients from one backward call are never used.
+
+    `where` is the script's line of the call, `optimizer` that of the optimizer which discards the gradients in each
+    step, None where no optimizer has these parameters. `tensors` and `gradient_bytes` are of these parameters,
+    `of_tensors` counts all that the pass computes gradients of. `modules` are the parts of the DDP module they belong
+    to, `made_at` the line that wraps it, `reduced` whether the pass averages their gradients over the ranks.
+    `spent_ns` is the host time of this call in all steps of the unprofiled window together.
+    """
+
+    where: str | None = None
+    optimizer: str | None = None
+    tensors: int = 0
+    of_tensors: int = 0
+    gradient_bytes: int = 0
+    modules: list[str] = field(default_factory=list)
+    made_at: str | None = None
+    reduced: bool = False
+    spent_ns: int = 0

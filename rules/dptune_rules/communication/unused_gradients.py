@@ -1,0 +1,137 @@
+"""A backward pass computes gradients that no optimizer uses.
+
+## What it measures
+
+Two cases, both followed in the live process. Parameters get gradients and belong to no optimizer, while other
+parameters of the same pass do, and their values do not change during recording. Or the gradients that a pass computes
+for an optimizer's parameters are discarded before that optimizer steps, after another optimizer has stepped: the
+discriminator's gradients in a GAN's generator pass, the critic's in an actor's pass.
+
+## Why it costs time
+
+Gradients of weights are about half of a backward pass. Under DistributedDataParallel they are averaged over the ranks
+as well, whether anyone uses them or not.
+
+## What to change
+
+- No optimizer has the parameters: `requires_grad_(False)` on them, before DistributedDataParallel wraps the model. If
+  nothing trained lies before them, their forward pass can run under `torch.no_grad()`, too.
+- They are discarded: freeze them for this pass,
+
+      net_d.requires_grad_(False)
+      loss = criterion(net_d(net_g(noise)), real)
+      loss.backward()
+      net_d.requires_grad_(True)
+
+  With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
+  parameter after a forward pass through it.
+
+The saving is an upper bound: all of the backward pass, on a GPU its part of the compute of backward passes and of
+exposed communication.
+
+## When to leave it alone
+
+- An optimizer gets the parameters later in training (gradual unfreezing).
+- The script reads the gradients itself, to log their norm or for a saliency map.
+
+## References
+
+- Freezing parameters, `requires_grad_`: https://pytorch.org/docs/stable/notes/autograd.html
+- DCGAN tutorial, where the generator's pass computes the discriminator's gradients:
+  https://pytorch.org/tutorials/beginner/dcgan_faces_tutorial.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Missing
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: the pass that computes them, of which they are a part")
+TENSORS_SHARE = Threshold(
+    "tensors_share", 0.1, "of the parameter tensors in the pass: a single frozen head costs next to nothing"
+)
+
+RULE = Rule(
+    code="DP109",
+    name="unused-gradients",
+    family="communication",
+    kind="time",
+    summary="a backward pass computes gradients that no optimizer uses",
+    since="0.1",
+    thresholds=(WORTH_SHARE, TENSORS_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each backward pass that computes gradients for nothing, and the parameters to freeze."""
+    for unused in run.any_facts().unused_gradients:
+        if not unused.of_tensors or unused.tensors < run.limit(TENSORS_SHARE) * unused.of_tensors:
+            continue
+        share = _share(run, unused.spent_ns, reduced=unused.reduced)
+        impact = run.impact(share, WORTH_SHARE)
+        if impact is None:
+            continue
+        what = f"{unused.tensors:,} of {unused.of_tensors:,} parameter tensors{_named(unused.modules)}"
+        title, watch = _text(unused.where, unused.optimizer, what, reduced=unused.reduced)
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=title,
+            why="These gradients are computed"
+            + (", averaged over the ranks," if unused.reduced else "")
+            + (" and never used." if unused.optimizer is None else " and then zeroed."),
+            changes=[],
+            saves=run.bound(0.0, share, "no more than this backward pass takes"),
+            confidence="high",
+            evidence=[
+                *([Evidence(label="backward pass", value=unused.where)] if unused.where else []),
+                *([Evidence(label="their optimizer", value=unused.optimizer)] if unused.optimizer else []),
+                *([Evidence(label="wrapped in DDP at", value=unused.made_at)] if unused.made_at else []),
+                Evidence(label="unused gradients", value=unused.gradient_bytes, unit="bytes per rank and pass"),
+                Evidence(label="this backward pass", value=share, unit="of a step (unprofiled)"),
+            ],
+            numerics="same",
+            watch=watch,
+            fingerprint=f"{RULE.code}:{unused.where}",
+        )
+
+
+def _text(where: str | None, optimizer: str | None, what: str, *, reduced: bool) -> tuple[str, str]:
+    """The title, and how to freeze the parameters without breaking DDP."""
+    at = f" at {where}" if where else ""
+    if optimizer is None:
+        watch = "Set requires_grad_(False) on them" + (
+            " before DistributedDataParallel wraps the model." * reduced or "."
+        )
+        return f"No optimizer updates {what} that the backward pass{at} computes gradients of: freeze them", watch
+    watch = "Set requires_grad_(False) on them for the forward and backward pass, then True again."
+    if reduced:
+        watch += " Call the module inside DDP (`.module`) in this pass: DDP expects a gradient of every parameter."
+    return f"The backward pass{at} computes gradients of {what} that are zeroed unused: freeze them in this pass", watch
+
+
+def _named(modules: Sequence[str]) -> str:
+    """The parts of the model, unless they are layers of a Sequential, which have numbers for names."""
+    named = bool(modules) and not any(name.isdigit() for name in modules)
+    return f" ({', '.join(f'`{name}`' for name in modules)})" if named else ""
+
+
+def _share(run: RunView, spent_ns: int, *, reduced: bool) -> float:
+    """The share of a step that the pass takes, at most: on a GPU of the compute of all passes, and what is exposed."""
+    window = run.any_facts().window("unprofiled")
+    if window is None or not window.steps:
+        raise Missing("no steps were timed without the profiler")
+    if run.measured.device_kind == "cpu":
+        return min(1.0, spent_ns / sum(window.durations_ns))
+    phases = {one.phase: one for one in run.measured.phases}
+    if "backward" not in phases or not any(window.backward_ns):
+        raise Missing("the traces do not separate the backward pass from the rest")
+    part = min(1.0, spent_ns / sum(window.backward_ns))
+    computed = phases["backward"].compute_ns / run.measured.account.window_ns
+    exposed = run.measured.share("exposed_communication_ns") if reduced else 0.0
+    return min(1.0, part * computed + exposed)

@@ -1,0 +1,97 @@
+"""A Python loop calls the same operators for each sample, position or element.
+
+## What it measures
+
+Functions of the script that call one operator 16 times or more in one run, by themselves, not through modules; and the
+host time of these operators with the Python between them, as a share of the step without the profiler. It is read from
+the detailed window. Loops over parameters are `per-tensor-loops`, what the data loader runs is the input rules' matter.
+
+## Why it costs time
+
+Calling an operator costs microseconds however few numbers it computes on: on a GPU a kernel launch each, and in the
+forward pass a node of the graph, whose backward operators are as many again. One operator on the whole batch costs the
+same call once.
+
+## What to change
+
+- Over samples or pairs: add a dimension, `F.cosine_similarity(a[:, None], b[None], dim=-1)` or a matrix product; use
+  `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
+- Over a list of states: `torch.stack` them and call the model once.
+- What does not change, such as a table of positions: compute it once and keep it as a buffer.
+- `torch.vmap` for a function of one sample.
+
+The saving is an upper bound: the time of the loop, and of a loop in the forward pass three times that, for its backward
+pass takes up to twice as long.
+
+## When to leave it alone
+
+- Each iteration needs the result of the one before, as in a recurrent cell: use the fused module (`nn.LSTM`) or
+  `torch.compile`.
+- Memory: one operator on all pairs holds all pairs at once.
+
+## References
+
+- PyTorch, "Performance Tuning Guide": https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- torch.vmap: https://pytorch.org/docs/stable/generated/torch.vmap.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Confidence, Evidence
+from dptune.measured import OperatorLoop
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; identical steps differ by about as much")
+
+BACKWARD_TIMES = 2  # a backward pass computes two products for each one of the forward pass
+MOST = 3  # loops that are named
+
+RULE = Rule(
+    code="DP610",
+    name="operator-loops",
+    family="host",
+    kind="time",
+    summary="a Python loop calls the same operators for each sample, position or element",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    last=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function that loops over operators for a share of the step worth it."""
+    found = run.measured.known("user_code")
+    if found is None:
+        return  # where the script takes much of the step, uncovered-cost says what was not recorded
+    worth = [loop for loop in found.loops if run.impact(loop.share, WORTH_SHARE)]
+    for loop in [one for one in worth if not run.explained(one.at, one.name)][:MOST]:
+        yield _advice(run, loop, "medium" if found.basis == "unprofiled" else "low")
+
+
+def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:
+    where = run.hottest_line(loop.name, loop.at) or loop.at
+    times = 1 + BACKWARD_TIMES if loop.phase == "forward" else 1
+    most = "no more than the loop" + (", and twice that in the backward pass" if times > 1 else "")
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=run.impact(loop.share, WORTH_SHARE) or "low",
+        title=f"`{loop.name}` ({where}) calls {loop.operator} {loop.repeats:,.0f} times in a Python loop, "
+        f"{100 * loop.share:.0f} % of the step: use one call for the whole batch",
+        why="Each call costs the host microseconds however few numbers it computes on."
+        + (" Its backward operators are as many again." if times > 1 else ""),
+        changes=[],
+        saves=run.bound(0.0, min(1.0, times * loop.share), most),
+        confidence=confidence,
+        evidence=[
+            Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms a step", rank=loop.rank),
+            Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="in one run of the function"),
+        ],
+        numerics="same",
+        watch="Results agree up to floating-point rounding. If each iteration needs the result of the one before, only "
+        "a fused module or torch.compile helps.",
+        fingerprint=f"{RULE.code}:{loop.name}",
+    )

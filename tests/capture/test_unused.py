@@ -1,0 +1,98 @@
+"""Gradients that no optimizer uses: which pass computes them, and whose they are; and none where all are used."""
+
+import pytest
+
+pytestmark = pytest.mark.records
+
+HEAD = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    body, head = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)), nn.Linear(32, 1)
+"""
+ONE_OPTIMIZER = """
+    trained = [*{trained}]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    for step in range(14):
+        loss = head(body(torch.randn(64, 32))).square().mean()
+        {each_step}
+        loss.backward()
+        optimizer.step()
+        nn.ModuleList((body, head)).zero_grad()
+"""
+GAN = """
+    of_body = torch.optim.SGD(body.parameters(), lr=0.1)
+    of_head = torch.optim.SGD(head.parameters(), lr=0.1)
+
+    def update(loss, optimizer):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    for step in range(14):
+        update(head(body(torch.randn(64, 32)).detach()).square().mean(), of_head)
+        head.requires_grad_({frozen})
+        update(head(body(torch.randn(64, 32))).mean(), of_body)
+        head.requires_grad_(True)
+"""
+WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "0", "--rich", "0", "--continue")
+
+
+def unused(profile, script):
+    done = profile(HEAD + script, *WINDOWS)
+    assert done.status == 0, done.err
+    return done.facts()
+
+
+def test_parameters_without_an_optimizer(profile):
+    facts = unused(profile, ONE_OPTIMIZER.format(trained="head.parameters()", each_step="pass"))
+    (found,) = facts.unused_gradients
+    assert (found.where, found.optimizer, found.reduced) == ("train.py:12", None, False)
+    assert (found.tensors, found.of_tensors, found.gradient_bytes) == (4, 6, 4 * (2 * 32 * 32 + 2 * 32))
+    window = facts.window("unprofiled")
+    assert 0.8 * sum(window.backward_ns) < found.spent_ns <= sum(window.durations_ns)
+
+
+def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
+    (found,) = unused(profile, GAN.format(frozen="True")).unused_gradients
+    # Both passes run from one line of `update`; only the second is meant, and it is half of the time of both.
+    assert (found.where, found.optimizer) == ("train.py:12", "train.py:8")
+    assert (found.tensors, found.of_tensors) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ONE_OPTIMIZER.format(trained="body.parameters(), *head.parameters()", each_step="pass"),
+        # updated by the script itself
+        ONE_OPTIMIZER.format(
+            trained="head.parameters()",
+            each_step="[one.data.sub_(0.1 * one.grad) for one in body.parameters() if one.grad is not None]",
+        ),
+        pytest.param(GAN.format(frozen="False"), marks=pytest.mark.thorough),
+    ],
+)
+def test_gradients_that_are_used(profile, script):
+    assert unused(profile, script).unused_gradients == []
+
+
+SHARPNESS_AWARE = """
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for step in range(14):
+        rows = torch.randn(64, 32)
+        for climbs in (True, False):
+            head(body(rows)).square().mean().backward()
+            if climbs:
+                with torch.no_grad():
+                    for group in optimizer.param_groups:
+                        for one in group["params"]:
+                            one.add_(one.grad, alpha=0.01)
+                optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_first_pass_that_moves_the_weights_is_used(profile):
+    assert unused(profile, SHARPNESS_AWARE).unused_gradients == []
