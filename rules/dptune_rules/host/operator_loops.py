@@ -62,9 +62,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function that loops over operators for a share of the step worth it."""
-    found = run.measured.known("user_code")
-    if found is None:
-        return  # where the script takes much of the step, uncovered-cost says what was not recorded
+    if run.measured.known("user_code") is None and run.measured.share("other_idle_ns") < run.limit(WORTH_SHARE):
+        return  # as uncovered-cost: whatever the script does takes less
+    found = run.measured.user_code
     worth = [loop for loop in found.loops if run.impact(loop.share, WORTH_SHARE)]
     for loop in [one for one in worth if not run.explained(one.at, one.name)][:MOST]:
         yield _advice(run, loop, "medium" if found.basis == "unprofiled" else "low")
