@@ -69,7 +69,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     at = loader.preparing.collated_by if loader.preparing else None
-    where = at or loader.where
+    where = f"`{at.partition(' (')[0]}`, {at.partition(' (')[2].rstrip(')')}" if at else loader.where
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -90,6 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *([Evidence(label="loader", value=loader.where)] if loader.where else []),
         ],
         numerics="same",
-        watch="Lengths vary from batch to batch: memory peaks with the longest one.",
+        watch="Lengths vary from batch to batch, and memory peaks with the longest. Results stay the same where the "
+        "model masks padding.",
         fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
     )

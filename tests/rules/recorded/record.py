@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
-WITH_STACKS = ("uncovered-cost", "per-tensor-loops")
+WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops")
 LOCALLY = (
     *(
         "broadcast-buffers",
@@ -40,7 +40,8 @@ LOCALLY = (
     *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
-    *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles", "unused-gradients", *WITH_STACKS),
+    *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
+    *("unused-gradients", "padded-batches", *WITH_STACKS),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured

@@ -64,6 +64,8 @@ FAULTS = (
     "uncovered-cost",
     "per-tensor-loops",
     "unused-gradients",
+    "padded-batches",
+    "operator-loops",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -103,6 +105,32 @@ class Lines(IterableDataset):
             row = self.parse(self.text[at % len(self.text)]) if self.parses_all else self.ready[at % len(self.text)]
             if at % self.ranks == self.rank:
                 yield row
+
+
+class Texts(Dataset):
+    """Token ids, 40 to 64 of them; 0 is the padding."""
+
+    def __init__(self, count):
+        self.texts = [torch.randint(1, 1000, (int(length),)) for length in torch.randint(40, 65, (count,))]
+
+    def __len__(self):
+        return len(self.texts)
+
+    def __getitem__(self, index):
+        return self.texts[index]
+
+
+def padded(texts):
+    """The texts of a batch as rows: as long as the longest one, or always 128."""
+    rows = nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    return rows if args.mended else nn.functional.pad(rows, (0, 128 - rows.shape[1]))
+
+
+def apart(outputs):
+    """How alike each row is to all others, row by row."""
+    if args.mended:
+        return nn.functional.cosine_similarity(outputs[:, None], outputs[None], dim=-1).mean()
+    return torch.stack([nn.functional.cosine_similarity(row[None], outputs).mean() for row in outputs]).mean()
 
 
 class Split(nn.Module):
@@ -151,6 +179,10 @@ def log_outputs(outputs):
         sink.write(json.dumps(outputs[:128].tolist()))
 
 
+def error(outputs, batch):
+    return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
+
+
 def has(fault):
     return args.fault == fault and not args.mended
 
@@ -164,6 +196,10 @@ def build_model():
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(16, 16), nn.LayerNorm(16))))
     if args.fault == "wide-gradients":
         return layers(256, 9)
+    if args.fault == "padded-batches":
+        return nn.Sequential(nn.Embedding(1000, 256), *layers(256, 3))
+    if args.fault == "operator-loops":
+        return layers(64, 3)
     if args.fault == "small-batch":
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
     if args.fault == "gathered-for-logging":  # three layers, over and over: little is gathered for the passes
@@ -200,7 +236,12 @@ def build_loader(width):
             "workers-restart": 64,
             "gathered-for-logging": 2048,
             "tiny-gradients": 256,
+            "operator-loops": 64,
         }.get(args.fault, 768)
+    if args.fault == "padded-batches":
+        texts = Texts(640)
+        sampler = DistributedSampler(texts)
+        return DataLoader(texts, 16, sampler=sampler, collate_fn=padded, drop_last=True), sampler
     dtype = torch.float64 if has("double-precision") else torch.float32
     data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
     options = {"collate_fn": as_it_is, "drop_last": True}
@@ -237,7 +278,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
-    width = model.in_features if args.fault == "rank-placement" else model[0].in_features
+    width = getattr(model if args.fault == "rank-placement" else model[0], "in_features", 0)
     if has("double-precision"):
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
@@ -295,7 +336,7 @@ def main():
                 casts = args.fault == "scaler-without-need" or has("unsupported-dtype")
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
-                    loss = (outputs - batch).square().mean()
+                    loss = outputs.square().mean() if args.fault == "padded-batches" else error(outputs, batch)
                 scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()

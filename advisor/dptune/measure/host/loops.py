@@ -20,7 +20,7 @@ from dptune.measure.views import RankView
 from dptune.measured import CodePhase
 
 LEAST_REPEATS = 16  # more than a function writes out line by line, or a model has heads or scales
-AROUND_NS = 50_000  # after an operator that Python takes to call the next one, with the profiler
+AROUND_NS = 50_000  # that Python takes at most to call the next operator, with the profiler
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,10 @@ def _loop(
     columns = view.columns
     rows = np.array([row for runs in operators.values() for run in runs for row in run], dtype=np.int64)
     begin, end = columns.ts_ns[rows], columns.ends(rows)
-    inside = Intervals.union(begin, end + AROUND_NS).hold(found.start_ns)
-    by_step = np.bincount(found.step[inside], weights=spent[inside], minlength=len(view.steps))
+    inside = Intervals.union(begin, end)
+    after = Intervals.union(begin, end + 1) - inside
+    counted = np.where(inside.hold(found.start_ns), spent, np.minimum(spent, AROUND_NS) * after.hold(found.start_ns))
+    by_step = np.bincount(found.step, weights=counted, minlength=len(view.steps))
     lengths: Counter[str] = Counter()
     for row, length in zip(rows.tolist(), (end - begin).tolist(), strict=True):
         lengths[columns.name(row)] += length

@@ -1,0 +1,67 @@
+"""Loops over operators, by hand; times in microseconds.
+
+A step of 4000 on a CPU: the forward pass runs to 1000, the loss to 3000, the backward pass to 4000. The loss calls an
+operator of 20 each 100, for each of 16 samples or more.
+"""
+
+import pytest
+
+from dptune.measure.host.user_code import user_code
+from dptune.measure.views import view
+
+from .handmade import BACKWARD, US, load_events, operator, python, step
+
+STEPS = 3
+LENGTH = 4000
+
+
+def looped(folder, repeats=16, loop=None):
+    def ours(at):
+        return [operator("aten::dot", at + 1010 + 100 * n, at + 1030 + 100 * n) for n in range(repeats)]
+
+    events = [python("train.py(90): main", 0, LENGTH * STEPS)]
+    for n in range(STEPS):
+        at = LENGTH * n
+        events += [
+            step(n, at, at + LENGTH),
+            python("nn.Module: Net_0", at, at + 1000),
+            python("model.py(12): forward", at + 2, at + 998),
+            *(operator("aten::mm", at + 10 + 100 * k, at + 90 + 100 * k) for k in range(9)),
+            python("loss.py(20): pairs", at + 1001, at + 2999),
+            *(loop or ours)(at),
+            python("torch/_tensor.py(500): backward", at + 3000, at + 4000),
+            operator(BACKWARD, at + 3010, at + 3990),
+        ]
+    found = user_code([view(0, load_events(folder, events).ranks[0].lean)], {})
+    return {one.name: one for one in found.loops}
+
+
+def test_an_operator_that_a_loss_calls_for_each_sample(tmp_path):
+    found = looped(tmp_path)
+    assert found.keys() == {"pairs"}  # the model's operators are nine
+    loop = found["pairs"]
+    assert (loop.at, loop.phase, loop.operator, loop.repeats) == ("loss.py:20", "forward", "aten::dot", 16)
+    # Each operator takes 20, and Python up to 80 to call the next one, of which 50 count.
+    assert loop.cost_ns / US == pytest.approx(16 * 70, abs=50)
+    assert loop.share == pytest.approx(loop.cost_ns / US / LENGTH)
+
+
+def test_what_is_called_a_few_times_is_no_loop(tmp_path):
+    assert looped(tmp_path, repeats=15) == {}
+
+
+def test_what_modules_call_is_no_loop(tmp_path):
+    """One layer after the other: each is called by a module."""
+
+    def layers(at):
+        begins = [at + 1010 + 100 * n for n in range(16)]
+        return [
+            event
+            for begin in begins
+            for event in (
+                python("nn.Module: Linear_1", begin, begin + 30),
+                operator("aten::linear", begin + 1, begin + 29),
+            )
+        ]
+
+    assert looped(tmp_path, loop=layers) == {}

@@ -1,0 +1,59 @@
+"""Gradients that nobody uses: facts are made up, shares are worked out by hand."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.facts import Window
+from dptune.runfile.unused import UnusedGradientFacts
+
+
+def run(make_facts, *, window=True, **changed):
+    """Of 10 ms, a step spends 6 in backward passes; this one takes 4 of them."""
+    timed = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
+    found = {"where": "train.py:52", "tensors": 8, "of_tensors": 20, "gradient_bytes": 4096, "spent_ns": 20_000_000}
+    return [make_facts(windows=[timed] if window else [], unused_gradients=[UnusedGradientFacts(**found | changed)])]
+
+
+def test_parameters_without_an_optimizer(ask, make_measured, make_facts):
+    facts = run(make_facts, modules=["encoder", "embed"], made_at="train.py:30", reduced=True)
+    (advice,) = ask("DP109", make_measured(device="cpu"), facts)
+    assert advice.title == (
+        "No optimizer updates 8 of 20 parameter tensors (`encoder`, `embed`) that the backward pass at train.py:52 "
+        "computes gradients of: freeze them"
+    )
+    assert advice.why == "These gradients are computed, averaged over the ranks, and never used."
+    assert advice.watch == "Set requires_grad_(False) on them before DistributedDataParallel wraps the model."
+    assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.4))
+    assert (advice.impact, advice.confidence, advice.numerics, advice.changes) == ("high", "high", "same", [])
+
+
+def test_gradients_that_are_zeroed_before_their_optimizer_steps(ask, make_measured, make_facts):
+    facts = run(make_facts, optimizer="train.py:31", modules=["0", "2"], reduced=True)
+    (advice,) = ask("DP109", make_measured(device="cpu"), facts)
+    assert advice.title == (
+        "The backward pass at train.py:52 computes gradients of 8 of 20 parameter tensors that are zeroed unused: "
+        "freeze them in this pass"
+    )
+    assert "`.module`" in advice.watch  # a forward pass through DDP expects a gradient of each
+
+
+def test_a_gpu_pays_for_its_part_of_the_backward_compute(ask, make_measured, make_facts, hand_made):
+    phases = [
+        one.model_copy(update={"compute_ns": 5 * hand_made.STEP_NS}) if one.phase == "backward" else one
+        for one in hand_made.phases(0.4, 0.5, 0.1)
+    ]
+    (advice,) = ask("DP109", make_measured(phases=phases), run(make_facts))
+    # Backward passes compute 5 of the account's 10 steps' time; the call takes 4 of 6 ms of them on the host.
+    assert advice.saves.high_share == pytest.approx(4 / 6 * 5 / 10)
+
+
+def test_quiet_where_little_is_unused(ask, make_measured, make_facts):
+    measured = make_measured(device="cpu")
+    assert ask("DP109", measured, run(make_facts, spent_ns=2_400_000)) == []  # 4.8 % of a step
+    assert ask("DP109", measured, run(make_facts, tensors=1)) == []
+    assert ask("DP109", measured, [make_facts()]) == []
+
+
+def test_what_was_not_timed_is_missing(ask, make_measured, make_facts):
+    with pytest.raises(Missing, match="no steps were timed"):
+        ask("DP109", make_measured(device="cpu"), run(make_facts, window=False))
