@@ -160,9 +160,12 @@ class RunView:
             )
         return work_between(self.facts)
 
-    def hottest_line(self, name: str, at: str) -> str | None:
-        """`file:line` in the function of that name and file where the script was found most; None if it rarely was."""
-        return hottest_line(self.facts, name, at.rpartition(":")[0] or at)
+    def hottest_line(self, name: str, at: str, calling: str = "") -> str | None:
+        """`file:line` in the function of that name and file where the script was found most; None if it rarely was.
+
+        `calling`: only while that line itself calls a library's function of this name.
+        """
+        return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

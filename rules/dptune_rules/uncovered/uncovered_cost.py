@@ -94,16 +94,17 @@ def _explained(run: RunView, site: CodeSite) -> bool:
 
 
 def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice:
-    where = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
+    ranks = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
-    what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"
+    where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
+    what = f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
     impact: Impact = "low" if run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{what} takes {100 * site.share:.0f} % of the step{where}{WORDS[site.phase]}",
+        title=f"{what} takes {100 * site.share:.0f} % of the step{ranks}{WORDS[site.phase]}",
         why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. No other rule explains this "
         "time.",
         changes=[],
