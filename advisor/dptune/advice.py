@@ -17,7 +17,7 @@ from dptune.measured import Measured, Model, Place
 Kind = Literal["time", "risk", "convergence"]
 Impact = Literal["low", "medium", "high"]
 Confidence = Literal["low", "medium", "high"]
-Basis = Literal["measured", "replayed", "bound"]
+Basis = Literal["measured", "replayed", "sampled", "bound"]
 IMPACTS: tuple[Impact, ...] = ("low", "medium", "high")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 # What reports and files of accepted advice of schema 0.1 called impact, and its values there.
@@ -93,7 +93,8 @@ class Saving(Model):
     """What a change saves of a step at the stated global batch, as an interval.
 
     `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above
-    half of the step is no saving to count on: `large_unknown`.
+    half of the step is no saving to count on: `large_unknown`. `sampled` is the time of something that goes away, by
+    stack samples of steps without the profiler.
     """
 
     low_ms: float = Field(ge=0, description="milliseconds of a step, at least")

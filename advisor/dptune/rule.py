@@ -19,7 +19,7 @@ from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFi
 from dptune.predicted import Prediction
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
-from dptune.runfile.hot_lines import hottest_line
+from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
 
@@ -27,6 +27,7 @@ _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or 
 _LAG_SHARE = 0.1  # of the step, from which on a rank is late: on shared machines healthy ones are late by some per cent
 _STEADY = 0.5  # of the median lag, in every traced step: then it is no chance, of however few steps
 _ENOUGH_LAGS = 10  # untraced steps with a late rank
+_GONE, _GAINED = 0.8, 1.1
 LEADING = 0.75  # of those: one of two equal ranks is the later one in 15 of 20 with 4 %
 
 UNVALIDATED = "; GPU predictions have not been checked against measured steps yet"
@@ -187,6 +188,40 @@ class RunView:
         """
         times = mean(durations_ns) / median(durations_ns)
         return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.median_ns)
+
+    def agreed_share(self, share: float, rank: int, name: str, at: str) -> float:
+        """A function's share of the few steps of the detailed window, but no more than stack samples of many find."""
+        found = self.found_share(rank, name, at)
+        return share if found is None else min(share, found[1])
+
+    def found_share(self, rank: int, name: str, at: str) -> tuple[float, float] | None:
+        """The share of a rank's steps without the profiler in which a function is on the stack, and at most.
+
+        With all that it calls. None where the stack was sampled too rarely.
+        """
+        return found_share(self.facts, rank, name, at.rpartition(":")[0] or at)
+
+    def without_function(self, name: str, at: str) -> Saving | None:
+        """What a CPU run saves without a function of the script, which every rank calls beside training.
+
+        None where stack samples do not tell: too few, or of some ranks only. A GPU may hide such time.
+        """
+        if self.measured.known("device_kind") != "cpu":
+            return None
+        found = sampled_share(self.facts, name, at.rpartition(":")[0] or at)
+        if found is None or not found.least:
+            return None
+        how = f"`{name}` is found in {found.looks} stack samples, with their sampling error"
+        return self.sampled(found.least, found.share, found.most, how)
+
+    def sampled(self, low_share: float, likely_share: float, high_share: float, how: str) -> Saving:
+        """A saving that is the time of something which goes away, by stack samples of steps without the profiler.
+
+        Of that at least four fifths: what takes its place, every so many steps, is left. And a tenth more: with other
+        ranks on the same cores these gain, too.
+        """
+        most = min(1.0, _GAINED * high_share)
+        return self._saving(min(most, _GONE * low_share), most, "sampled", how, likely_share)
 
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
         """A prediction between other shares of the step, for a reason that its text then ends with."""

@@ -22,12 +22,26 @@ def logging_run(make_facts, ms, **more):
 
 def test_a_function_that_logs_each_step(ask, make_measured, make_facts):
     """2 of 10 ms; of 40 looks a share of 0.2 is unsure by 1.645 x sqrt(0.2 x 0.8 / 40) = 0.104."""
-    (advice,) = ask("DP609", make_measured(world=1), [logging_run(make_facts, 2)])
+    (advice,) = ask("DP609", make_measured(world=1, device="cuda"), [logging_run(make_facts, 2)])
     assert advice.title == "`log_step` (train.py:44) takes 20 % of each step: log every N steps"
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "high", "bound")
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.304, abs=1e-3))
     assert [one.value for one in advice.evidence] == [0.2, 20, "train.py:44", "log_step (train.py:18)"]
     assert advice.changes == []
+
+
+def test_on_a_cpu_its_time_goes_away(ask, make_measured, make_facts):
+    """20 % are unsure by 10.4; a fifth of the least is left, and a tenth more than the most may be gained."""
+    (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [logging_run(make_facts, 2)])
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("sampled", pytest.approx(0.2))
+    assert advice.saves.low_share == pytest.approx(0.8 * 0.096, abs=1e-3)
+    assert advice.saves.high_share == pytest.approx(1.1 * 0.304, abs=1e-3)
+
+
+def test_what_one_rank_does_is_a_ceiling(ask, make_measured, make_facts):
+    ranks = [logging_run(make_facts, 1), logging_run(make_facts, 3, rank=1)]
+    (advice,) = ask("DP609", make_measured(world=2, device="cpu"), ranks)
+    assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
 
 
 def test_of_several_ranks_the_one_is_named(ask, make_measured, make_facts):

@@ -1,7 +1,9 @@
 """Lines in which a function was found most, of made-up samples."""
 
+import pytest
+
 from dptune.runfile.facts import Facts, SampledFacts, Window
-from dptune.runfile.hot_lines import hottest_line
+from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
 
 
 def ranks(*samples):
@@ -48,3 +50,39 @@ def test_only_while_the_line_calls_a_function():
     assert hottest_line(ranks(LOSS), "main", "a/train.py", "backward") == "a/train.py:12"
     assert hottest_line(ranks(LOSS), "main", "a/train.py", "dot") is None  # another function's line calls it
     assert hottest_line(ranks(LOSS), "pairs", "loss.py", "dot") == "loss.py:24"
+
+
+def saving(ms, looks=10, phase=""):
+    ours = SampledFacts(
+        ["main (train.py:9)", "save (io.py:3)"], phase, looks=looks, steps=[0], spent_ns=[ms * 1_000_000]
+    )
+    rest = SampledFacts(["main (train.py:12)"], "backward", looks=40 - looks, steps=[0], spent_ns=[1])
+    return Facts(0, windows=[Window("unprofiled", 3, [100_000_000], sampled=[ours, rest])])
+
+
+def test_a_share_with_its_sampling_error():
+    """Of 40 looks 10: a share of 0.25 is unsure by 1.645 x sqrt(0.25 x 0.75 / 40) = 0.113."""
+    found = sampled_share([saving(25)], "save", "io.py")
+    assert (found.share, found.looks) == (0.25, 10)
+    assert (found.least, found.most) == (pytest.approx(0.137, abs=1e-3), pytest.approx(0.363, abs=1e-3))
+    # The ranks wait for each other: without it a step saves what the rank saves that has least of it, or more.
+    both = sampled_share([saving(25), saving(20)], "save", "io.py")
+    assert both.least == pytest.approx(0.2 - 0.104, abs=1e-3)
+    assert both.most == found.most
+
+
+def test_no_share_where_a_rank_is_not_found_there_or_trains():
+    assert sampled_share([saving(25), saving(25, looks=4)], "save", "io.py") is None
+    assert sampled_share([saving(25, phase="forward")], "save", "io.py") is None
+    assert sampled_share([], "save", "io.py") is None
+
+
+def test_at_most_what_samples_allow():
+    """By hand, with Wilson's formula and z = 1.645."""
+    assert found_share([saving(25)], 0, "save", "io.py") is None  # 40 looks are too few
+    many = saving(25)
+    many.windows[0].sampled[1].looks = 90
+    # 10 of 100: (0.1 + 0.01353 + 1.645 x sqrt(0.0009 + 0.0000676)) / 1.02706
+    assert found_share([many], 0, "save", "io.py") == (0.1, pytest.approx(0.1604, abs=1e-3))
+    # None of 100: 2 x 0.01353 / 1.02706
+    assert found_share([many], 0, "load", "io.py") == (0, pytest.approx(0.0263, abs=1e-3))

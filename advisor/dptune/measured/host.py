@@ -154,6 +154,7 @@ class OperatorLoop(Model):
     phase: CodePhase = Field(description="where most of its operators are called")
     operator: str = Field(description="the repeated operator that takes most time")
     repeats: float = Field(description="its calls in one run of the function, in the median step")
+    crossing: bool = Field(False, description="whether the function runs the training loop itself")
     rank: int = Field(description="the rank where it takes most")
     cost_ns: int = Field(description="its repeated operators in the median step, less what the profiler takes")
     share: float = Field(description="that / the step")

@@ -2,9 +2,11 @@
 
 ## What it measures
 
-Functions of the script that call one operator 16 times or more in one run, by themselves, not through modules; and the
-host time of these operators with the Python between them, as a share of the step without the profiler. It is read from
-the detailed window. Loops over parameters are `per-tensor-loops`, what the data loader runs is the input rules' matter.
+Functions of the script that call one operator 16 times or more in one run, by themselves, not through modules: read
+from the detailed window. And the share of the step that such a function takes, by stack samples of steps without the
+profiler, which slows a loop of small operators most. Without enough samples, and of a function that runs the training
+loop itself, it is the host time of these operators with the Python between them. Loops over parameters are
+`per-tensor-loops`, what the data loader runs is the input rules' matter.
 
 ## Why it costs time
 
@@ -33,6 +35,8 @@ pass takes up to twice as long.
 
 - PyTorch, "Performance Tuning Guide": https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - torch.vmap: https://pytorch.org/docs/stable/generated/torch.vmap.html
+- Measured on a CPU: a table filled element by element takes 41 % of the step by stack samples; without it a step was 35
+  to 54 % shorter. By the detailed window alone it is 94 %: recording 55,000 events a step is slow.
 """
 
 from __future__ import annotations
@@ -65,9 +69,18 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.known("user_code") is None and run.measured.share("other_idle_ns") < run.limit(WORTH_SHARE):
         return  # as uncovered-cost: whatever the script does takes less
     found = run.measured.user_code
-    worth = [loop for loop in found.loops if run.impact(loop.share, WORTH_SHARE)]
+    loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in found.loops]
+    worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
     for loop in [one for one in worth if not run.explained(one.at, one.name)][:MOST]:
         yield _advice(run, loop, "medium" if found.basis == "unprofiled" else "low")
+
+
+def _share(run: RunView, loop: OperatorLoop) -> float:
+    """Of the function with all that it calls, by stack samples; of its operators where it runs the training loop."""
+    found = run.found_share(loop.rank, loop.name, loop.at)
+    if found is None or loop.crossing:
+        return run.agreed_share(loop.share, loop.rank, loop.name, loop.at)
+    return found[0]
 
 
 def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:

@@ -7,7 +7,7 @@ that calls one operator sixteen times by itself, in one run, does in Python what
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
@@ -25,23 +25,30 @@ AROUND_NS = 50_000  # that Python takes at most to call the next operator, with 
 
 @dataclass(frozen=True)
 class Loop:
-    """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator."""
+    """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator.
+
+    `crossing`: whether the function lasts longer than a step.
+    """
 
     phase: CodePhase
     operator: str
     repeats: float
+    crossing: bool
     cost_ns: int
 
 
 def loops(
     view: RankView,
     direct: Sequence[tuple[int, int]],
+    crossing: Collection[int],
     found: Pieces,
     spent: NDArray[np.float64],
     phases: Mapping[CodePhase, Intervals],
 ) -> dict[str, Loop]:
-    """By function the loops of a rank. `direct` are operators and the function that calls each, rows of the columns;
-    `spent` is the time of each piece, ns. What the data loader runs is left out.
+    """By function the loops of a rank, but what the data loader runs. All rows are of the columns.
+
+    `direct` are operators and the function that calls each, `crossing` functions that last longer than a step, `spent`
+    is the time of each piece, ns.
     """
     columns = view.columns
     starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
@@ -57,12 +64,17 @@ def loops(
     for (function, _, operator), rows in runs.items():
         if len(rows) >= LEAST_REPEATS:
             repeated[alike(columns.name(function))][operator].append(rows)
-    return {function: _loop(view, operators, found, spent, phases) for function, operators in repeated.items()}
+    over = {alike(columns.name(row)) for row in crossing}
+    return {
+        function: _loop(view, operators, function in over, found, spent, phases)
+        for function, operators in repeated.items()
+    }
 
 
 def _loop(
     view: RankView,
     operators: Mapping[str, list[list[int]]],
+    crossing: bool,
     found: Pieces,
     spent: NDArray[np.float64],
     phases: Mapping[CodePhase, Intervals],
@@ -86,5 +98,6 @@ def _loop(
         where.most_common(1)[0][0],
         longest,
         float(median(len(run) for run in operators[longest])),
+        crossing,
         round(median_low(by_step.tolist())),
     )

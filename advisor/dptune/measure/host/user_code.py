@@ -125,7 +125,7 @@ class _Rank:
                 parts[site][part] += float(steps_ns.sum())
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
-        looping = loops(view, stacks.direct, found, spent, phases)
+        looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, stacks.lines, stacks.calls(view), looping)
 
 
@@ -208,6 +208,7 @@ class _Stacks:
         whole = kinds["user"] & within & (trains == 0)
         names_what = dict(zip(rows.tolist(), (within & ~kinds.pop("decorators")).tolist(), strict=True))
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
+        self.crossing = frozenset(rows[kinds["user"] & ~within].tolist())  # functions that last longer than a step
         self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
         self.direct: list[tuple[int, int]] = []  # of those the ones that no module calls, with the function's row
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
@@ -290,6 +291,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     phase=loop.phase,
                     operator=loop.operator,
                     repeats=loop.repeats,
+                    crossing=loop.crossing,
                     rank=most,
                     cost_ns=loop.cost_ns,
                     share=min(1.0, shares[most]),
