@@ -143,8 +143,9 @@ def milliseconds(duration_ns: float) -> str:
 def _unsplit(measured: Measured) -> bool:
     """Whether ranks are missing that would tell moving data from waiting, for most of what either takes."""
     account, world = measured.account, measured.known("world_size")
+    with_steps = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     return (
         world is not None
-        and len(measured.ranks) < world
+        and with_steps < world
         and account.exposed_unsplit_ns > account.exposed_transfer_ns + account.exposed_waiting_ns
     )
