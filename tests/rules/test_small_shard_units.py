@@ -56,7 +56,7 @@ def test_many_small_units(said):
         "so shard whole blocks instead"
     )
     assert advice.why == (
-        "The mean all-gather has 250 KiB: at that size start-up dominates its time, and each unit pays it again."
+        "The mean all-gather is 250 KiB: at that size start-up dominates its time, and each unit pays it again."
     )
     shown = {one.label: (one.value, one.unit) for one in advice.evidence}
     assert shown["exposed reduce-scatters (backward phase)"] == (pytest.approx(0.09), "of a step")
@@ -81,7 +81,7 @@ def test_the_link_decides_where_it_is_known(said, hand_made, gb_per_s, speaks):
     """256,000 bytes take 197 us at 1.3 GB/s, and 213 at 1.2; a call of no bytes takes 200."""
     found = said(link=link_of(hand_made, 200.0, gb_per_s), sizes=[(250, 40)])
     assert [one.why for one in found] == speaks * [
-        "The mean all-gather has 250 KiB: its start-up takes 200 us, its transfer 197 us. "
+        "The mean all-gather is 250 KiB: its start-up takes 200 us, its transfer 197 us. "
         "Each unit pays the start-up again."
     ]
     assert [one.confidence for one in found] == speaks * ["high"]
@@ -121,7 +121,7 @@ def test_what_the_script_gathers_itself_counts_for_nothing(said, make_all_reduce
     rows = (*ROWS, ("all_gather", "forward", 0.3, "other"))
     (advice,) = said(rows=rows)
     assert advice.title.split(": ")[1].startswith("their collectives hold up 16 % of a step")
-    assert advice.why.startswith("The mean reduce-scatter has 250 KiB")
+    assert advice.why.startswith("The mean reduce-scatter is 250 KiB")
 
 
 def test_what_is_not_known_is_missing(said):

@@ -125,8 +125,8 @@ def _why(messages: ShardMessages) -> str:
     kind = messages.kind.replace("_", "-")
     size = f"{digits(messages.mean_bytes / 2**10)} KiB"
     if messages.startup_us is None or messages.transfer_us is None:
-        return f"The mean {kind} has {size}: at that size start-up dominates its time, and each unit pays it again."
+        return f"The mean {kind} is {size}: at that size start-up dominates its time, and each unit pays it again."
     return (
-        f"The mean {kind} has {size}: its start-up takes {digits(messages.startup_us)} us, its transfer "
+        f"The mean {kind} is {size}: its start-up takes {digits(messages.startup_us)} us, its transfer "
         f"{digits(messages.transfer_us)} us. Each unit pays the start-up again."
     )
