@@ -1,6 +1,9 @@
 import pytest
 
+from dptune.advise.ranking import ranked
 from dptune.runfile.communication import DdpFacts
+from dptune.runfile.doubled import DoubledFacts
+from dptune.runfile.facts import OptimizerFacts
 
 WIDE = DdpFacts("Net", gradient_dtypes=["float64"])
 
@@ -9,7 +12,7 @@ def test_gradients_of_doubles(ask, make_measured, make_facts):
     """80 % is computed and 20 exchanged; the impact goes by half of that."""
     facts = make_facts(ddp=[WIDE], settings={"default_dtype": "torch.float32"})
     (advice,) = ask("DP402", make_measured(device="cpu", exposed_share=0.2), [facts])
-    assert advice.title.startswith("The parameters of Net are float64")
+    assert advice.title == "The parameters of Net are float64: float32 takes half the memory and sends half the bytes"
     assert advice.saves.high_share == pytest.approx(1.0)
     assert advice.evidence[1].value == "torch.float32"
     assert (advice.evidence[2].label, advice.evidence[2].value) == (
@@ -23,3 +26,46 @@ def test_gradients_of_doubles(ask, make_measured, make_facts):
 def test_quiet_where_not_all_are(ask, make_measured, make_facts, dtypes):
     facts = make_facts(ddp=[DdpFacts("Net", gradient_dtypes=dtypes)])
     assert ask("DP402", make_measured(), [facts]) == []
+
+
+ADAM = OptimizerFacts("Adam", "train.py:66", parameter_tensors=16, parameters=1000, dtypes=["float64"])
+
+
+def test_a_single_process_shows_it_in_the_parameters_of_its_optimizer(ask, make_measured, make_facts):
+    """90 % is computed; nothing is sent."""
+    facts = make_facts(optimizers=[ADAM], doubled=DoubledFacts("train.py:65", "nn.Module.double"))
+    (advice,) = ask("DP402", make_measured(device="cpu", world=1, world_size=1, wait_share=0.1), [facts])
+    assert advice.title == (
+        "The parameters that Adam updates are float64, made so by `nn.Module.double` at train.py:65: "
+        "float32 takes half the memory"
+    )
+    assert advice.saves.high_share == pytest.approx(0.9)
+    assert (advice.evidence[0].label, advice.evidence[0].value) == ("parameters are", "float64")
+    assert (advice.evidence[-1].label, advice.evidence[-1].value) == (
+        "made float64 by",
+        "nn.Module.double, train.py:65",
+    )
+
+
+def test_it_comes_before_the_optimizers_loop(ask, make_measured, make_facts, hand_made):
+    """The loop takes 20 % of the step, of which fusing spares a half; float32 spares a half of all."""
+    phases = hand_made.phases(0.4, 0.4, 0.2)
+    run = make_measured(device="cpu", world=1, world_size=1, phases=phases)
+    found = [*ask("DP603", run, [make_facts(optimizers=[ADAM])]), *ask("DP402", run, [make_facts(optimizers=[ADAM])])]
+    assert [one.rule for one in ranked(found)] == ["DP402", "DP603"]
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [
+        [OptimizerFacts("Adam", parameters=10, dtypes=["float32"])],
+        [OptimizerFacts("Adam", parameters=10, dtypes=["float32", "float64"])],
+        [OptimizerFacts("Adam", parameters=10)],
+        [
+            OptimizerFacts("Adam", parameters=10, dtypes=["float32"]),
+            OptimizerFacts("SGD", parameters=9, dtypes=["float64"]),
+        ],
+    ],
+)
+def test_quiet_where_most_parameters_of_optimizers_are_not(ask, make_measured, make_facts, optimizers):
+    assert ask("DP402", make_measured(device="cpu"), [make_facts(optimizers=optimizers)]) == []

@@ -30,6 +30,7 @@ FAULTS = {
     "DP202": "sharded-optimizer",
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
+    "DP205": "small-shard-units",
     "DP301": "small-batch",
     "DP402": "double-precision",
     "DP403": "scaler-without-need",

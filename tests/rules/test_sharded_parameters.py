@@ -6,7 +6,7 @@ from dptune.runfile.facts import OptimizerFacts
 
 ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)
-TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.42, again_most_share=0.12)
+TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.42, units_most_share=0.3, again_most_share=0.12)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from dptune.measured import Missing
+from dptune.measured import CodeSite, Missing, UserCodeFigures
 from dptune.runfile.facts import OptimizerFacts
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
@@ -46,3 +46,79 @@ def test_quiet_where_nothing_loops(ask, make_measured, make_facts, hand_made, de
 def test_quiet_where_it_takes_little(ask, make_measured, make_facts, hand_made):
     run = make_measured(device="cpu", phases=hand_made.phases(0.4, 0.51, 0.09))
     assert ask("DP603", run, facts(make_facts)) == []
+
+
+def operators(run, compute_ns):
+    """The same run, with that much compute in the optimizer's phase, over both ranks and all steps."""
+    phases = [
+        one.model_copy(update={"compute_ns": compute_ns}) if one.phase == "optimizer" else one for one in run.phases
+    ]
+    return run.model_copy(update={"phases": phases})
+
+
+def test_what_a_script_does_inside_the_step_is_not_the_loops(ask, make_measured, make_facts, hand_made):
+    """The phase is 25 of 50 ms; 4 ms of operators, and 8 tensors in 5 steps of 2 ranks: at most 8 ms of Python."""
+    run = operators(make_measured(device="cpu", phases=hand_made.phases(0.3, 0.2, 0.5)), 4_000_000)
+    (advice,) = ask("DP603", run, facts(make_facts, parameter_tensors=8))
+    assert advice.title == "AdamW takes 24 % of a step, for it updates 8 tensors one by one: fuse it"
+    assert advice.saves.high_share == pytest.approx(0.24)
+    assert advice.evidence[0].value == pytest.approx(0.24)
+    assert ask("DP603", run, facts(make_facts, parameter_tensors=0)) == []  # 4 of 50 ms
+
+
+def of_script(hand_made, *sites):
+    """Functions of the script: name, phase, and milliseconds a step."""
+    found = [
+        CodeSite(
+            name=name,
+            at="train.py:3",
+            phase=phase,
+            part=False,
+            mostly="dumps",
+            rank=0,
+            ranks=[0],
+            cost_ns=int(ms * 1e6),
+            share=ms / 10,
+        )
+        for name, phase, ms in sites
+    ]
+    return hand_made.figures(UserCodeFigures, ranks=[0], steps=3, basis="traced", sites=found)
+
+
+@pytest.mark.parametrize(("device", "foreach"), [("cpu", None), ("cuda", False)])
+def test_functions_of_the_script_in_the_step_are_taken_off(ask, make_measured, make_facts, hand_made, device, foreach):
+    """The phase is 25 of 50 ms, and a hook takes 2 ms in each of 5 steps of 2 ranks: 5 ms are left, a tenth."""
+    code = of_script(hand_made, ("hook", "optimizer", 1.5), ("write", "optimizer", 0.5), ("log", "loop", 3.0))
+    run = make_measured(device=device, phases=hand_made.phases(0.3, 0.2, 0.5), user_code=code)
+    (advice,) = ask("DP603", run, facts(make_facts, foreach=foreach))
+    assert advice.evidence[0].value == pytest.approx(0.1)
+    more = of_script(hand_made, ("hook", "optimizer", 2.1))
+    run = run.model_copy(update={"user_code": more})
+    assert ask("DP603", run, facts(make_facts, foreach=foreach)) == []
+
+
+def test_operators_count_whatever_the_script_does_beside_them(ask, make_measured, make_facts, hand_made):
+    """More of the script than the phase outlasts its operators: those are left, 20 of 50 ms."""
+    code = of_script(hand_made, ("hook", "optimizer", 9.0))
+    run = operators(make_measured(device="cpu", phases=hand_made.phases(0.3, 0.2, 0.5), user_code=code), 20_000_000)
+    (advice,) = ask("DP603", run, facts(make_facts))
+    assert advice.evidence[0].value == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "dtypes", "reason"),
+    [
+        (4 * 65_536, ["float32"], "reads and writes each of 4 tensors several times"),
+        (4 * 65_535, ["float32"], "updates 4 tensors one by one"),
+        (4 * 32_768, ["float64"], "reads and writes each of 4 tensors several times"),
+        (4 * 65_536, ["bfloat16"], "updates 4 tensors one by one"),
+        (4 * 65_536, [], "reads and writes each of 4 tensors several times"),
+    ],
+)
+def test_large_tensors_cost_reading_and_writing_not_calls(
+    ask, make_measured, make_facts, hand_made, parameters, dtypes, reason
+):
+    """From 256 KiB a tensor on."""
+    run = operators(make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2)), 10_000_000)
+    (advice,) = ask("DP603", run, facts(make_facts, parameter_tensors=4, parameters=parameters, dtypes=dtypes))
+    assert advice.title == f"AdamW takes 20 % of a step, for it {reason}: fuse it"

@@ -38,6 +38,7 @@ from dptune.measured.exchange import (
     ShardingFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
+from dptune.measured.gathers import ShardMessages, shard_messages
 from dptune.measured.host import (
     AttributionFigures,
     CodePhase,
@@ -136,6 +137,7 @@ __all__ = [
     "QueuedSteps",
     "RankFigures",
     "SetAsideStep",
+    "ShardMessages",
     "ShardingFigures",
     "SourceFigures",
     "SourceTime",
@@ -149,5 +151,6 @@ __all__ = [
     "UserCodeFigures",
     "by_profiler",
     "digits",
+    "shard_messages",
     "short_name",
 ]

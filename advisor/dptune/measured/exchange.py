@@ -131,6 +131,10 @@ class ShardingFigures(Model):
         description="collectives, copies and host time of the hooks, and the optimizer, of the steps of that device of "
         "which they take most"
     )
+    units_most_share: float = Field(
+        0.0,
+        description="the same without the optimizer: what depends on how parameters are divided into units",
+    )
     again_most_share: float = Field(
         description="gathering parameters again in backward passes, of the steps of that device of which it takes most"
     )

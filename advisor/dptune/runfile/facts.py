@@ -11,6 +11,7 @@ from math import ceil, floor
 from statistics import median, median_low
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.unused import UnusedGradientFacts
@@ -394,6 +395,7 @@ class Facts:
     grad_scale: float | None = None
     dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
     checkpointing: CheckpointingFacts | None = None
+    doubled: DoubledFacts | None = None
     unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"

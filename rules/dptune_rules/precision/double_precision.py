@@ -2,8 +2,9 @@
 
 ## What it measures
 
-The types of the gradients of DistributedDataParallel modules, and torch's default type. Where all are float64 the model
-computes in double precision.
+The dtypes of the gradients of DistributedDataParallel modules, and of the parameters that optimizers update. Where all
+are float64 the model computes in double precision. The line is that of the call which made them so: `.double()`,
+`.to(torch.float64)` or `.type(torch.float64)` of a module, or `torch.set_default_dtype(torch.float64)`.
 
 ## Why it costs time
 
@@ -35,7 +36,7 @@ fifths of convolutions, which oneDNN has for floats alone; on a GPU without fast
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence, impact_of
 from dptune.rule import Rule, RunView
@@ -53,35 +54,51 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose single precision where gradients are doubles."""
-    facts = run.any_facts()
-    wide = [one for one in facts.ddp if one.gradient_dtypes and set(one.gradient_dtypes) <= set(WIDE)]
-    if not wide:
+    """Propose single precision where the parameters are doubles."""
+    wide = _wide(run)
+    if wide is None:
         return
+    whose, label, dtypes = wide
     share = run.unstretched(run.measured.share("compute_ns") + run.measured.share("exposed_communication_ns"))
     impact = impact_of(share / 2)  # a CPU computes twice as many floats at a time, and half of the bytes travel
     if impact is None:
         return
-    default = facts.settings.get("default_dtype")
+    default, doubled = run.any_facts().settings.get("default_dtype"), run.any_facts().doubled
+    made = [doubled.through, doubled.where] if doubled and doubled.where else []
+    place = ", made so by `{}` at {}".format(*made) if made else ""
+    sends = " and sends half the bytes" if run.measured.world_size != 1 else ""
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"The parameters of {wide[0].module} are float64: single precision takes half of the memory, and of "
-        "the bytes that travel",
+        title=f"The parameters {whose} are float64{place}: float32 takes half the memory{sends}",
         why="Doubles take twice the bytes in memory and on links, and at most half as many are computed at a time.",
         changes=[],
         saves=run.bound(0.0, share, "no more than all that is computed and exchanged"),
         confidence="high",
         evidence=[
-            Evidence(label="gradients are", value=", ".join(wide[0].gradient_dtypes)),
+            Evidence(label=label, value=", ".join(dtypes)),
             *([Evidence(label="torch's default type", value=str(default))] if default else []),
             Evidence(label="compute and exposed communication", value=share, unit="of a step").at(
                 run.measured.where("compute_ns", "exposed_transfer_ns")
             ),
+            *([Evidence(label="made float64 by", value=", ".join(made))] if made else []),
         ],
         numerics="changes",
         watch="float32 keeps 7 decimal digits of 16: compare the loss over the first hundreds of steps.",
-        fingerprint=f"{RULE.code}:{wide[0].module}",
+        fingerprint=f"{RULE.code}:{whose}",
     )
+
+
+def _wide(run: RunView) -> tuple[str, str, Sequence[str]] | None:
+    """Whose parameters are all float64, what was looked at, and its dtypes; None where most are not."""
+    facts = run.any_facts()
+    for module in facts.ddp:
+        if module.gradient_dtypes and set(module.gradient_dtypes) <= set(WIDE):
+            return f"of {module.module}", "gradients are", module.gradient_dtypes
+    parameters = sum(one.parameters for one in facts.optimizers)
+    for one in facts.optimizers:
+        if one.dtypes and set(one.dtypes) <= set(WIDE) and one.parameters >= parameters / 2:
+            return f"that {one.name} updates", "parameters are", one.dtypes
+    return None

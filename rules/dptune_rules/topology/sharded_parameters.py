@@ -30,6 +30,8 @@ as floats and as the optimizer holds them: what it does not hold, such as a froz
 
 - The memory is needed for a larger batch, which gains more.
 - It was tried for a model that will be larger.
+- The units are many and small: then `small-shard-units` comes first, which keeps the memory. What is left to gain with
+  larger units is not known, so the confidence is low.
 
 ## References
 
@@ -42,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import CommunicationFigures, Missing
+from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 
 AGAIN = " and again before its backward pass"
@@ -53,6 +55,8 @@ FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
+
+MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-shard-units` takes units for small
 
 ONCE = "`reshard_after_forward=False` gathers each layer once"
 
@@ -98,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
-        confidence="medium",
+        confidence="low" if _small_units(run) else "medium",
         evidence=[
             *(
                 Evidence(
@@ -123,6 +127,16 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
     if rows and all(one.known("purpose") != "sharding" for one in rows):
         raise Missing("the traces do not show which all-gathers FSDP issued")
     return [one for one in rows if one.known("purpose") == "sharding"]
+
+
+def _small_units(run: RunView) -> bool:
+    """Whether larger units alone would spare much of the gathering."""
+    if sum(one.units for one in run.any_facts().fsdp if one.mesh) < MANY_UNITS:
+        return False
+    try:
+        return shard_messages(run.measured).latency_bound(SMALL_BYTES)
+    except Missing:
+        return False
 
 
 def _transfer_ns(rows: list[CommunicationFigures]) -> int:

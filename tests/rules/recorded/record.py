@@ -41,7 +41,7 @@ LOCALLY = (
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
     *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
-    *("unused-gradients", "padded-batches", *WITH_STACKS),
+    *("unused-gradients", "padded-batches", "small-shard-units", *WITH_STACKS),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
@@ -51,7 +51,7 @@ SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--se
 def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
     lean = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
-    rich = "4" if fault == "growing-memory" else "2" if fault in WITH_STACKS else "0"
+    rich = {"growing-memory": "4", "small-shard-units": "1"}.get(fault, "2" if fault in WITH_STACKS else "0")
     return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", rich, "--no-links")
 
 

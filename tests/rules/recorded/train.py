@@ -66,6 +66,7 @@ FAULTS = (
     "unused-gradients",
     "padded-batches",
     "operator-loops",
+    "small-shard-units",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -216,6 +217,8 @@ def build_model():
         return layers(384, 6)
     if args.fault == "unsupported-dtype":
         return layers(192, 3)
+    if args.fault == "small-shard-units":
+        return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     return layers(384, 3)
 
 
@@ -278,7 +281,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
-    width = getattr(model if args.fault == "rank-placement" else model[0], "in_features", 0)
+    width = model.in_features if args.fault == "rank-placement" else next(model.parameters()).shape[-1]
     if has("double-precision"):
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
@@ -296,6 +299,11 @@ def main():
         for layer in model:
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif args.fault == "small-shard-units":
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        for part in model if args.mended else [one for one in model.modules() if isinstance(one, nn.Linear)]:
+            fully_shard(part, mesh=mesh)
         fully_shard(model, mesh=mesh)
     elif args.fault == "gathered-for-logging":
         fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))

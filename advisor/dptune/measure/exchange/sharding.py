@@ -26,7 +26,7 @@ def sharding(spent: Sequence[Spent], told: Phased) -> ShardingFigures | None:
     meanwhile. The optimizer is with them: it updates sharded parameters through DTensor, which costs time of its own.
     """
     hooks_ns = communication_ns = 0
-    most, most_again, found = 0.0, 0.0, False
+    most, most_units, most_again, found = 0.0, 0.0, 0.0, False
     for at, (view, device, timeline) in enumerate(spent):
         columns, operations = view.columns, device.operations
         begin, end = bounds(device.windows)
@@ -38,17 +38,23 @@ def sharding(spent: Sequence[Spent], told: Phased) -> ShardingFigures | None:
         issued = _inside(columns, ranges, by)
         sent = operations.rows[issued & (operations.work == Work.COMMUNICATION)]
         computed = timeline.classes["compute_ns"]
-        held = _spans(columns, operations.rows[issued | (told.operations[at] == OPTIMIZER)])
-        held |= (hooks | told.hosts[view.rank].optimizing) - computed
+        units = _spans(columns, operations.rows[issued]) | (hooks - computed)
+        updates = _spans(columns, operations.rows[told.operations[at] == OPTIMIZER])
+        held = units | updates | (told.hosts[view.rank].optimizing - computed)
         gathered = _spans(columns, operations.rows[_inside(columns, again, by)]) | (_spans(columns, again) - computed)
         hooks_ns += int(hooks.lengths(begin, end).sum())
         communication_ns += int(_spans(columns, sent).lengths(begin, end).sum())
         most = max(most, int(held.lengths(begin, end).sum()) / steps_ns)
+        most_units = max(most_units, int(units.lengths(begin, end).sum()) / steps_ns)
         most_again = max(most_again, int(gathered.lengths(begin, end).sum()) / steps_ns)
     if not found:
         return None
     return ShardingFigures(
-        hooks_ns=hooks_ns, communication_ns=communication_ns, most_share=most, again_most_share=most_again
+        hooks_ns=hooks_ns,
+        communication_ns=communication_ns,
+        most_share=most,
+        units_most_share=most_units,
+        again_most_share=most_again,
     )
 
 

@@ -1,0 +1,72 @@
+"""How large the collectives of sharded parameters are, and whether their start-up takes longer than their transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dptune.measured.exchange import CollectiveFigures, LinkFigures
+from dptune.measured.figure import Missing
+from dptune.measured.run import Measured
+
+KINDS = ("all_gather", "reduce_scatter")
+
+
+@dataclass(frozen=True)
+class ShardMessages:
+    """The collectives of FSDP of one kind. `startup_us` and `transfer_us`, of the mean message, are those of the link
+    between the ranks; None where it is not known.
+    """
+
+    kind: str
+    per_step: float
+    mean_bytes: float
+    startup_us: float | None = None
+    transfer_us: float | None = None
+
+    def latency_bound(self, small_bytes: float) -> bool:
+        """Whether start-up takes longer than transfer; with unknown links whether messages are below a size."""
+        if self.startup_us is None or self.transfer_us is None:
+            return self.mean_bytes < small_bytes
+        return self.transfer_us < self.startup_us
+
+
+def shard_messages(measured: Measured) -> ShardMessages:
+    """The all-gathers of FSDP's hooks; its reduce-scatters where the script gathers in the same process group.
+
+    Raises Missing where their sizes are not known.
+    """
+    for kind in KINDS:
+        rows = [row for row in measured.overlap.rows if row.kind == kind]
+        groups = {row.known("group") for row in rows if row.known("purpose") == "sharding"}
+        others = {row.known("group") for row in rows if row.known("purpose") != "sharding"}
+        sent = [
+            one
+            for one in measured.collectives
+            if one.kind == kind and one.known("group") in groups and one.known("message_bytes") is not None
+        ]
+        if sent and not groups & others:
+            return _of(measured, kind, sent)
+    raise Missing("the message sizes of FSDP's collectives are not known")
+
+
+def _of(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> ShardMessages:
+    per_step = sum(one.calls_per_step for one in sent)
+    mean_bytes = sum(one.message_bytes * one.calls_per_step for one in sent) / per_step
+    link = _link(measured, kind, sent)
+    if link is None:
+        return ShardMessages(kind, per_step, mean_bytes)
+    return ShardMessages(kind, per_step, mean_bytes, link.alpha_us, mean_bytes / link.algbw_gb_per_s / 1e3)
+
+
+def _link(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> LinkFigures | None:
+    """The fitted link for these collectives: from the run's own before that of a sweep among as many ranks."""
+    groups, ranks = {one.known("group") for one in sent}, {one.known("group_size") for one in sent}
+    fitted = [
+        one
+        for one in measured.known("links") or []
+        if one.kind == kind and one.known("alpha_us") is not None and one.known("algbw_gb_per_s")
+    ]
+    sure = [one for one in fitted if one.known("confidence") in ("high", "medium")]
+    of_run = [one for one in sure if one.basis == "trace" and one.known("group") in groups]
+    swept = [one for one in sure if one.basis == "sweep" and len(one.ranks) in ranks]
+    return next(iter([*of_run, *swept]), None)

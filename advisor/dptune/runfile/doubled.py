@@ -1,0 +1,13 @@
+"""rank-NNNNN.facts.json: where the script made its parameters float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class DoubledFacts:
+    """The call that made parameters of an optimizer float64: the user's line, and the function (`nn.Module.double`)."""
+
+    where: str | None = None
+    through: str = ""

@@ -1,0 +1,132 @@
+"""Sharded units are so small that the start-up of their collectives takes longer than the transfer.
+
+## What it measures
+
+The units of FullyShardedDataParallel or `fully_shard`: how many there are, the mean size of the all-gathers that their
+hooks issue, and the exposed transfer of these all-gathers and reduce-scatters in a step. Units are small where the
+start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
+these ranks; where those are not known, below 1 MiB.
+
+## Why it costs time
+
+Each unit is gathered before its forward pass and mostly again before its backward pass, and its gradients are
+reduce-scattered: two or three collectives a step, each with its start-up, and each with hooks on the host that copy
+parameters into and out of a buffer. Small units pay all of that many times for few bytes.
+
+## What to change
+
+Shard whole blocks and not the layers inside them: apply `fully_shard` to each transformer block or stage, then to the
+root module, which takes the parameters that are left. Where blocks are small, pass several to one call:
+`fully_shard([block1, block2])`. With FullyShardedDataParallel, wrap by `ModuleWrapPolicy({Block})`, or raise
+`min_num_params` of the size-based policy.
+
+The upper bound is all that FSDP takes of a step: its collectives, overlapped or not, the host's time in its hooks, and
+the copies into and out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which updates a tensor
+for each unit.
+
+## When to leave it alone
+
+- Memory is short: while a unit is computed each rank holds all of its parameters, so that larger units raise the peak.
+- A single layer is as large as a block, such as an embedding: it is a unit of its own.
+
+## References
+
+- Zhao et al. 2023, "PyTorch FSDP", section 3.2 and figure 2 on the time of all-gathers by their size, section 4.2 on
+  the choice of units: https://arxiv.org/abs/2304.11277
+- fully_shard, on which modules to apply it to: https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Missing, ShardMessages, digits, shard_messages
+from dptune.rule import Rule, RunView, Threshold
+
+MIB = 2**20
+_UNITS = "no more than FSDP's collectives, hooks and copies take"
+_WITH_OPTIMIZER = "no more than FSDP's collectives, hooks and copies, and the optimizer take"
+
+LEAST_UNITS = Threshold(
+    "least_units", 8, "fewer units make at most two dozen collectives a step: their start-ups are few"
+)
+SMALL_MIB = Threshold("small_mib", 1.0, "the smallest message DDP makes by default, its first bucket, is 1 MiB")
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: the exposed transfer of FSDP's collectives")
+
+RULE = Rule(
+    code="DP205",
+    name="small-shard-units",
+    family="topology",
+    kind="time",
+    summary="sharded units are so small that the start-up of their collectives takes longer than the transfer",
+    since="0.1",
+    thresholds=(LEAST_UNITS, SMALL_MIB, WORTH_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose larger units where many small ones hold up steps."""
+    sharded = [one for one in run.any_facts().fsdp if one.mesh]  # not roots without parameters of their own
+    units = sum(one.units for one in sharded)
+    if units < run.limit(LEAST_UNITS) or run.measured.world_size == 1:
+        return
+    rows = [one for one in run.measured.overlap.rows if one.known("purpose") == "sharding"]
+    if not rows and any(one.kind == "all_gather" for one in run.measured.overlap.rows):
+        raise Missing("the traces do not show which all-gathers FSDP issued")
+    share = sum(one.exposed_transfer_ns for one in rows) / run.measured.account.window_ns
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    messages = shard_messages(run.measured)
+    if not messages.latency_bound(run.limit(SMALL_MIB) * MIB):
+        return
+    finest = max(sharded, key=lambda one: one.units)
+    made = f", made at {finest.where}," if finest.where else ""
+    taken = run.measured.sharding
+    flat = any(one.version == 1 for one in sharded)
+    most, how = (taken.most_share, _WITH_OPTIMIZER) if flat else (taken.units_most_share, _UNITS)
+    kind = messages.kind.replace("_", "-")
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{units} FSDP units{made} are too small: their collectives hold up {100 * share:.0f} % of a step, "
+        "so shard whole blocks instead",
+        why=_why(messages),
+        changes=[],
+        saves=run.bound(0.0, run.most_of_process(most), how),
+        confidence="medium" if messages.startup_us is None else "high",
+        evidence=[
+            *(
+                Evidence(
+                    label=f"exposed {one.kind.replace('_', '-')}s ({one.known('phase') or 'some'} phase)",
+                    value=one.exposed_transfer_ns / run.measured.account.window_ns,
+                    unit="of a step",
+                ).at(one.known("longest"))
+                for one in rows
+            ),
+            Evidence(label="units", value=units),
+            Evidence(
+                label="sharded modules", value=", ".join(dict.fromkeys(m for one in sharded for m in one.modules))
+            ),
+            Evidence(label=f"{kind}s", value=messages.per_step, unit="a step"),
+            Evidence(label=f"mean {kind}", value=messages.mean_bytes / 2**10, unit="KiB"),
+        ],
+        numerics="same",
+        watch="Each rank holds one whole unit at a time, and the next one that is gathered ahead: watch the memory.",
+        fingerprint=f"{RULE.code}:{next(iter(finest.modules), 'units')}",
+    )
+
+
+def _why(messages: ShardMessages) -> str:
+    """Why the collectives are slow: by the link's start-up where that is known."""
+    kind = messages.kind.replace("_", "-")
+    size = f"{digits(messages.mean_bytes / 2**10)} KiB"
+    if messages.startup_us is None or messages.transfer_us is None:
+        return f"The mean {kind} is {size}: at that size start-up dominates its time, and each unit pays it again."
+    return (
+        f"The mean {kind} is {size}: its start-up takes {digits(messages.startup_us)} us, its transfer "
+        f"{digits(messages.transfer_us)} us. Each unit pays the start-up again."
+    )

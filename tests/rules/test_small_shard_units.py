@@ -1,0 +1,141 @@
+"""FSDP units whose collectives take longer to start than to transfer."""
+
+import pytest
+
+from dptune.advise.ranking import ranked
+from dptune.measured import LinkFigures, Missing, ShardingFigures
+from dptune.runfile.communication import FsdpFacts
+from dptune.runfile.facts import OptimizerFacts
+
+KIB = 2**10
+ROWS = (
+    ("all_gather", "forward", 0.06, "sharding"),
+    ("all_gather", "backward", 0.01, "sharding"),
+    ("reduce_scatter", "backward", 0.09, "sharding"),
+)
+LINEAR = FsdpFacts(2, units=20, where="train.py:55", modules=["Linear"], mesh=[2], reshard_after_forward=True)
+ROOT = FsdpFacts(2, units=1, where="train.py:56", modules=["Network"], mesh=[2], reshard_after_forward=False)
+TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.45, units_most_share=0.35, again_most_share=0.12)
+
+
+def with_(figures, **more):
+    """The same figures, and these, which are no longer missing."""
+    missing = {name: why for name, why in figures.missing.items() if name not in more}
+    return figures.model_copy(update={**more, "missing": missing})
+
+
+@pytest.fixture
+def said(ask, make_measured, make_facts, make_all_reduce, hand_made):
+    def say(rows=ROWS, fsdp=(LINEAR, ROOT), sizes=((300, 30), (100, 10)), link=None, code="DP205", waiting=0.0, **more):
+        sent = [
+            with_(make_all_reduce(int(kib * KIB), calls, kind=kind), group="0", group_size=2)
+            for kind in ("all_gather", "reduce_scatter")
+            for kib, calls in sizes
+        ]
+        overlap = hand_made.exchanges(*rows, waiting=waiting)
+        overlap = with_(overlap, rows=[with_(one, group="0") for one in overlap.rows])
+        links = None if link is None else [link]
+        known = {"overlap": overlap, "sharding": TAKEN, "collectives": sent, "links": links, "world_size": 2}
+        run = make_measured(**{**known, "device": "cpu", **more})
+        return ask(code, run, [make_facts(fsdp=fsdp, optimizers=[OptimizerFacts("AdamW", parameters=1000)])])
+
+    return say
+
+
+def link_of(hand_made, alpha_us, gb_per_s, confidence="high", kind="all_gather", **more):
+    known = {"basis": "trace", "group": "0", "ranks": [0, 1], "scope": "intra-node", "sizes": [], "calls": 9, **more}
+    fitted = {"alpha_us": alpha_us, "algbw_gb_per_s": gb_per_s, "confidence": confidence}
+    return hand_made.figures(LinkFigures, kind=kind, **known, **fitted)
+
+
+def test_many_small_units(said):
+    """30 all-gathers of 300 KiB and 10 of 100 KiB: 250 KiB in the mean."""
+    (advice,) = said()
+    assert advice.title == (
+        "21 FSDP units, made at train.py:55, are too small: their collectives hold up 16 % of a step, "
+        "so shard whole blocks instead"
+    )
+    assert advice.why == (
+        "The mean all-gather is 250 KiB: at that size start-up dominates its time, and each unit pays it again."
+    )
+    shown = {one.label: (one.value, one.unit) for one in advice.evidence}
+    assert shown["exposed reduce-scatters (backward phase)"] == (pytest.approx(0.09), "of a step")
+    assert shown["units"][0] == 21
+    assert shown["sharded modules"][0] == "Linear, Network"
+    assert shown["all-gathers"] == (40, "a step")
+    assert shown["mean all-gather"] == (250, "KiB")
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "medium", "bound")
+    assert advice.saves.high_share == pytest.approx(0.35)  # hooks, copies and collectives
+    assert (advice.numerics, advice.fingerprint) == ("same", "DP205:Linear")
+
+
+def test_flat_parameters_make_the_optimizer_part_of_it(said):
+    """FullyShardedDataParallel: a tensor for each unit."""
+    (advice,) = said(fsdp=[FsdpFacts(1, units=9, modules=["Linear"], mesh=[2], strategy="FULL_SHARD")])
+    assert advice.title.startswith("9 FSDP units are too small: ")
+    assert advice.saves.high_share == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize(("gb_per_s", "speaks"), [(1.3, True), (1.2, False)])
+def test_the_link_decides_where_it_is_known(said, hand_made, gb_per_s, speaks):
+    """256,000 bytes take 197 us at 1.3 GB/s, and 213 at 1.2; a call of no bytes takes 200."""
+    found = said(link=link_of(hand_made, 200.0, gb_per_s), sizes=[(250, 40)])
+    assert [one.why for one in found] == speaks * [
+        "The mean all-gather is 250 KiB: its start-up takes 200 us, its transfer 197 us. "
+        "Each unit pays the start-up again."
+    ]
+    assert [one.confidence for one in found] == speaks * ["high"]
+
+
+def test_on_a_fast_link_messages_of_megabytes_are_small(said, hand_made):
+    """4 MiB take 21 us at 200 GB/s."""
+    assert said(sizes=[(4096, 40)]) == []
+    assert len(said(sizes=[(4096, 40)], link=link_of(hand_made, 30.0, 200.0, basis="sweep", group=None))) == 1
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        {"confidence": "low"},
+        {"kind": "all_reduce"},
+        {"group": "7"},
+        {"basis": "sweep", "group": None, "ranks": [0, 1, 2, 3]},
+    ],
+)
+def test_a_link_that_does_not_fit_decides_nothing(said, hand_made, unfit):
+    """By it transfer would dominate."""
+    assert len(said(link=link_of(hand_made, 1.0, 1.0, **unfit))) == 1
+
+
+def test_quiet(said):
+    assert said(fsdp=[FsdpFacts(2, units=7, mesh=[2])]) == []
+    assert said(fsdp=[FsdpFacts(2, units=7, mesh=[2]), FsdpFacts(2, units=1)]) == []  # a root without parameters
+    assert said(sizes=[(1024, 40)]) == []
+    assert said(world_size=1) == []
+    assert said(waiting=0.7) == []  # for a late rank: 4.8 % are left
+    assert said(rows=[("all_gather", "forward", 0.3, "other"), ("all_gather", "backward", 0.04, "sharding")]) == []
+
+
+def test_what_the_script_gathers_itself_counts_for_nothing(said, make_all_reduce):
+    """In the same group: the sizes of reduce-scatters are those of the units."""
+    rows = (*ROWS, ("all_gather", "forward", 0.3, "other"))
+    (advice,) = said(rows=rows)
+    assert advice.title.split(": ")[1].startswith("their collectives hold up 16 % of a step")
+    assert advice.why.startswith("The mean reduce-scatter is 250 KiB")
+
+
+def test_what_is_not_known_is_missing(said):
+    with pytest.raises(Missing, match="which all-gathers FSDP issued"):
+        said(rows=[("all_gather", "forward", 0.3, None)])
+    with pytest.raises(Missing, match="sizes of FSDP's collectives are not known"):
+        said(sizes=[])
+    with pytest.raises(Missing, match="collectives was not measured"):
+        said(collectives=None)
+
+
+def test_it_comes_before_sharding_less(said):
+    """Of which much may be left to gain, or little, once units are larger."""
+    both = [*said(code="DP204"), *said()]
+    assert [(one.rule, one.confidence) for one in ranked(both)] == [("DP205", "medium"), ("DP204", "low")]
+    assert [one.confidence for one in said(code="DP204", sizes=[(1024, 40)])] == ["medium"]
+    assert [one.confidence for one in said(code="DP204", collectives=None)] == ["medium"]
