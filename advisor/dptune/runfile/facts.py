@@ -35,8 +35,8 @@ class SampledFacts:
 
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
     `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
-    `logging`, `plotting`, `metrics` or empty, by the libraries that it was in; `through` is the function of a library
-    that the last line calls, or that of the kind. `spent_ns` is the time by step of the window, numbered from 0 in
+    `logging`, `plotting`, `metrics`, `evaluation` or empty, by the libraries that it was in; `through` is the function
+    of a library that the last line calls, or that of the kind. `spent_ns` is the time by step of the window, numbered from 0 in
     `steps`, and `looks` how many times it was found there.
     """
 
