@@ -20,6 +20,7 @@ from dptune.predicted import Prediction
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import hottest_line
+from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
 
@@ -33,7 +34,7 @@ UNVALIDATED = "; GPU predictions have not been checked against measured steps ye
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["LEADING", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+__all__ = ["LEADING", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,13 @@ class RunView:
                 "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
             )
         return work_between(self.facts)
+
+    def memory_growth(self) -> list[MemoryGrowth]:
+        """The ranks that hold more after each step, by tensors counted between windows, or a GPU's allocator.
+
+        Empty where it does not grow, or nothing was recorded of it.
+        """
+        return memory_growth(self.facts)
 
     def hottest_line(self, name: str, at: str) -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was."""

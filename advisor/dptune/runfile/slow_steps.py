@@ -97,7 +97,7 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
     by_cause: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     called = set()
     for one, cause in departures(window, usual):
-        if alone or one.phase not in _WAITING:
+        if alone or one.phase not in _WAITING or one.kind == "evaluation":  # its gathering of results is of it
             called |= {cause} if calls(one, cause) else set()
             for at, ns in zip(one.steps, one.spent_ns, strict=False):
                 by_cause[cause][at] += ns
