@@ -51,7 +51,7 @@ def test_a_list_of_tuples_that_an_object_holds():
     assert after.bytes - before.bytes == 6 * 2 * 256 * 256 * 4
     assert after.tensors - before.tensors == 18
     assert (found.held_by, found.limited) == ("Summary.outputs", False)
-    lines, first = inspect.getsourcelines(Summary.add)
+    _, first = inspect.getsourcelines(Summary.add)
     assert found.where.endswith(f"test_kept.py:{first + 1}")
     assert found.shapes[0] == "256x256 float32"
 

@@ -11,6 +11,7 @@ from math import ceil, floor
 from statistics import median, median_low
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
@@ -400,6 +401,7 @@ class Facts:
     checkpointing: CheckpointingFacts | None = None
     unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)
     kept: KeptFacts | None = None
+    frozen_norms: FrozenNormFacts | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -80,7 +80,7 @@ def _halves(readings: Sequence[int]) -> list[tuple[float, int]]:
 
 
 def _between(readings: Sequence[int]) -> tuple[float, int]:
-    """From the first to the last third: the least and the most that is held must grow, and the smaller growth counts."""
+    """From the first to the last third: the smaller growth of the least and of the most that is held."""
     third = max(1, len(readings) // 3)
     first, last = readings[:third], readings[-third:]
     return min(min(last) - min(first), max(last) - max(first)), len(readings) - third

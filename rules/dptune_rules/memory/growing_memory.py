@@ -103,7 +103,7 @@ def _advice(run: RunView, growth: float, own: MemoryFigures | None, counted: Mem
         evidence.append(Evidence(label=f"growth on {own.device}", value=growth, unit="bytes per step", rank=own.rank))
         evidence.append(Evidence(label="steps of the detailed window", value=run.measured.step.rich_steps))
     elif counted is not None:
-        label = {"allocated": "allocated on the GPU", "resident": "resident memory"}.get(
+        label = {"allocated": "allocated GPU memory", "resident": "resident memory"}.get(
             counted.basis, "tensor storage"
         )
         evidence.append(Evidence(label=f"growth of {label}", value=growth, unit="bytes per step", rank=counted.rank))

@@ -72,6 +72,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "autocast_where": lambda: places.autocast_line,
         "checkpointing": observers.checkpointing.facts,
         "unused_gradients": lambda: observers.unused.facts() or facts.unused_gradients,
+        "frozen_norms": observers.frozen_norms.facts,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }

@@ -10,6 +10,7 @@ from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.checkpointing import Checkpointing
 from dptune.capture.injected.compilations import Compilations
+from dptune.capture.injected.frozen_norms import FrozenNorms
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
@@ -32,6 +33,7 @@ class Observers:
     unused: Unused
     warned: Warned
     checkpointing: Checkpointing
+    frozen_norms: FrozenNorms
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -59,6 +61,9 @@ def observers() -> Observers:
     warned.install()
     checkpointing = Checkpointing(places)
     checkpointing.install()
+    frozen_norms = FrozenNorms(places)
+    frozen_norms.install()
     return Observers(
-        places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing
+        *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
+        frozen_norms=frozen_norms,
     )

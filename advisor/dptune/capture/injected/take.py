@@ -107,6 +107,7 @@ class Take:
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
             self._observers.checkpointing.begin()
+            self._observers.frozen_norms.end()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"
         self._observers.unused.timing = name == "unprofiled"
