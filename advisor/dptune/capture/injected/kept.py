@@ -19,7 +19,7 @@ from torch import nn
 from dptune.capture.injected.holder import holder
 from dptune.runfile.kept import KeptFacts, LookFacts
 
-_MOST_OBJECTS = 5_000_000  # that a look goes over
+_MOST_OBJECTS = 2_000_000  # that a look goes over
 _SHAPES = 2
 _SAMPLE = 3  # of the tensors that became more: what holds them is looked for
 _LEAST_BYTES = 1 << 16  # of growth in a step, for that
