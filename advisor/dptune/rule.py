@@ -23,6 +23,7 @@ from dptune.runfile.hot_lines import hottest_line
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
+from dptune.runfile.work_kinds import kind_of
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
 _LAG_SHARE = 0.1  # of the step, from which on a rank is late: on shared machines healthy ones are late by some per cent
@@ -167,6 +168,10 @@ class RunView:
         Empty where it does not grow, or nothing was recorded of it.
         """
         return memory_growth(self.facts)
+
+    def collects_experience(self, name: str) -> bool:
+        """Whether a function of that name collects what reinforcement learning trains on: `rollout`, `play_episode`."""
+        return kind_of(name) == "experience"
 
     def hottest_line(self, name: str, at: str) -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was."""

@@ -26,7 +26,8 @@ The saving is an upper bound: all of the time in the function.
 
 ## When to leave it alone
 
-- It is part of the method, such as a search or an environment that the model acts in.
+- It is part of the method: a search, or an environment that the model acts in. Functions named for collecting
+  experience (rollouts, episodes) are reported with low impact and confidence.
 
 ## References
 
@@ -97,7 +98,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     where = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
     what = f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"
-    impact: Impact = "low" if run.impact(site.share, WORTH_SHARE) == "low" else "medium"
+    of_method = run.collects_experience(site.mostly if site.part else site.name)
+    impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -108,11 +110,12 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         "time.",
         changes=[],
         saves=run.bound(0.0, site.share, "no more than the time in this function"),
-        confidence="medium" if basis == "unprofiled" else "low",
+        confidence="medium" if basis == "unprofiled" and not of_method else "low",
         evidence=[
             Evidence(label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank),
             Evidence(label="most of it in", value=site.mostly),
         ],
         numerics="same",
+        watch="Reinforcement learning needs the experience that it collects." if of_method else "",
         fingerprint=f"{RULE.code}:{site.name}{f':{site.mostly}' if site.part else ''}",
     )
