@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import deque
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from dptune.capture.injected.kept import Kept
 from dptune.capture.injected.places import is_the_users
+from dptune.runfile.memory_growth import memory_growth
 
 
 class Summary:
@@ -124,3 +126,54 @@ def by_attribute(looked):
     trainer = Trainer()
     return looked(trainer.step)
 """
+
+
+TRAINS = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256))
+            self.head = nn.Linear(256, 8)
+            self.body.requires_grad_(False)
+
+        def forward(self, rows):
+            return self.head(self.body(rows))
+
+    class Log:
+        def __init__(self):
+            self.rows = []
+
+        def add(self, rows):
+            self.rows.append(rows)
+
+    net, log = Net(), Log()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    net.train()
+    for step in range(60):
+        rows = torch.randn(512, 64)
+        net(rows).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        log.add(rows)
+"""
+
+
+@pytest.mark.records
+def test_a_recording_of_rows_that_are_kept_and_a_frozen_layer(profile):
+    """Each step keeps 512 x 64 floats, 128 KiB: 10 in the timed window, and those of the traced one."""
+    run = profile(TRAINS, "--warmup", "3", "--unprofiled", "10", "--lean", "3", "--rich", "0", "--window-time", "0")
+    assert run.status == 0
+    facts = run.facts()
+    first, second, third = facts.kept.looks
+    assert second.step - first.step == 10
+    assert second.bytes - first.bytes == 10 * 512 * 64 * 4
+    assert third.bytes - second.bytes == (third.step - second.step) * 512 * 64 * 4
+    assert (facts.kept.held_by, facts.kept.where) == ("Log.rows", "train.py:20")
+    (growth,) = memory_growth([facts])
+    assert (growth.basis, growth.bytes_per_step) == ("tensors", 512 * 64 * 4)
+    readings = facts.window("unprofiled").memory_bytes
+    assert (len(readings), min(readings) > 10**7) == (10, True) if sys.platform == "linux" else (0, True)
+    assert (facts.frozen_norms.parts, facts.frozen_norms.train_where) == (["body"], "train.py:24")
