@@ -20,8 +20,10 @@ from dptune.predicted import Prediction
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
+from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
+from dptune.runfile.work_kinds import kind_of
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
 _LAG_SHARE = 0.1  # of the step, from which on a rank is late: on shared machines healthy ones are late by some per cent
@@ -34,7 +36,7 @@ UNVALIDATED = "; GPU predictions have not been checked against measured steps ye
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["LEADING", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+__all__ = ["LEADING", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,17 @@ class RunView:
                 "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
             )
         return work_between(self.facts)
+
+    def memory_growth(self) -> list[MemoryGrowth]:
+        """The ranks that hold more after each step, by tensors counted between windows, or a GPU's allocator.
+
+        Empty where it does not grow, or nothing was recorded of it.
+        """
+        return memory_growth(self.facts)
+
+    def collects_experience(self, name: str) -> bool:
+        """Whether a function of that name collects what reinforcement learning trains on: `rollout`, `play_episode`."""
+        return kind_of(name) == "experience"
 
     def hottest_line(self, name: str, at: str, calling: str = "") -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was.

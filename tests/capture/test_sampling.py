@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from dptune.capture.injected.sampling import Sampling
 from dptune.runfile.slow_steps import slow_steps
 from dptune.runfile.work_between import work_between
 
@@ -78,3 +81,50 @@ def test_a_script_whose_training_thread_ends_is_looked_at_no_more(profile):
     )
     assert run.status == 0
     assert run.facts().window("unprofiled").steps <= 3
+
+
+TRAINER = """
+class Trainer:
+    def train(self, inner):
+        self._inner_training_loop(inner)
+    def _inner_training_loop(self, inner):
+        self._maybe_log_save_evaluate(inner)
+    def _maybe_log_save_evaluate(self, inner):
+        self._evaluate(inner)
+    def _evaluate(self, inner):
+        self.evaluate(inner)
+    def evaluate(self, inner):
+        self.evaluation_loop(inner)
+    def evaluation_loop(self, inner):
+        inner()
+"""
+
+
+def at_a_look(trainer: str) -> tuple[list[str], str, str]:
+    """What a look finds in a function of the script that a library's Trainer calls."""
+    library: dict[str, type] = {}
+    exec(compile(trainer, "/venv/lib/python3/site-packages/transformers/trainer.py", "exec"), library)
+    found = []
+
+    def compute_metrics() -> None:
+        found.append(Sampling()._key(sys._getframe()))
+
+    def main() -> None:
+        library["Trainer"]().train(compute_metrics)
+
+    main()
+    ((path, _, through, kind),) = found
+    names = [code.co_name for code, _ in path]
+    return names[names.index("main") :], through, kind
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older code has no qualified name")
+def test_what_a_library_calls_to_evaluate_is_its_evaluation():
+    """The function is the outermost public one that evaluates; the script's line is that which calls the library."""
+    assert at_a_look(TRAINER) == (["main"], "transformers.Trainer.evaluate", "evaluation")
+
+
+def test_a_library_that_calls_the_script_to_train_does_not_evaluate():
+    trains = TRAINER.replace("self._evaluate(inner)", "inner()")
+    assert at_a_look(trains)[0] == ["main", "compute_metrics"]
+    assert at_a_look(trains)[2] == ""

@@ -1,6 +1,8 @@
 import pytest
 
 from dptune.measured import MemoryFigures
+from dptune.runfile.facts import DeviceFacts, Window
+from dptune.runfile.kept import KeptFacts, LookFacts
 
 MIB = 2**20
 
@@ -37,3 +39,45 @@ def test_quiet(ask, make_measured, hand_made):
     uneven = memory(hand_made, 3 * MIB, least_growth_bytes=-5 * MIB)  # batches of several lengths
     assert ask("DP802", make_measured(memory=uneven)) == []
     assert ask("DP802", make_measured(memory=memory(hand_made, 3 * MIB, least_growth_bytes=None))) == []
+
+
+def counted(make_facts, mib, *, limited=False, kind="cpu"):
+    """20 and 5 steps, each of which leaves 3 tensors, two of them with a graph, of so many MiB together."""
+    looks = [LookFacts(at, 80 + 3 * at, 2 * at, int(mib * at * MIB)) for at in (5, 25, 30)]
+    kept = KeptFacts(looks, ["6x12x64x64 float32"], "Summary.outputs", "train.py:40", limited)
+    window = Window("unprofiled", 6, [10**7] * 20, memory_bytes=[int((100 + mib * at) * MIB) for at in range(20)])
+    return [make_facts(windows=[window], kept=kept, device=DeviceFacts(kind))]
+
+
+def test_tensors_of_earlier_steps_are_named_with_what_holds_them(ask, make_measured, make_facts):
+    (advice,) = ask("DP802", make_measured(), counted(make_facts, 1.5))
+    assert advice.title == (
+        "Each step leaves 1.5 MiB more allocated than the one before, kept in `Summary.outputs` (train.py:40)"
+    )
+    assert (advice.impact, advice.confidence) == ("medium", "medium")
+    assert [(one.label, one.value) for one in advice.evidence] == [
+        ("growth of tensor storage", 1.5 * MIB),
+        ("steps measured", 25),
+        ("tensors left by each step", 3),
+        ("of these with a grad_fn", 2),
+        ("shapes", "6x12x64x64 float32"),
+    ]
+
+
+def test_on_a_gpu_the_allocator_says_it(ask, make_measured, make_facts, hand_made):
+    """2 MiB a step, and 400 MiB are left."""
+    room = {"capacity_bytes": 1400 * MIB, "peak_reserved_bytes": 1000 * MIB}
+    figures = make_measured(memory=memory(hand_made, None, least_growth_bytes=None, **room))
+    (advice,) = ask("DP802", figures, counted(make_facts, 2, kind="cuda"))
+    assert advice.title.endswith(": the device is full after about 200 more steps")
+    assert (advice.impact, advice.evidence[0].label) == ("high", "growth of allocated GPU memory")
+
+
+def test_a_buffer_of_limited_size_has_low_confidence(ask, make_measured, make_facts):
+    (advice,) = ask("DP802", make_measured(), counted(make_facts, 1.5, limited=True))
+    assert (advice.impact, advice.confidence) == ("low", "low")
+
+
+def test_little_is_what_a_logger_keeps(ask, make_measured, make_facts, hand_made):
+    figures = make_measured(memory=memory(hand_made, None))
+    assert ask("DP802", figures, counted(make_facts, 0.06)) == []

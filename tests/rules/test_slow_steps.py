@@ -119,6 +119,28 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
 
 
+def test_evaluation_by_a_library_is_named_by_its_function(ask, make_measured, make_facts):
+    """25 steps of 10 ms, all from one line; in every fifth the library evaluates for 90 ms: 450 of 700."""
+    train = {"through": "transformers.Trainer.train"}
+    evaluates = {"through": "transformers.Trainer.evaluate", "kind": "evaluation", "phase": "forward"}
+    window = Window("unprofiled", 3, [(100 if at % 5 == 4 else 10) * 10**6 for at in range(25)])
+    window.sampled = [
+        place(spent=dict.fromkeys(range(25), 6), phase="forward", **train),
+        place(spent=dict.fromkeys(range(25), 4), phase="backward", **train),
+        place(spent=every(5, 4, 90), **evaluates),
+    ]
+    (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
+    assert advice.title == "`transformers.Trainer.evaluate` (train.py:9) adds 90 ms to one step in 5: 64 % of the time"
+    assert advice.watch == "Evaluate less often, on fewer samples, or in another job."
+
+
+def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_facts):
+    slow = [((("fit (train.py:51)", "rollout (train.py:20)"), {}), every(5, 4, 40))]
+    (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, slow)])
+    assert advice.title.startswith("`rollout` (train.py:51) collects experience and adds 40 ms to one step in 5:")
+    assert (advice.impact, advice.confidence) == ("low", "low")
+
+
 def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts):
     """Two in 25 do not show a period; that a function of the script runs in them is seen all the same."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {6: 200, 17: 200})])])

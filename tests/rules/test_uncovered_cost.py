@@ -96,3 +96,10 @@ def test_without_stacks_it_is_quiet_only_where_the_script_does_little():
 def test_figures_of_traced_steps_are_less_sure():
     (advice,) = ask(found(site(), basis="traced"))
     assert advice.confidence == "low"
+
+
+def test_collecting_experience_is_part_of_the_method():
+    rollout, _ = ask(found(site(name="Agent.rollout"), site(0.2)))
+    assert (rollout.impact, rollout.confidence) == ("low", "low")
+    (inline,) = ask(found(site(name="main", part=True, mostly="play_episode")))
+    assert (inline.impact, inline.confidence) == ("low", "low")

@@ -12,6 +12,8 @@ from statistics import median, median_low
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.doubled import DoubledFacts
+from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.unused import UnusedGradientFacts
@@ -36,9 +38,9 @@ class SampledFacts:
 
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
     `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
-    `logging`, `plotting`, `metrics` or empty, by the libraries that it was in; `through` is the function of a library
-    that the last line calls, or that of the kind. `spent_ns` is the time by step of the window, numbered from 0 in
-    `steps`, and `looks` how many times it was found there.
+    `logging`, `plotting`, `metrics`, `evaluation` or empty, by the libraries that it was in; `through` is the function
+    of a library that the last line calls, or that of the kind. `spent_ns` is the time by step of the window, numbered
+    from 0 in `steps`, and `looks` how many times it was found there.
     """
 
     path: list[str] = field(default_factory=list)
@@ -67,12 +69,13 @@ class Window:
     `recomputed_ns`: how long the host ran parts of forward passes again, for activation checkpointing. `parameter_sums`
     are of some parameters after the window's last step: equal on ranks that hold the same weights, none where
     parameters are sharded. `sampled`: where the training thread was, of steps without the profiler. `skipped_steps`
-    counts those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `trace_text_bytes`
-    is the size of the trace before compression, `saving_ns` how long writing it took, after the window. `taken_share`
-    is what the host of a virtual machine ran others for, of the time for which that machine's cores had work meanwhile
-    (None where its kernel does not count it). `load`: CPU time of the job and of the whole machine, None in a window
-    shorter than that can be counted in. `complete`: the window was not broken off; `cut_short`: its time bound ended it
-    before its number of steps.
+    counts those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `memory_bytes` is
+    what the rank holds after each step: allocated on its GPU, or resident in memory; empty where not known.
+    `trace_text_bytes` is the size of the trace before compression, `saving_ns` how long writing it took, after the
+    window. `taken_share` is what the host of a virtual machine ran others for, of the time for which that machine's
+    cores had work meanwhile (None where its kernel does not count it). `load`: CPU time of the job and of the whole
+    machine, None in a window shorter than that can be counted in. `complete`: the window was not broken off;
+    `cut_short`: its time bound ended it before its number of steps.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Window:
     parameter_sums: list[float] = field(default_factory=list)
     sampled: list[SampledFacts] = field(default_factory=list)
     skipped_steps: int | None = 0
+    memory_bytes: list[int] = field(default_factory=list)
     trace: str | None = None
     trace_text_bytes: int | None = None
     saving_ns: int | None = None
@@ -352,6 +356,7 @@ class Facts:
     where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
+    `kept` the tensors that stay alive from step to step;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -397,6 +402,8 @@ class Facts:
     checkpointing: CheckpointingFacts | None = None
     doubled: DoubledFacts | None = None
     unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)
+    kept: KeptFacts | None = None
+    frozen_norms: FrozenNormFacts | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -14,6 +14,7 @@ from statistics import median
 
 from dptune.runfile.facts import Facts, SampledFacts, Window
 from dptune.runfile.periods import periods
+from dptune.runfile.work_kinds import kind_of
 
 TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside
 _MADS = 6  # and this many median distances from it
@@ -33,7 +34,8 @@ class SlowSteps:
     """What some slow steps have in common. `periods` are empty where they come at no one distance.
 
     `name` and `where` are the function and the line that calls it, empty where nothing was seen; `kind` is as in
-    `SampledFacts`; `share` is of the time of all timed steps; `extra_ns` the median of what one takes longer by this.
+    `SampledFacts`, else what the words of its name say (`kind_of`); `share` is of the time of all timed steps;
+    `extra_ns` the median of what one takes longer by this.
     `leaves`: whether it is a function that the script calls, or one of a library for such a kind, and that the other
     steps hardly spend time in.
     """
@@ -95,7 +97,7 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
     by_cause: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     called = set()
     for one, cause in departures(window, usual):
-        if alone or one.phase not in _WAITING:
+        if alone or one.phase not in _WAITING or one.kind == "evaluation":  # its gathering of results is of it
             called |= {cause} if calls(one, cause) else set()
             for at, ns in zip(one.steps, one.spent_ns, strict=False):
                 by_cause[cause][at] += ns
@@ -105,7 +107,8 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
         extra = {at: ns for at, ns in extra.items() if ns > _OF_EXCESS * (durations_ns[at] - usual_ns)}
         made = _made(rank, cause, extra, durations_ns)
         if made is not None:
-            yield replace(made, leaves=cause in called and normal < _HARDLY * made.extra_ns)
+            kind = made.kind or (kind_of(made.name) if cause in called else "")
+            yield replace(made, kind=kind, leaves=cause in called and normal < _HARDLY * made.extra_ns)
 
 
 def calls(place: SampledFacts, cause: Cause) -> bool:

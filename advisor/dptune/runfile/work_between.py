@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,43 +9,11 @@ from math import sqrt
 
 from dptune.runfile.facts import Facts, Window
 from dptune.runfile.slow_steps import Cause, calls, departures, slow
+from dptune.runfile.work_kinds import kind_of
 
 _TRAINING = ("loader", "backward", "optimizer", "collective")
 _LEAST_LOOKS = 5
 _Z = 1.645  # of a normal distribution: 95 % lie below
-# Words in the names of functions, where no library says what is done there.
-_WORDS = {
-    "saving": {"save", "saves", "checkpoint", "checkpointing", "ckpt", "snapshot"},
-    "plotting": {"plot", "plots", "draw", "figure", "visualize", "visualise"},
-    "logging": {
-        *(
-            "log",
-            "logs",
-            "logging",
-            "logger",
-            "report",
-            "print",
-            "dump",
-            "summary",
-            "summarize",
-            "summarise",
-            "monitor",
-        ),
-        *("histogram", "histograms", "progress"),
-    },
-    "metrics": {
-        "metric",
-        "metrics",
-        "accuracy",
-        "auc",
-        "f1",
-        "confusion",
-        "stats",
-        "statistics",
-        "evaluate",
-        "validate",
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -102,8 +69,8 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
     looks: dict[Cause, int] = defaultdict(int)
     for place, cause in departures(window, usual):
         name, where, kind = cause
-        kind = kind or ("" if on_gpu or not calls(place, cause) else _kind(name))
-        if not kind or place.phase in _TRAINING:
+        kind = kind or ("" if on_gpu or not calls(place, cause) else kind_of(name))
+        if kind in ("", "experience") or place.phase in _TRAINING:
             continue
         in_usual = [ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at not in left_out]
         spent[name, where, kind][place.path[-1]] += sum(in_usual)
@@ -117,9 +84,3 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
             bounds = min(1.0, share + unsure), max(0.0, share - unsure)
             found.append(HostWork(rank, *cause, share, bounds[0], looks[cause], hottest, bounds[1]))
     return found
-
-
-def _kind(name: str) -> str:
-    last = name.rpartition(".")[2]
-    words = set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower().split("_"))
-    return next((kind for kind, ours in _WORDS.items() if words & ours), "")

@@ -1,13 +1,13 @@
-"""The script logs, computes metrics, plots or saves in every step, and the step waits for it.
+"""The script logs, computes metrics, evaluates, plots or saves in every step, and the step waits for it.
 
 ## What it measures
 
-The share of usual steps that the training thread spends in functions that log, compute metrics, plot or save, by
-function and by the line that calls it, on the rank where it is most. dptune samples its stack, 10 to 100 times a
+The share of usual steps that the training thread spends in functions that log, compute metrics, evaluate, plot or save,
+by function and by the line that calls it, on the rank where it is most. dptune samples its stack, 10 to 100 times a
 second, while steps are timed without the profiler. What a function does is known by the library that it calls
-(`torch.save`, tensorboard, wandb, matplotlib, sklearn, ...), a `print` in the line, or else by its name. Forward and
-backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries count, because a
-function of the script may wait there for the device.
+(`torch.save`, tensorboard, wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, or else by
+its name. Forward and backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries
+count, because a function of the script may wait there for the device.
 
 ## Why it costs time
 
@@ -47,12 +47,14 @@ REMEDIES = {
     "logging": "log every N steps",
     "plotting": "plot every N steps, or after training",
     "metrics": "compute metrics every N steps",
+    "evaluation": "evaluate every N steps",
 }
 HOW = {
     "saving": "`torch.distributed.checkpoint.async_save` writes a copy while training goes on.",
     "logging": "Between logged steps keep values as tensors, and read them together.",
     "plotting": "Keep the values, and plot them in another process.",
     "metrics": "If every step must count, accumulate on the device and read the result every N steps.",
+    "evaluation": "Fewer evaluation samples cost less, too.",
 }
 
 RULE = Rule(

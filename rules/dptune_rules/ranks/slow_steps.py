@@ -5,6 +5,7 @@
 Steps without the profiler that take more than `times` the median step. While steps are timed, dptune samples the
 stack of the training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause,
 named by function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is no cause.
+Where a library holds the loop and evaluates from it, that is its function: `transformers.Trainer.evaluate`.
 
 Each cause may have a period. It is named where at least three steps show it, and where it describes them in fewer bits
 than a list of them does; one missing step is tolerated. Slow steps without a sampled cause count only if they are
@@ -27,7 +28,8 @@ The saving is an upper bound: the extra time of those steps, as a share of all t
 
 ## When to leave it alone
 
-- It has to be done, and that often: then the time is well spent.
+- It has to be done, and that often: then the time is well spent. Collecting experience (rollouts, episodes) is part
+  of reinforcement learning: it is a note of low confidence.
 - The period is the length of an epoch: see `workers-restart`.
 
 ## References
@@ -59,6 +61,9 @@ REMEDIES = {
     "logging": "Log less often, and read values from the device only then.",
     "plotting": "Plot less often, or after training from values that are kept.",
     "metrics": "Compute metrics less often or on fewer samples.",
+    "evaluation": "Evaluate less often, on fewer samples, or in another job.",
+    "experience": "Reinforcement learning needs it. Where the time matters, step many environments as one batch, "
+    "or collect in other processes.",
 }
 
 RULE = Rule(
@@ -89,6 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
         impact = run.impact(cause.share, WORTH_SHARE)
         if impact is None:
             continue
+        of_method = cause.kind == "experience"
         mean_ms, median_ms = statistics.mean(durations_ns) / 1e6, statistics.median(durations_ns) / 1e6
         took_ms = statistics.median(durations_ns[at] for at in cause.steps) / 1e6
         often = _often(cause.periods)
@@ -96,7 +102,8 @@ def check(run: RunView) -> Iterator[Advice]:
         if cause.where:
             what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
             rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
-            title = f"{what} adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
+            does = "collects experience and " if of_method else ""
+            title = f"{what} {does}adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
         else:
             title = (
                 f"{often[0].upper()}{often[1:]} takes {took_ms / median_ms:.1f} times as long as the others: {of_all}"
@@ -105,13 +112,13 @@ def check(run: RunView) -> Iterator[Advice]:
             rule=RULE.code,
             slug=RULE.name,
             kind=RULE.kind,
-            impact=impact,
+            impact="low" if of_method else impact,
             title=title,
             why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
             + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stands still meanwhile."),
             changes=[],
             saves=run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),
-            confidence="high" if cause.periods else "medium",
+            confidence="low" if of_method else "high" if cause.periods else "medium",
             evidence=[
                 Evidence(label="slow steps", value=len(cause.steps), unit=f"of {len(durations_ns)} timed"),
                 Evidence(label="first slow step", value=window.first_step + cause.steps[0]),

@@ -27,7 +27,8 @@ profiler find every rank in it, it is a prediction: the sampled time with its sa
 
 ## When to leave it alone
 
-- It is part of the method, such as a search or an environment that the model acts in.
+- It is part of the method: a search, or an environment that the model acts in. Functions named for collecting
+  experience (rollouts, episodes) are reported with low impact and confidence.
 
 ## References
 
@@ -105,7 +106,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
     what = f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
     saves = run.without_function(site.name, site.at) if site.phase == "loop" and not site.part else None
-    impact: Impact = "low" if run.impact(site.share, WORTH_SHARE) == "low" else "medium"
+    of_method = run.collects_experience(site.mostly if site.part else site.name)
+    impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -116,11 +118,12 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         "time.",
         changes=[],
         saves=saves or run.bound(0.0, site.share, "no more than the time in this function"),
-        confidence="medium" if basis == "unprofiled" else "low",
+        confidence="medium" if basis == "unprofiled" and not of_method else "low",
         evidence=[
             Evidence(label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank),
             Evidence(label="most of it in", value=site.mostly),
         ],
         numerics="same",
+        watch="Reinforcement learning needs the experience that it collects." if of_method else "",
         fingerprint=f"{RULE.code}:{site.name}{f':{site.mostly}' if site.part else ''}",
     )

@@ -41,7 +41,7 @@ LOCALLY = (
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
     *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
-    *("unused-gradients", "padded-batches", "small-shard-units", *WITH_STACKS),
+    *("unused-gradients", "padded-batches", "small-shard-units", "kept-outputs", "frozen-batch-norm", *WITH_STACKS),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured

@@ -67,6 +67,8 @@ FAULTS = (
     "padded-batches",
     "operator-loops",
     "small-shard-units",
+    "kept-outputs",
+    "frozen-batch-norm",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -158,6 +160,30 @@ class Blocks(nn.Sequential):
         return rows
 
 
+class Pretrained(nn.Module):
+    """A head on a backbone that is not trained."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.in_features = width
+        self.backbone = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU())
+        self.head = layers(width, 2)
+        self.backbone.requires_grad_(False)
+
+    def forward(self, rows):
+        return self.head(self.backbone(rows))
+
+
+class Epoch:
+    """What each step of an epoch has computed."""
+
+    def __init__(self):
+        self.outputs = []
+
+    def add(self, *tensors):
+        self.outputs.append(tensors)
+
+
 def pair(first, second):
     """The group of two of four ranks that this one is in."""
     made = {ranks: dist.new_group(ranks) for ranks in (first, second)}
@@ -219,6 +245,8 @@ def build_model():
         return layers(192, 3)
     if args.fault == "small-shard-units":
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
+    if args.fault == "frozen-batch-norm":
+        return Pretrained(384)
     return layers(384, 3)
 
 
@@ -288,6 +316,11 @@ def main():
         model[:-2].requires_grad_(False)
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
+    if args.fault == "frozen-batch-norm":
+        keeps = {"broadcast_buffers": False}
+        model.train()
+        if args.mended:
+            model.backbone.eval()
     if args.fault == "tiny-gradients":
         keeps = {"bucket_cap_mb": 0.01}
     if has("unused-parameters-searched"):
@@ -325,7 +358,7 @@ def main():
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
-    step, epoch, history = 0, 0, []
+    step, epoch, history, results = 0, 0, [], Epoch()
     while step < args.steps:
         if sampler is not None and not has("same-order"):
             sampler.set_epoch(epoch)
@@ -375,6 +408,8 @@ def main():
                     save_checkpoint(model)
             if args.fault == "work-between-steps" and (not args.mended or step % 50 == 0):
                 log_statistics(outputs)
+            if args.fault == "kept-outputs":
+                results.add(loss.detach()) if args.mended else results.add(loss, outputs)
             if has("growing-memory"):
                 history.append(outputs.detach())  # to look at, some day
             step += 1

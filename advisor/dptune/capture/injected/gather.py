@@ -73,6 +73,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "checkpointing": observers.checkpointing.facts,
         "unused_gradients": lambda: observers.unused.facts() or facts.unused_gradients,
         "doubled": lambda: observers.doubling.facts() or facts.doubled,
+        "frozen_norms": observers.frozen_norms.facts,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }

@@ -167,6 +167,11 @@ class Meters:
             if len(self._losses) < _LOSSES and isinstance(root, torch.Tensor) and root.numel() == 1:
                 self._losses.append(root.detach())
 
+    @property
+    def kept_losses(self) -> list[torch.Tensor]:
+        """The tensors that are kept for `losses`."""
+        return self._losses
+
     def losses(self) -> list[float]:
         """What the first backward passes began with; those that are no single number are left out."""
         return [float(loss) for loss in self._losses]

@@ -11,6 +11,7 @@ from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.checkpointing import Checkpointing
 from dptune.capture.injected.compilations import Compilations
 from dptune.capture.injected.doubling import Doubling
+from dptune.capture.injected.frozen_norms import FrozenNorms
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
@@ -34,6 +35,7 @@ class Observers:
     warned: Warned
     checkpointing: Checkpointing
     doubling: Doubling
+    frozen_norms: FrozenNorms
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -63,6 +65,10 @@ def observers() -> Observers:
     checkpointing.install()
     doubling = Doubling(places)
     doubling.install()
+    frozen_norms = FrozenNorms(places)
+    frozen_norms.install()
     return Observers(
-        places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing, doubling
+        *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
+        doubling=doubling,
+        frozen_norms=frozen_norms,
     )

@@ -133,6 +133,7 @@ class Recorder:
             say_unrecorded(self._plan.path, rank, text)
             return
         self._take, self._recorded = take, True
+        self._observers.frozen_norms.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 

@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 
 from dptune.capture.injected.places import OURS, TORCHS, is_the_users, library, relative
 from dptune.runfile.facts import SampledFacts
+from dptune.runfile.work_kinds import evaluates
 
 _SHORTEST_S, _LONGEST_S = 0.01, 0.1
 _A_STEP = 5  # looks in the shortest step, where that is long enough
@@ -36,6 +37,11 @@ _KINDS = {
         *("aim/sdk/", "clearml/", "/logging/__init__.py", "/csv.py", "/json/__init__.py", "loguru/", "tqdm/"),
     ),
     "metrics": ("sklearn/metrics/", "torchmetrics/", "evaluate/", "torcheval/"),
+}
+# Libraries that hold the training loop, and call evaluation from it.
+_TRAINERS = {
+    *("transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "sentence_transformers", "setfit"),
+    *("ignite", "mmengine", "ultralytics", "fastai", "composer", "torchtune", "detectron2", "catalyst", "skorch"),
 }
 Key = tuple[tuple[tuple[CodeType, int], ...], str, str, str]
 
@@ -109,7 +115,10 @@ class Sampling:
         return pause_s * (0.5 + looks * _GOLDEN % 1)
 
     def _key(self, frame: FrameType | None) -> Key:
-        """The script's lines from the outermost on, and what of torch or another library it is in."""
+        """The script's lines from the outermost on, and what of torch or another library it is in.
+
+        What a library calls to evaluate counts for the library's function, with all that it calls.
+        """
         path: list[tuple[CodeType, int]] = []
         phase = through = kind = by = ""
         for _ in range(_DEEPEST):
@@ -123,7 +132,12 @@ class Sampling:
                 phase = its_phase or phase  # the outermost one counts
                 kind = kind or its_kind
                 name = f"{owner}.{_name(code)}" if owner else _name(code)
-                by = name if kind and its_kind == kind else by  # the outermost function of that kind
+                if its_kind == "evaluation":
+                    path.clear()
+                    by = by if kind == its_kind and _is_private(name) else name
+                    kind = its_kind
+                elif kind and its_kind == kind:
+                    by = name  # the outermost function of that kind
                 through = through if path else name
             frame = frame.f_back
         path.reverse()
@@ -140,10 +154,17 @@ class Sampling:
             inside = file.removeprefix(TORCHS) if file.startswith(TORCHS) else ""
             phase = next((phase for files, phase in _PHASES if inside and inside.startswith(files)), "")
             kind = next((kind for kind, parts in _KINDS.items() if any(part in file for part in parts)), "")
-            found = library(frame), phase, kind
+            owner = library(frame)
+            if owner in _TRAINERS and evaluates(_name(code)):
+                kind = "evaluation"
+            found = owner, phase, kind
         self._of_code[code] = found
         return found
 
 
 def _name(code: CodeType) -> str:
     return str(getattr(code, "co_qualname", code.co_name)).replace(".<locals>", "")  # from Python 3.11 on
+
+
+def _is_private(name: str) -> bool:
+    return name.rpartition(".")[2].startswith("_")

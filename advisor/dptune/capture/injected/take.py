@@ -13,6 +13,8 @@ from pathlib import Path
 from dptune.capture.injected import dtype_speed, identity
 from dptune.capture.injected.cores import Ticks, taken_share
 from dptune.capture.injected.gather import gather
+from dptune.capture.injected.held import Held
+from dptune.capture.injected.kept import Kept
 from dptune.capture.injected.load import Reading
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.noise import GradientNoise
@@ -47,6 +49,8 @@ class Take:
         self._ticks: Ticks | None = None
         self._reading: Reading | None = None
         self._sampling: Sampling | None = None
+        self._held: Held | None = None
+        self._kept = Kept()
         self.facts = Facts(rank=identity.rank(), host=socket.gethostname(), pid=os.getpid())
 
     @property
@@ -103,12 +107,16 @@ class Take:
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
             self._observers.checkpointing.begin()
+            self._observers.frozen_norms.end()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"
         self._observers.unused.timing = name == "unprofiled"
         if not self.facts.dtype_speeds:
             with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
                 self.facts.dtype_speeds = dtype_speed.measured(self._observers.places)
+        if name == "unprofiled":
+            self._look(first_step - 1)
+            self._held = Held(identity.device_kind())
         self._window = Window(name=name, first_step=first_step)
         self.facts.windows.append(self._window)
         if self._tracing is not None:
@@ -154,6 +162,9 @@ class Take:
         window.unsynced_backwards.append(tally.unsynced_backwards)
         window.unsynced_updates.append(tally.unsynced_update)
         window.recomputed_ns.append(tally.recomputed_ns)
+        held = self._held.bytes() if self._held is not None else None
+        if held is not None:
+            window.memory_bytes.append(held)
         window.skipped_steps = (
             None if window.skipped_steps is None or skipped is None else window.skipped_steps + skipped
         )
@@ -171,8 +182,13 @@ class Take:
             tracing.end()
         self._end_noise()
         sampled = self._end_sampling()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         if window is None or stopwatch is None:
             return
+        if complete and window.name in ("unprofiled", "lean"):
+            self._look(window.first_step + len(window.loader_batches) - 1)
         window.sampled = sampled
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
         window.complete, window.cut_short = complete, cut_short
@@ -189,6 +205,11 @@ class Take:
             window.saving_ns = time.monotonic_ns() - begun
             window.trace = target.name
         self.write()
+
+    def _look(self, step: int) -> None:
+        """Count the tensors that are alive after that step; not while steps are timed."""
+        self._kept.look(step, self._observers.meters.kept_losses)
+        self.facts.kept = self._kept.facts()
 
     def _save(self, tracing: Tracing, target: Path) -> int:
         """Write a trace; raises GivesWay where there is no room for it."""

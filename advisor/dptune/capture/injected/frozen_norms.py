@@ -1,0 +1,159 @@
+"""Watches BatchNorm layers in the warm-up steps: which of them run in training mode with frozen parameters.
+
+The forward methods of the classes are wrapped until the first window opens, and `nn.Module.train` until then, too:
+nothing is left on the script's modules, which may be copied or saved meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from dptune.capture.injected.places import Places, is_the_users, users_line
+from dptune.runfile.frozen_norms import FrozenNormFacts
+
+_LAYERS = 10_000
+_NAMED = 2
+_PARTS = 3
+_DEEPEST = 100
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+
+
+@dataclass
+class _Layer:
+    module: weakref.ref[Any]
+    where: str | None
+    trained: bool = False  # in one of its passes in training mode
+    with_graph: bool = False  # it ran where gradients are enabled
+
+
+class FrozenNorms:
+    """The layers that ran in training mode, and the line that switched it on."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._layers: dict[int, _Layer] = {}
+        self._line: str | None = None
+        self._train = nn.Module.train
+        self._wrapped_train: Any = None
+        self._forwards: list[tuple[Any, Any, Any]] = []  # class, its method, the wrapped one
+        self._facts: FrozenNormFacts | None = None
+
+    def install(self) -> None:
+        """Note where the script calls `.train()`."""
+        train = self._train
+
+        @functools.wraps(train)
+        def watched(this: Any, mode: bool = True) -> Any:
+            with contextlib.suppress(Exception):
+                frame = sys._getframe(1)
+                if mode and is_the_users(frame.f_code.co_filename):
+                    self._line = users_line(frame)
+            return train(this, mode)
+
+        self._wrapped_train = watched
+        nn.Module.train = watched  # type: ignore[method-assign, assignment]
+
+    def begin(self) -> None:
+        """Watch the layers from now on, but none that torch.compile reads."""
+        if self._places.compiled:
+            return
+        for kind in (_BatchNorm, SyncBatchNorm):
+            forward = kind.forward
+
+            @functools.wraps(forward)
+            def watched(this: Any, *args: Any, forward: Any = forward, **kwargs: Any) -> Any:
+                with contextlib.suppress(Exception):
+                    if this.training:
+                        self._note(this)
+                return forward(this, *args, **kwargs)
+
+            kind.forward = watched  # type: ignore[method-assign, assignment]
+            self._forwards.append((kind, forward, watched))
+
+    def end(self) -> None:
+        """Watch no more, and find where in the model the layers are."""
+        if nn.Module.train is self._wrapped_train:
+            nn.Module.train = self._train  # type: ignore[method-assign]
+        for kind, forward, watched in self._forwards:
+            if kind.forward is watched:
+                kind.forward = forward
+        self._forwards = []
+        with contextlib.suppress(Exception):  # modules may be anything
+            self._facts = self._found()
+        self._layers = {}
+
+    def facts(self) -> FrozenNormFacts | None:
+        """None where there are none."""
+        return self._facts
+
+    def _note(self, module: Any) -> None:
+        layer = self._layers.get(id(module))
+        if layer is None or layer.module() is not module:
+            if len(self._layers) >= _LAYERS or module.running_mean is None or module.weight is None:
+                return
+            layer = self._layers[id(module)] = _Layer(weakref.ref(module), users_line(sys._getframe(2)))
+        layer.trained = layer.trained or any(one.requires_grad for one in module.parameters(recurse=False))
+        layer.with_graph = layer.with_graph or torch.is_grad_enabled()
+
+    def _found(self) -> FrozenNormFacts | None:
+        layers = [one for one in self._layers.values() if not one.trained and one.module() is not None]
+        layers = [one for one in layers if one.module().training]  # type: ignore[union-attr]
+        if not layers:
+            return None
+        parents = _parents()
+        found = FrozenNormFacts(0, train_where=self._line)
+        for layer in layers:
+            path, part, whole = _place(layer.module(), parents)
+            if whole and not layer.with_graph:
+                continue  # all of the model is frozen, and only looked at: a teacher, or an average of weights
+            found.layers += 1
+            found.runs_at = found.runs_at or layer.where
+            if len(found.names) < _NAMED:
+                found.names.append(path)
+            if part not in found.parts and len(found.parts) < _PARTS:
+                found.parts.append(part)
+        return found if found.layers else None
+
+
+def _parents() -> dict[int, tuple[Any, str]]:
+    """By module: the one that holds it, and under which name."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    return {
+        id(child): (one, name)
+        for one in modules
+        for name, child in (one.__dict__.get("_modules") or {}).items()
+        if child is not None
+    }
+
+
+def _place(module: Any, parents: dict[int, tuple[Any, str]]) -> tuple[str, str, bool]:
+    """Its path in the model, that of the outermost module around it without a trained parameter, and if that is all."""
+    names: list[str] = []
+    part, frozen = module, True
+    frozen_at = 0
+    for _ in range(_DEEPEST):
+        if id(module) not in parents:
+            break
+        module, name = parents[id(module)]
+        names.append(name)
+        frozen = frozen and not any(one.requires_grad for one in module.parameters())
+        if frozen:
+            part, frozen_at = module, len(names)
+    path, inside = (_path(some) for some in (names, names[frozen_at:]))
+    return path, inside or type(part).__name__, frozen
+
+
+def _path(names: Sequence[str]) -> str:
+    """From names with the innermost first; without what wrappers add."""
+    return ".".join(name for name in reversed(names) if name not in _WRAPPERS)

@@ -1,0 +1,54 @@
+"""What a function is for, by the words of its name, where no library says it."""
+
+from __future__ import annotations
+
+import re
+
+_WORDS = {
+    "saving": {"save", "saves", "checkpoint", "checkpointing", "ckpt", "snapshot"},
+    "plotting": {"plot", "plots", "draw", "figure", "visualize", "visualise"},
+    "logging": {
+        *("log", "logs", "logging", "logger", "report", "print", "dump", "summary", "summarize", "summarise"),
+        *("monitor", "histogram", "histograms", "progress"),
+    },
+    "metrics": {"metric", "metrics", "accuracy", "auc", "f1", "confusion", "stats", "statistics"},
+    "evaluation": {"evaluate", "evaluation", "validate", "validation", "eval"},
+    "experience": {
+        *("rollout", "rollouts", "trajectory", "trajectories", "episode", "episodes", "experience", "experiences"),
+        *("selfplay",),
+    },
+}
+# Of reinforcement learning where they stand alone or with one another; `collect_paths` may be anything.
+_ACTING = {"collect", "play", "explore", "interact", "act"}
+_BESIDE = {
+    *("self", "run", "do", "one", "and", "with", "in", "agent", "agents", "policy", "env", "envs", "environment"),
+    *("environments", "game", "games", "world", "worlds", "transitions"),
+}
+# Functions of a library that evaluate have names of these words alone: `evaluation_loop`, not `_maybe_log_evaluate`.
+_EVALUATION = {
+    *("evaluate", "evaluation", "eval", "validate", "validation", "val", "predict", "prediction"),
+}
+_PARTS = {"run", "do", "loop", "step", "epoch"}
+
+
+def kind_of(name: str) -> str:
+    """`saving`, `logging`, `plotting`, `metrics`, `evaluation`, `experience` (of reinforcement learning), or empty."""
+    words = _split(name)
+    found = next((kind for kind, known in _WORDS.items() if words & known), "")
+    if not found and words & _ACTING and words <= _ACTING | _BESIDE:
+        return "experience"
+    return found
+
+
+def evaluates(name: str) -> bool:
+    """Whether a function of a training library evaluates, by its name with its class."""
+    words = _split(name)
+    owner = name.rpartition(".")[0]
+    if words <= _PARTS and owner:
+        return bool(_split(owner) & _EVALUATION)  # `_EvaluationLoop.run`
+    return bool(words & _EVALUATION) and words <= _EVALUATION | _PARTS
+
+
+def _split(name: str) -> set[str]:
+    last = name.rpartition(".")[2]
+    return {*re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower().split("_")} - {""}

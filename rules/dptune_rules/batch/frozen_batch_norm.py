@@ -1,0 +1,84 @@
+"""BatchNorm layers of a frozen part of the model run in training mode.
+
+## What it measures
+
+BatchNorm layers that ran in training mode in the warm-up steps, while none of their parameters had `requires_grad`, and
+that have running statistics. A model that is frozen as a whole and runs without gradients, such as a teacher, is left
+out, as is a layer that is trained in some of the steps.
+
+## Why it costs time
+
+It costs no time. `requires_grad = False` freezes weights, not statistics: in training mode a layer normalizes with the
+mean and variance of the batch, and adds them to its running statistics. So the frozen weights no longer see the inputs
+that they were trained on, the features vary with the batch, and evaluation uses the overwritten statistics.
+
+## What to change
+
+Call `.eval()` on the frozen part after each `model.train()`, which switches it back:
+
+    model.train()
+    model.backbone.eval()
+
+Not on the whole model: that would switch off dropout of the parts that are trained. Where a library calls `train()`,
+override it in the module: `super().train(mode)`, then `self.backbone.eval()`. It also saves the time of the statistics.
+
+## When to leave it alone
+
+- The statistics are to adapt to the new data on purpose, with weights that stay as they are.
+
+## References
+
+- PyTorch, `torch.nn.BatchNorm2d`, on `track_running_stats` and evaluation mode:
+  https://pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
+- Keras, "Transfer learning & fine-tuning", "Important note about BatchNormalization layers":
+  https://keras.io/guides/transfer_learning/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView
+
+RULE = Rule(
+    code="DP302",
+    name="frozen-batch-norm",
+    family="batch",
+    kind="risk",
+    summary="frozen BatchNorm layers run in training mode and overwrite their statistics",
+    since="0.1",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the frozen part, and the line after which it needs `.eval()`."""
+    run.any_facts()
+    found = next((one.frozen_norms for one in run.facts if one.frozen_norms is not None), None)
+    if found is None:
+        return
+    many = f"{found.layers} frozen BatchNorm layers run" if found.layers > 1 else "A frozen BatchNorm layer runs"
+    parts = ", ".join(f"`{part}`" for part in found.parts)
+    where = found.train_where or found.runs_at
+    evals = " and ".join(f"`{part}.eval()`" for part in found.parts)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact="medium",
+        title=f"{many} in training mode in {parts}{f' ({where})' if where else ''}: call {evals} after each "
+        "`model.train()`",
+        why="In training mode they normalize with batch statistics and overwrite their running statistics, although "
+        "their weights are frozen.",
+        changes=[],
+        confidence="medium",
+        evidence=[
+            Evidence(label="frozen BatchNorm layers in training mode", value=found.layers),
+            Evidence(label="among them", value=", ".join(found.names)),
+            *([Evidence(label="last call of train()", value=found.train_where)] if found.train_where else []),
+            *([Evidence(label="run at", value=found.runs_at)] if found.runs_at else []),
+        ],
+        numerics="changes",
+        watch="Do not call `.eval()` on the whole model: that disables dropout in the trained part.",
+        fingerprint=f"{RULE.code}:{found.parts[0]}",
+    )
