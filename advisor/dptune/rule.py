@@ -17,6 +17,7 @@ from dptune.advice import Advice, Basis, Change, Impact, Kind, Saving, impact_of
 from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFigures, digits
 from dptune.predicted import Prediction
+from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import hottest_line
@@ -163,6 +164,10 @@ class RunView:
     def hottest_line(self, name: str, at: str) -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was."""
         return hottest_line(self.facts, name, at.rpartition(":")[0] or at)
+
+    def dealt_batches(self, rank: int) -> DealtBatches | None:
+        """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""
+        return dealt_batches(self.facts, rank)
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""
