@@ -20,7 +20,7 @@ from dptune.predicted import Prediction
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
-from dptune.runfile.hot_lines import hottest_line
+from dptune.runfile.hot_lines import HotFunction, hottest_in_loader, hottest_line
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
 
@@ -164,6 +164,10 @@ class RunView:
     def hottest_line(self, name: str, at: str) -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was."""
         return hottest_line(self.facts, name, at.rpartition(":")[0] or at)
+
+    def hottest_in_loader(self) -> HotFunction | None:
+        """The function of the script in which batches are prepared most of the time; None where it was not seen."""
+        return hottest_in_loader(self.facts)
 
     def dealt_batches(self, rank: int) -> DealtBatches | None:
         """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""
