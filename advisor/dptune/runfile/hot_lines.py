@@ -63,9 +63,9 @@ def hottest_in_loader(facts: Sequence[Facts]) -> HotFunction | None:
         of_line[*function, frame["line"]] += spent_ns
         looks[*function, frame["line"]] += sample.looks
     for (name, file), spent_ns in spent.most_common(1):
-        for (*function, line), _ in of_line.most_common():
-            if function == [name, file] and looks[name, file, line] >= _LEAST_LOOKS:
-                return HotFunction(name, f"{file}:{line}", spent_ns / total_ns)
+        for at, _ in of_line.most_common():
+            if at[:2] == (name, file) and looks[at] >= _LEAST_LOOKS:
+                return HotFunction(name, f"{file}:{at[2]}", spent_ns / total_ns)
     return None
 
 
