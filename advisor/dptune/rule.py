@@ -17,9 +17,11 @@ from dptune.advice import Advice, Basis, Change, Impact, Kind, Saving, impact_of
 from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFigures, digits
 from dptune.predicted import Prediction
+from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
+from dptune.runfile.loader_lines import HotFunction, hottest_in_loader
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
@@ -180,6 +182,14 @@ class RunView:
         `calling`: only while that line itself calls a library's function of this name.
         """
         return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
+
+    def hottest_in_loader(self) -> HotFunction | None:
+        """The function of the script in which batches are prepared most of the time; None where it was not seen."""
+        return hottest_in_loader(self.facts)
+
+    def dealt_batches(self, rank: int) -> DealtBatches | None:
+        """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""
+        return dealt_batches(self.facts, rank)
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

@@ -27,11 +27,12 @@ def saves(make_advice, low, high, basis):
         (0, 0.51, "bound", "medium", "high", "high"),
         (0, 1, "bound", "medium", "medium", "medium"),
         (0, 1, "bound", "high", "low", "low"),
-        # low confidence is one level less
-        (0.6, 0.9, "replayed", "low", "high", "medium"),
+        # of low confidence it is low, whatever the gain
+        (0.6, 0.9, "replayed", "low", "high", "low"),
+        (0.6, 0.9, "measured", "low", "high", "low"),
         (0.05, 0.06, "replayed", "low", "high", "low"),
         (0.02, 0.04, "replayed", "low", "high", "low"),
-        (0, 1, "bound", "low", "high", "medium"),
+        (0, 1, "bound", "low", "high", "low"),
     ],
 )
 def test_impact_follows_from_gain_and_confidence(make_advice, low, high, basis, confidence, paid, impact):

@@ -196,6 +196,14 @@ def test_advice_on_the_late_rank_says_what_to_look_at(make_late, make_advice):
     assert "For rank 1: Open the trace of rank 1" in said(make_late(5_000), [other]).next
 
 
+def test_of_a_rank_with_more_of_the_same_work_the_advice_says_what_to_do(make_late, make_advice):
+    more = make_advice("XX103", title="Rank 1 does 1.8 times the work. Deal batches of equal size", changes=[])
+    run = make_late(5_000)
+    late = run.straggler.model_copy(update={"work_ratio": 1.8})
+    told = said(run.model_copy(update={"straggler": late}), [more])
+    assert told.next.startswith("XX103: Rank 1 does 1.8 times the work. Deal batches of equal size.")
+
+
 def test_what_saves_more_than_the_late_rank_costs_takes_the_head(make_late, make_advice):
     """Without its delays a step would be 20 % shorter; another change saves 30 %."""
     change = [Change(knob="ddp.bucket_cap_mb", now=1, then=25)]

@@ -487,4 +487,6 @@ train(model)
     out, said, facts = profiled(tmp_path, script, "loader.batch_size=3", "loader.num_workers=0")
     assert out.startswith("[3, 3, 6, 3, 3] [0, 0, 0, 0, 0]")
     assert sorted(bool(one.own_batches) for one in facts.loaders) == [False, False, False, False, True]
+    assert {one.batch_sampler for one in facts.loaders if one.own_batches} == {"BatchSampler"}
+    assert {one.batch_sampler for one in facts.loaders if not one.own_batches} == {None}
     assert said == "dptune: loader.batch_size did not take effect: it is 6 there"

@@ -3,7 +3,9 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import Account, InputFigures, LagDifference, Missing, StragglerFigures
-from dptune.runfile.facts import Window
+from dptune.predicted import Prediction
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import LoaderFacts, Window
 
 
 def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12, gain=None, differences=(), work_ratio=None):
@@ -297,3 +299,98 @@ def test_of_one_delay_only_one_of_the_two_rules_speaks(
     run, facts = make_measured(**told), untraced(make_facts, *latest)
     assert len(ask("DP701", run, facts)) == late_rank
     assert len(ask("DP702", run, facts)) == turns
+
+
+def dealt(make_facts, samples=8, *, ddp=True, batches=1):
+    """Two replicas whose loader deals rank 1 so many samples a step, and rank 0 eight."""
+    loader = LoaderFacts("train.py:20", batches_drawn=9, own_batches=True, batch_sampler="ByLength")
+    return [
+        make_facts(
+            rank=rank,
+            ddp=[DdpFacts("Net")] if ddp else [],
+            loaders=[loader],
+            windows=[Window("unprofiled", 3, [10_000_000] * 5, loader_samples=[each] * 5, loader_batches=[drawn] * 5)],
+        )
+        for rank, each, drawn in ((0, 8, 1), (1, samples, batches))
+    ]
+
+
+def more_work(ratio=1.8, others_ns=1_500_000):
+    """`forward` takes 2.7 ms on the late rank, and the others run it too."""
+    longer = difference(kind="work").model_copy(update={"name": "forward", "others_ns": others_ns})
+    return late(gain=0.25, work_ratio=ratio, differences=[longer])
+
+
+@pytest.mark.parametrize(
+    ("samples", "hold", "remedy"),
+    [
+        (8, "longer samples", "batches of about equal length"),
+        (9, "longer samples", "batches of about equal length"),  # 1.1 times the samples, 1.8 times the work
+        (14, "1.8 times the samples", "batches of equal size"),
+    ],
+)
+def test_a_rank_whose_batches_hold_more_is_named_with_its_loader(ask, make_measured, make_facts, samples, hold, remedy):
+    run = make_measured(straggler=more_work(), lags_ms=lags(3, 3, 3, 3, 3))
+    (advice,) = ask("DP701", run, dealt(make_facts, samples))
+    assert advice.title == (
+        "Rank 1 does 1.8 times the work of the other ranks by the shapes of its tensors, and arrives 3 ms late: its "
+        f"batches hold {hold}. Deal {remedy} to all ranks (`ByLength`, train.py:20)"
+    )
+    assert {one.label: one.value for one in advice.evidence}["work of the rank"] == 1.8
+
+
+def test_batches_are_not_named_where_something_else_may_differ(ask, make_measured, make_facts):
+    """Ten ms of compute of 1.1 times the work are 0.9 ms longer: less than half of the 3 ms that rank 1 is late."""
+    told = {"lags_ms": lags(3, 3, 3, 3, 3), "causes": {1: ("more compute", 0.95)}}
+    named = make_measured(straggler=more_work(), **told)
+    for run, facts in (
+        (make_measured(straggler=more_work(1.1), **told), dealt(make_facts)),
+        (make_measured(straggler=more_work(others_ns=0), **told), dealt(make_facts)),  # the others have no `forward`
+        (named, dealt(make_facts, ddp=False)),  # its part of a model may be larger
+        (named, dealt(make_facts, batches=2)),  # it may evaluate, too
+        (named, []),
+    ):
+        (advice,) = ask("DP701", run, facts)
+        assert "the others wait for it: `forward` takes" in advice.title
+
+
+@pytest.mark.parametrize("left", [0.9, 0.96])
+def test_a_delay_that_was_measured_is_advice_where_a_replay_may_save_nothing(ask, make_measured, left):
+    """The replay saves 10 or 4 % in the middle, and 0 at least; the delays themselves 25 % of the traced steps."""
+    run = make_measured(straggler=more_work(), lags_ms=lags(3, 3, 3, 3, 3))
+    found = ask("DP701", run, predictor=unsure(left))
+    if left > 0.95:  # half of what a late rank is worth: quiet, as before
+        assert found == []
+        return
+    (advice,) = found
+    assert (advice.saves.basis, advice.saves.may_be_nothing) == ("bound", False)
+    assert advice.saves.high_share == pytest.approx(0.125)  # half of the 25 % moves to rank 0
+    assert advice.saves.unpredicted == (
+        "a replay saves 0 to 20.0 % of a step, which includes zero; the delay itself is measured, and without it the "
+        "traced steps are 25 % shorter"
+    )
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        late(gain=0.08, work_ratio=1.8, differences=[difference(kind="work")]),  # less than a late rank is worth
+        late(gain=0.25, work_ratio=1.8, differences=[difference(0.3, kind="work")]),  # why it is late is not known
+    ],
+)
+def test_a_prediction_that_may_save_nothing_stays_one_where_the_delay_is_not_located(ask, make_measured, figures):
+    run = make_measured(straggler=figures, lags_ms=lags(3, 3, 3, 3, 3))
+    (advice,) = ask("DP701", run, predictor=unsure(0.9))
+    assert advice.saves.may_be_nothing  # so that no report gives it
+
+
+def unsure(left):
+    """A replay that leaves this share of the step in the middle, all of it at most."""
+    return lambda changes: Prediction.only(
+        "not needed",
+        changes=dict(changes),
+        step_ns=int(left * 10_000_000),
+        low_ns=int((2 * left - 1) * 10_000_000),
+        high_ns=10_000_000,
+        global_batch=64,
+    )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import InputFigures, Missing, PreparingFigures
-from dptune.runfile.facts import DeviceFacts, LoaderFacts, Window
+from dptune.runfile.facts import DeviceFacts, LoaderFacts, SampledFacts, Window
 
 
 def loader(workers=0, **more):
@@ -58,7 +58,10 @@ def test_workers_would_repeat_the_samples_of_an_iterable_data_set(ask, make_meas
     measured = make_measured(input=waiting(preparing=made_of))
     (advice,) = ask("DP501", measured, [make_facts(loaders=[streams])])
     assert advice.changes == []
-    assert "make a batch cheaper to prepare: reading and transforming samples is 90 %" in advice.title
+    assert advice.title == (
+        "Make `Lines.__iter__` (data.py:12) cheaper: a step waits 60 % of its time for the data loader, 90 % of that "
+        "in this function, and workers would each return every sample"
+    )
     assert advice.saves.low_share == 0
     assert "would each return every sample" in advice.watch
     assert "make Lines.__iter__ (data.py:12) skip the samples of other workers" in advice.watch
@@ -396,3 +399,76 @@ def test_workers_that_compute_need_cores_whatever_the_training_thread_does(ask, 
     ):
         (advice,) = ask("DP501", make_measured(device="cpu", input=input_figures), facts)
         assert [change.then for change in advice.changes] == proposed
+
+
+def timed(*places):
+    """A rank's window in which the training thread was found at these places, of each 5 times for so many ms."""
+    window = Window("unprofiled", 3, [10_000_000] * 5)
+    window.sampled = [
+        SampledFacts(["main (train.py:30)", *path], phase, "", "", 5, list(range(5)), [ms * 1_000_000] * 5)
+        for phase, ms, *path in places
+    ]
+    return window
+
+
+READS = ("loader", 5, "Images.__getitem__ (data.py:14)")
+COMPUTES = ("backward", 4)
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "reason"),
+    [
+        (2, 0, "no core is left for workers"),
+        (4, 1, "the free cores allow 1 worker, which saves at most 40 % of a step"),
+        (6, 2, ""),
+    ],
+)
+def test_a_slow_function_is_what_to_change_where_workers_cannot_keep_up(
+    ask, make_measured, make_facts, cores, free, reason
+):
+    """Preparing takes 0.6 of a step and the rest 0.4: 1.5 workers keep up, and a step of one takes 0.6."""
+    cpu = DeviceFacts("cpu", cores=cores, usable_cores=cores, torch_threads=1)
+    facts = [
+        make_facts(rank=rank, loaders=[loader()], device=cpu, windows=[timed(READS, COMPUTES)]) for rank in range(2)
+    ]
+    measured = make_measured(device="cpu", input=waiting(0.6, computed_share=1.0))
+    (advice,) = ask("DP501", measured, facts)
+    assert [change.then for change in advice.changes] == ([] if reason else [free])
+    assert advice.title == (
+        "Make `Images.__getitem__` (data.py:14) cheaper: a step waits 60 % of its time for the data loader, 100 % of "
+        f"that in this function, and {reason}"
+        if reason
+        else "A step waits 60 % of its time for the data loader: it has no workers, give it 2. `Images.__getitem__` "
+        "(data.py:14) takes 100 % of the wait"
+    )
+
+
+def test_workers_with_a_prediction_stay_the_remedy(ask, make_measured, make_facts, predict):
+    cpu = DeviceFacts("cpu", cores=4, usable_cores=4, torch_threads=1)
+    facts = [make_facts(rank=rank, loaders=[loader()], device=cpu, windows=[timed(READS)]) for rank in range(2)]
+    measured = make_measured(device="cpu", input=waiting(0.6, computed_share=1.0))
+    (advice,) = ask("DP501", measured, facts, predictor=predict("loader.num_workers", {1: 0.7}))
+    assert (advice.changes[0].then, advice.saves.basis) == (1, "replayed")
+
+
+@pytest.mark.parametrize(
+    ("by", "places", "where"),
+    [
+        ("Images.__getitem__ (data.py:12)", [], "`Images.__getitem__` (data.py:12)"),  # where it begins
+        ("main.<locals>.read (data.py:12)", [], "`main.read` (data.py:12)"),
+        # 5 ms in the function itself, 4 and 4 in others: none of these has most of it
+        (
+            "Images.__getitem__ (data.py:12)",
+            [READS, ("loader", 4, "crop (data.py:4)"), ("loader", 4, "flip (data.py:8)")],
+            "`Images.__getitem__` (data.py:14)",
+        ),
+    ],
+)
+def test_the_metered_function_is_named_where_none_was_found_most_of_the_time(
+    ask, make_measured, make_facts, by, places, where
+):
+    cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
+    facts = [make_facts(rank=rank, loaders=[loader()], device=cpu, windows=[timed(*places)]) for rank in range(2)]
+    measured = make_measured(device="cpu", input=waiting(0.6, preparing=prepared(9, 9, 1, read_by=by)))
+    (advice,) = ask("DP501", measured, facts)
+    assert advice.title.startswith(f"Make {where} cheaper: ")

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measured import MemoryFigures, Missing, NoiseFigures
+from dptune.measured import MemoryFigures, Missing, NoiseFigures, OperatorLoop, UserCodeFigures
 from dptune.runfile.facts import LoaderFacts, OptimizerFacts, SchedulerFacts
 
 LOADER = LoaderFacts("train.py:20", batch_size=32, dataset="Clips", dataset_samples=10**6, batches_drawn=50)
@@ -240,3 +240,34 @@ def test_garbage_may_grow_with_the_batch(ask, make_measured, make_facts, hand_ma
     )
     facts = [make_facts(loaders=[LOADER])]
     assert ask("DP301", make_measured(device="cpu", account=collects), facts) == []
+
+
+@pytest.mark.parametrize(
+    ("repeats", "share", "told"),
+    [
+        (32, 0.1, 0),  # once for each sample
+        (64, 0.3, 0),  # twice: two views of each
+        (31, 0.3, 0),  # all but the last
+        (31, 0.09, 1),  # what grows is little of the step
+        (40, 0.3, 1),  # over something else: positions, layers
+        (12, 0.3, 1),
+    ],
+)
+def test_a_loop_over_the_samples_grows_with_the_batch(
+    ask, make_measured, make_facts, larger, hand_made, repeats, share, told
+):
+    """Batches of 32 samples. The replay says that a sample takes 0.6 with twice the batch: it knows of no loop."""
+    loop = OperatorLoop(
+        name="pairs",
+        at="train.py:9",
+        phase="forward",
+        operator="aten::sub",
+        repeats=repeats,
+        rank=0,
+        cost_ns=int(share * hand_made.STEP_NS),
+        share=share,
+    )
+    code = UserCodeFigures(ranks=[0], steps=3, basis="unprofiled", sites=[], loops=[loop], missing={})
+    run = make_measured(memory=room(hand_made, 0.1), user_code=code)
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    assert len(ask("DP301", run, [facts], predictor=larger(1.2, 2.4, 4.8))) == told

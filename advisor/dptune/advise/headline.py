@@ -293,7 +293,7 @@ def _action(one: Advice, late: Straggler | None) -> str:
         return f"{named}: {one.watch} Details: `dptune rules explain {one.rule}`."
     if one.changes:
         return f"{named}: {_change(one)}"
-    if late is not None and late.is_subject_of(one):
+    if late is not None and late.is_subject_of(one) and not late.figures.does_more:
         return f"{named}: {_look_at(late.figures)}"
     return f"{named}: {sentence(one.title)} How: `dptune rules explain {one.rule}`."
 

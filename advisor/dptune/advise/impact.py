@@ -10,7 +10,8 @@ A rule states what a step pays for a problem; how much of it a change saves is a
   states that a step pays.
 - Where the bound is above half of the step (`Saving.large_unknown`), no saving is counted: the impact is what a step
   pays. In that benchmark such bounds went with savings from 7 to 86 %. They are ranked as a bound of half of the step.
-- Low confidence lowers the impact by one level.
+- Low confidence: low impact, whatever the gain. Its cause has to be checked before anything is changed, so it neither
+  comes before advice that can be acted on nor fails a gate by its impact. What it may save is in its interval.
 
 Advice on risks and on convergence has the impact that its rule gives it.
 """
@@ -31,10 +32,12 @@ def with_impact(one: Advice) -> Advice:
 
 def impact_of_saving(saves: Saving, confidence: Confidence, paid: Impact) -> Impact:
     """Impact of a change; `paid` is the impact of what a step pays for the problem, as the rule has it."""
+    if confidence == "low":
+        return "low"
     impact = paid if saves.large_unknown else impact_of(saves.expected_share) or "low"
     if saves.basis == "bound":
         impact = min(impact, paid, key=IMPACTS.index)
-    return IMPACTS[max(0, IMPACTS.index(impact) - 1)] if confidence == "low" else impact
+    return impact
 
 
 def saving_time(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:

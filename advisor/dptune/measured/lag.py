@@ -144,6 +144,11 @@ class StragglerFigures(Figures):
             return None
         return bool(ratio >= MORE_WORK)
 
+    @property
+    def does_more(self) -> bool:
+        """Whether it does more of the work that all ranks do, and nothing of its own that explains its delay."""
+        return bool(self.known("work_ratio") and self.moves) and all(_shared(one) for one in self.differences)
+
     def chance(self, steps: int, ranks: int) -> float:
         """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
         least, one = round(self.steps_share * steps), 1 / ranks

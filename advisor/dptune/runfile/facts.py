@@ -191,10 +191,10 @@ class LoaderFacts:
     `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
     `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
     given by set_epoch, None where it does not shuffle. `own_batches`: whether the script gave it a sampler of whole
-    batches, which alone knows how large they are. `preparing`: None where nothing was metered. `sharded_by`: what
-    divides the samples of an iterable data set among workers; None where nothing in its code is known to.
-    `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a test that then
-    drops some without looking at them; None where its source shows nothing like it.
+    batches, which alone knows how large they are; `batch_sampler` is its class. `preparing`: None where nothing was
+    metered. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
+    code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
+    test that then drops some without looking at them; None where its source shows nothing like it.
     """
 
     where: str | None = None
@@ -213,6 +213,7 @@ class LoaderFacts:
     replicas: int | None = None
     sampler_epoch: int | None = None
     own_batches: bool | None = None
+    batch_sampler: str | None = None
     preparing: PreparingFacts | None = None
     iterable: bool | None = None
     sharded_by: str | None = None

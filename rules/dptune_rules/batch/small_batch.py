@@ -41,6 +41,8 @@ global batch stays, and the learning rate with it.
 
 ## When to leave it alone
 
+- A Python loop over the samples of a batch takes 10 % of a step or more: it grows with the batch, which the replay does
+  not know. The rule is quiet there; `operator-loops` names the loop.
 - The loss falls more slowly per sample with the larger batch: the time to reach it is what counts.
 - The data set is small: more than it holds is not proposed, but with k times fewer steps in an epoch generalisation
   often suffers.
@@ -73,6 +75,10 @@ MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at mo
 WORTH_SHARE = Threshold(
     "worth_share", 0.15, "what a doubling has to save of a sample's time: for less nobody tunes a learning rate again"
 )
+LOOP_SHARE = Threshold(
+    "loop_share", 0.1, "of a step; twice the batch makes a Python loop over its samples twice as long"
+)
+SAME_COUNT = 0.05  # of the batch, up to which the calls of a loop are its samples, or some for each of them
 ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations, surely")
 
 RULE = Rule(
@@ -82,7 +88,7 @@ RULE = Rule(
     kind="time",
     summary="the batch is so small that much of a step does not grow with it",
     since="0.1",
-    thresholds=(WORTH_SHARE, ROOM_SHARE),
+    thresholds=(WORTH_SHARE, LOOP_SHARE, ROOM_SHARE),
 )
 
 
@@ -103,6 +109,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if lacks:
         raise Missing(lacks)
     loader, now, before = loaders[0], loaders[0].batch_size or 1, run.measured.samples_per_step
+    if _loops_over_samples(run, now):
+        return
     tried: list[tuple[int, Saving]] = []
     for times in TIMES:
         then = times * now
@@ -174,6 +182,16 @@ def check(run: RunView) -> Iterator[Advice]:
         "compare it.",
         fingerprint=f"{RULE.code}:loader.batch_size:{loader.dataset or 'loader'}",
     )
+
+
+def _loops_over_samples(run: RunView, batch: int) -> bool:
+    """Whether a loop of the script calls operators once or several times for each sample, for much of a step."""
+    code = run.measured.known("user_code")
+    for loop in code.loops if code else ():
+        each = loop.repeats / batch
+        if loop.share >= run.limit(LOOP_SHARE) and round(each) and abs(each - round(each)) <= SAME_COUNT * each:
+            return True
+    return False
 
 
 def _epoch(samples: int | None, a_step: float) -> Iterator[Evidence]:

@@ -13,8 +13,8 @@ With `num_workers=0` the training process prepares every batch itself, and the d
 waits when they deliver more slowly than steps consume.
 
 What preparing a batch is made of is metered where dptune recorded the run, in workers too: reading and transforming
-samples, or collating them, and whether that computes or waits for storage. Where one of them is most of it, it is named
-with its line.
+samples, or collating them, and whether that computes or waits for storage. Where one function takes most of it, it is
+named with the line that takes most.
 
 With no worker, preparing takes the wait w of a step and the rest takes 1 - w, so that w / (1 - w) workers keep up.
 Where n workers leave a wait of w, n / (1 - w) would keep up.
@@ -26,9 +26,9 @@ use (usable cores / ranks on the host; less those that a model on the CPU comput
 mostly sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers comes
 `persistent_workers=True`, which keeps them from starting anew each epoch.
 
-Where no core is free, make a batch cheaper: decode and resize once and store the result, transform whole batches, or
-move transforms to the device. Collating is quicker with arrays of one shape (`torch.stack`) than with lists of numbers,
-and a data set with `__getitems__` gives whole batches.
+Where no core is free, or too few for workers to keep up, make that function cheaper: decode and resize once and store
+the result, transform whole batches, or move transforms to the device. Collating is quicker with arrays of one shape
+(`torch.stack`) than with lists of numbers, and a data set with `__getitems__` gives whole batches.
 
 The step saves at most that wait, and no more than the workers proposed can take off it. Measured with two gloo ranks on
 two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
@@ -110,6 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
     cores = _free_cores(run, _computed(run, preparing, now), now)
     slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
+    culprit = _culprit(run, preparing)
     batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
     handover = run.limit(HANDOVER_MS) / batch_ms
@@ -124,40 +125,52 @@ def check(run: RunView) -> Iterator[Advice]:
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
-    saves = of_cheaper = run.bound(
-        0.0, most, "no more than the wait, and what computing gains by cores that preparing takes"
-    )
+    how = "no more than the wait, and what computing gains by cores that preparing takes"
+    saves = of_cheaper = run.bound(0.0, most, how)
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
         how = "no more than the wait, and no more than this many workers can take off it"
         saves = run.saving(changes, run.bound(0.0, most, how))
+    reason, remedy = "", cheaper  # why workers are no remedy, and what is
     if saves.basis == "replayed" and not saves.predicted_share:
-        remedy = f"replayed with {then} workers it is no quicker, so {cheaper}"
+        reason = f"replayed with {then} workers it is no quicker"
         changes, then, saves = [], None, of_cheaper
     elif prepared < 1 - run.limit(MOST_SHARE):
+        culprit = None
         remedy = (
             f"{100 * (1 - prepared):.0f} % of the wait is not for preparing batches: look at the sampler and at "
             "pinning memory"
         )
     elif repeats:
-        remedy = cheaper
+        reason = "workers would each return every sample"
     elif gain < _least_gain(run) and now is not None:
         more = "more workers" if now else "workers"
-        remedy = f"that is {digits(batch_ms)} ms for each batch, too little for {more} to help, so {cheaper}"
+        reason = f"that is {digits(batch_ms)} ms for each batch, too little for {more} to help"
     elif now is None:
         remedy = f"give the DataLoader more workers, or {cheaper}"
     elif then is None and cores is None:
-        remedy = f"more than its {now} workers would hardly help, so {cheaper}"
+        reason = f"more than its {now} workers would hardly help"
+    elif then and culprit and saves.basis == "bound" and then == cores and then * (1 - longest) < (now or longest):
+        workers = "1 worker, which saves" if then == 1 else f"{then} workers, which save"
+        reason = f"the free cores allow {workers} at most {100 * saves.high_share:.0f} % of a step"
+        changes, then, saves = [], None, of_cheaper
     elif then is None:
-        remedy = f"no core is left for {f'more than its {now} workers' if now else 'workers'}, so {cheaper}"
+        reason = f"no core is left for {f'more than its {now} workers' if now else 'workers'}"
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
+    waits = f"step waits {100 * wait:.0f} % of its time for the data loader"
+    title = f"A {waits}: {reason + ', so ' if reason else ''}{remedy}"
+    if culprit and remedy == cheaper:
+        title = f"Make {culprit[0]} cheaper: a {waits}, {100 * culprit[1]:.0f} % of that in this function"
+        title += f", and {reason}" if reason else ""
+    elif culprit:
+        title += f". {culprit[0]} takes {100 * culprit[1]:.0f} % of the wait"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=_impact(run, wait * max(0.0, 1 - handover)),
-        title=f"A step waits {100 * wait:.0f} % of its time for the data loader: {remedy}",
+        title=title,
         why=_why(now, run.measured.known("device_kind")),
         changes=changes,
         saves=saves,
@@ -281,15 +294,28 @@ def _ranks_here(run: RunView) -> int:
 def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str | None:
     """What most of preparing a batch is; None where it is neither part."""
     if preparing.reading_share >= run.limit(MOST_SHARE):
-        how = (
-            "computes"
-            if preparing.reading_computed_share >= COMPUTED_SHARE * a_core
-            else "mostly waits, as for storage"
-        )
+        computes = preparing.reading_computed_share >= COMPUTED_SHARE * a_core
+        how = "computes" if computes else "mostly waits, as for storage"
         return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
     if preparing.collating_share >= run.limit(MOST_SHARE):
         return f"collating is {100 * preparing.collating_share:.0f} % of that"
     return None
+
+
+def _culprit(run: RunView, preparing: PreparingFigures | None) -> tuple[str, float] | None:
+    """The function that takes most of preparing batches, with its line, and the share; None where none is known."""
+    hot = run.hottest_in_loader()
+    if hot and hot.share >= run.limit(MOST_SHARE):
+        return f"`{hot.name}` ({hot.where})", hot.share
+    if preparing is None:
+        return None
+    parts = (preparing.reading_share, preparing.read_by), (preparing.collating_share, preparing.collated_by)
+    share, function = max(parts, key=lambda part: part[0])
+    name, _, at = (function or "").removesuffix(")").partition(" (")
+    if share < run.limit(MOST_SHARE) or not at:
+        return None
+    name = name.replace(".<locals>", "")
+    return f"`{name}` ({run.hottest_line(name.rpartition('.')[2], at) or at})", share
 
 
 def _computed(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float | None:
@@ -328,9 +354,7 @@ def _why(now: int | None, device: str | None) -> str:
     idle = "" if device == "cpu" else " and the device waits"
     if now == 0:
         return f"With num_workers=0 the training process prepares every batch itself{idle}, instead of beside the step."
-    return (
-        "Batches come more slowly than steps consume them; record with `dptune profile` to learn how they are loaded."
-    )
+    return "Batches come more slowly than steps consume them. `dptune profile` records how they are loaded."
 
 
 def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high"]:

@@ -19,6 +19,9 @@ where the detailed window has them), operators, gaps between operators, and kern
 each with the share of the lag that it explains. Where these explain less than half of the lag, and no class of the
 account four fifths, the cause is unknown, and the impact is low: there is nothing to act on.
 
+Where the shapes of its tensors show that it does more of the work that all ranks do, the loader is named: replicas of
+one model that draw the same number of batches differ in the samples of a batch, or in their length.
+
 A delay before several collectives makes a rank late to each of them, but counts once.
 
 ## Why it costs time
@@ -32,7 +35,8 @@ That goes by the cause:
 - *input*: its loader is slower. Its storage, its share of the cores, its samples.
 - *copies*, *host*: something runs there that runs on no other rank: logging, checkpoints, evaluation "on rank 0".
 - *more compute*: it runs more operations, or takes longer for them and not for those of its optimizer: its samples are
-  longer, or its part of the model is larger. Sort samples into batches by length, or part the model evenly.
+  longer, or its part of the model is larger. Deal batches of about equal length to the ranks (from batches sorted by
+  length each rank takes every N-th: `batches[rank::N]`), or part the model evenly.
 - *slower compute*: the same operations take longer, the optimizer's too. Other processes on its host, fewer threads, a
   device that is hot or clocked lower, a slower card.
 - *gc*: it collects garbage at another moment than the others. See `garbage-collection`.
@@ -49,6 +53,10 @@ wait of any other rank, because waiting kernels slow others down; where the step
 rank's lateness and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if
 that is larger: with more samples on one rank the lateness was 37 % of a step, that part 43 %, and dropping those
 samples saved 40 %. Work that moves is shared by all N ranks, so its bound is (N - 1) / N of that.
+
+A replay that may save nothing is no prediction. Where the cause is known and the traced steps are shorter by
+`warning_share` or more without the delay, that is a measured fact: then the upper bound is given, with the replay's
+interval as the reason.
 
 ## When to leave it alone
 
@@ -139,7 +147,8 @@ def check(run: RunView) -> Iterator[Advice]:
     others = [ns for rank, ns in busy.items() if rank != late.rank]
     cause, covered = _cause(run, arrivals[late.rank])
     moves = cause == "more compute" if late.moves is None else late.moves
-    saves = _saves(run, late, busy, moves=moves)
+    bound = _bound(run, late, busy, moves=moves)
+    saves = run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
     explained = late.explained_share >= run.limit(EXPLAINED_SHARE)
     gain = late.known("gain_share")
     share = saves.predicted_share
@@ -157,6 +166,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # it was late while it was traced
     why = [one.words(late.rank) for one in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []
+    measured_gain = late.waiting_share if gain is None else gain
+    if saves.may_be_nothing and why and measured_gain >= run.limit(WARNING_SHARE):
+        saves = bound.without_prediction(_unsure(saves, measured_gain))
     if cause == "communication":
         return
     if cause == "gc" and run.facts:
@@ -168,7 +180,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact if why else "low",
-        title=f"Rank {late.rank} comes {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
+        title=_of_more_work(run, late)
+        or f"Rank {late.rank} comes {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
         f"it: {why[0] if why else 'why is not known'}",
         why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
         changes=[],
@@ -180,8 +193,8 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _saves(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, moves: bool) -> Saving:
-    """What the step saves: without its delay, or where its work `moves` to the others, with that spread evenly."""
+def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, moves: bool) -> Saving:
+    """What the step saves at most: without its delay, or where its work `moves` to the others, with that spread."""
     arrival = next(one.arrival for one in run.measured.ranks if one.rank == late.rank)
     most, bound_by = _most(run, late, [one.lag_ns for one in arrival.steps])
     left = (len(run.measured.ranks) - 1) / len(run.measured.ranks) if moves else 1.0
@@ -192,7 +205,37 @@ def _saves(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, m
     if unbusy > bound.high_share:
         what = "all ranks do on average" if moves else "the others do"
         bound = run.bound(0.0, unbusy, f"no more than the step less what {what} without waiting for it")
-    return run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
+    return bound
+
+
+def _unsure(replayed: Saving, gain: float) -> str:
+    """Why a replay does not stand for the saving, though the delay was measured."""
+    return (
+        f"a replay saves {100 * replayed.low_share:.0f} to {100 * replayed.high_share:.1f} % of a step, which includes "
+        f"zero; the delay itself is measured, and without it the traced steps are {100 * gain:.0f} % shorter"
+    )
+
+
+def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
+    """The title where its batches hold more than those of the others; None where that is not known, or not why."""
+    dealt = run.dealt_batches(late.rank) if late.does_more else None
+    if dealt is None:
+        return None
+    devices = [device for one in run.measured.ranks if one.rank == late.rank for device in one.devices]
+    steps = [step.account.compute_ns for device in devices for step in device.steps]
+    computed_ns = sum(steps) * len(devices) / max(1, len(steps))
+    if computed_ns * (1 - 1 / late.work_ratio) < run.limit(EXPLAINED_SHARE) * late.lag_ns:
+        return None
+    if 2 * (dealt.samples_times - 1) >= late.work_ratio - 1:
+        batches, remedy = f"{dealt.samples_times:.1f} times the samples", "batches of equal size"
+    else:
+        batches, remedy = "longer samples", "batches of about equal length"
+    place = ", ".join(filter(None, [dealt.sampler and f"`{dealt.sampler}`", dealt.where]))
+    return (
+        f"Rank {late.rank} does {late.work_ratio:.1f} times the work of the other ranks by the shapes of its tensors, "
+        f"and arrives {digits(late.lag_ns / 1e6)} ms late: its batches hold {batches}. Deal {remedy} to all ranks"
+        + (f" ({place})" if place else "")
+    )
 
 
 def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterator[Evidence]:
@@ -207,6 +250,10 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     gain = late.known("gain_share")
     if gain is not None:
         yield Evidence(label="step time saved without its delays", value=gain, unit="of a traced step")
+    ratio = late.known("work_ratio")
+    if ratio is not None and late.does_more:
+        unit = "times that of the others, by the shapes of tensors"
+        yield Evidence(label="work of the rank", value=ratio, unit=unit, rank=late.rank)
 
 
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:

@@ -206,6 +206,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     with contextlib.suppress(Exception):  # there may be no source to read
         dropped = drops(loader.dataset) if iterable else None
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
+    own_batches = loader.batch_size is None and batches is loader.batch_sampler and batches is not None
     return LoaderFacts(
         where=places.line(loader),
         batch_size=loader.batch_size or getattr(batches, "batch_size", None),
@@ -222,7 +223,8 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
         replicas=getattr(sampler, "num_replicas", None),
         sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
-        own_batches=loader.batch_size is None and batches is loader.batch_sampler and batches is not None,
+        own_batches=own_batches,
+        batch_sampler=type(batches).__name__ if own_batches else None,
         preparing=observers.preparing.facts(loader),
         iterable=iterable,
         sharded_by=sharded_by(loader) if iterable else None,

@@ -1,0 +1,64 @@
+"""The function of the script that prepares batches, and its line, where the training thread was found most."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dptune.runfile.facts import Facts, SampledFacts
+
+_LEAST_LOOKS = 3  # fewer may be chance
+_FRAME = re.compile(r"(?P<name>.+) \((?P<file>.+):(?P<line>\d+)\)")
+_WITHIN = re.compile(r"\.<(?:listcomp|setcomp|dictcomp|genexpr|lambda)>")  # of the function around it
+
+
+@dataclass(frozen=True)
+class HotFunction:
+    """A function of the script, the `file:line` where it was found most, and its share of the time in its phase."""
+
+    name: str
+    where: str
+    share: float
+
+
+def hottest_in_loader(facts: Sequence[Facts]) -> HotFunction | None:
+    """The function in which the training thread prepares batches most of the time; None where it was found too rarely.
+
+    With workers it only waits. A function that also runs outside of the loader is the training loop, which draws the
+    batch from a library.
+    """
+    elsewhere = {_function(frame) for one in _sampled(facts) if one.phase != "loader" for frame in one.path}
+    spent: Counter[tuple[str, str]] = Counter()
+    of_line: Counter[tuple[str, str, str]] = Counter()
+    looks: Counter[tuple[str, str, str]] = Counter()
+    total_ns = 0
+    for sample in _sampled(facts):
+        if sample.phase != "loader" or not sample.path:
+            continue
+        spent_ns = sum(sample.spent_ns)
+        total_ns += spent_ns
+        function, frame = _function(sample.path[-1]), _FRAME.fullmatch(sample.path[-1])
+        if function is None or frame is None or function in elsewhere:
+            continue
+        spent[function] += spent_ns
+        of_line[*function, frame["line"]] += spent_ns
+        looks[*function, frame["line"]] += sample.looks
+    for (name, file), spent_ns in spent.most_common(1):
+        for at, _ in of_line.most_common():
+            if at[:2] == (name, file) and looks[at] >= _LEAST_LOOKS:
+                return HotFunction(name, f"{file}:{at[2]}", spent_ns / total_ns)
+    return None
+
+
+def _sampled(facts: Sequence[Facts]) -> Iterator[SampledFacts]:
+    for own in facts:
+        window = own.window("unprofiled")
+        yield from window.sampled if window else ()
+
+
+def _function(frame: str) -> tuple[str, str] | None:
+    """Name and file of a place of the script; of a comprehension those of the function around it."""
+    place = _FRAME.fullmatch(frame)
+    return (_WITHIN.sub("", place["name"]), place["file"]) if place else None
