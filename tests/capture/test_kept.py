@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
+from typing import ClassVar
 
 import pytest
 import torch
 
-from dptune.capture.injected.kept import Kept
+from dptune.capture.injected.kept import Kept, optimizer_state
 from dptune.capture.injected.places import is_the_users
 from dptune.runfile.memory_growth import memory_growth
 
@@ -56,6 +57,37 @@ def test_a_list_of_tuples_that_an_object_holds():
     _, first = inspect.getsourcelines(Summary.add)
     assert found.where.endswith(f"test_kept.py:{first + 1}")
     assert found.shapes[0] == "256x256 float32"
+
+
+def test_the_history_of_an_optimizer_is_not_counted():
+    """LBFGS keeps two tensors of each of its last 100 steps."""
+    weight = torch.nn.Parameter(torch.ones(256, 256))
+    optimizer = torch.optim.LBFGS([weight], max_iter=2)
+    kept = Kept()
+
+    def loss():
+        optimizer.zero_grad()
+        total = (weight * torch.arange(256.0)).square().sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    kept.look(0, optimizer_state([optimizer]))
+    for _ in range(6):
+        optimizer.step(loss)
+    kept.look(6, optimizer_state([optimizer]))
+    assert len(optimizer.state[weight]["old_dirs"]) > 1
+    assert kept.facts().looks[0].bytes == kept.facts().looks[1].bytes
+
+
+class Shared:
+    outputs: ClassVar[list[torch.Tensor]] = []
+
+
+def test_an_attribute_of_a_class():
+    found = looked(lambda: Shared.outputs.append(tensor()))
+    Shared.outputs.clear()
+    assert found.held_by == "Shared.outputs"
 
 
 def test_a_graph_that_stays():

@@ -70,10 +70,17 @@ def _named(collection: Any) -> Found:
             where = _adding(str(one.get("__file__", "")), rf"\b{name}{adds}", 1, None)
             return name, where, limited or bool(_LIMITED.search(name))
         owners = gc.get_referrers(one) if isinstance(one, dict) else [one]
-        owner = next((own for own in owners if own is one or getattr(own, "__dict__", None) is names), None)
+        owner = next((own for own in owners if own is one or _has(own, names, name, collection)), None)
         if owner is not None and not isinstance(owner, dict):
             return _attribute(owner, name, adds, limited)
     return _variable(adds, limited)
+
+
+def _has(owner: Any, names: dict[str, Any], name: str, collection: Any) -> bool:
+    """Whether these are the attributes of that object, or class."""
+    if isinstance(owner, type):
+        return owner.__dict__.get(name) is collection
+    return getattr(owner, "__dict__", None) is names
 
 
 def _adds(collection: Any) -> str:
@@ -84,7 +91,7 @@ def _adds(collection: Any) -> str:
 
 
 def _attribute(owner: Any, name: str, adds: str, limited: bool) -> Found:
-    kind = type(owner)
+    kind = owner if isinstance(owner, type) else type(owner)
     full = f"{kind.__name__}.{name}"
     limited = limited or isinstance(owner, Dataset) or bool(_LIMITED.search(full))
     where = None

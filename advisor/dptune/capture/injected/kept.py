@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,18 @@ class Kept:
         found = holder(oldest)
         if found is not None:
             self._found.held_by, self._found.where, self._found.limited = found
+
+
+def optimizer_state(optimizers: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensors of their state: some optimizers keep a history of limited length, as LBFGS does."""
+    states = [state for optimizer in optimizers for state in optimizer.state.values() if isinstance(state, dict)]
+    values = [value for state in states for value in state.values()]
+    return [
+        one
+        for value in values
+        for one in (value if isinstance(value, list) else [value])
+        if isinstance(one, torch.Tensor)
+    ]
 
 
 def _name(dtype: torch.dtype) -> str:

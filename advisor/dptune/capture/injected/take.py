@@ -10,11 +10,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from torch.optim import Optimizer
+
 from dptune.capture.injected import dtype_speed, identity
 from dptune.capture.injected.cores import Ticks, taken_share
 from dptune.capture.injected.gather import gather
 from dptune.capture.injected.held import Held
-from dptune.capture.injected.kept import Kept
+from dptune.capture.injected.kept import Kept, optimizer_state
 from dptune.capture.injected.load import Reading
 from dptune.capture.injected.meters import Tally
 from dptune.capture.injected.noise import GradientNoise
@@ -208,7 +210,10 @@ class Take:
 
     def _look(self, step: int) -> None:
         """Count the tensors that are alive after that step; not while steps are timed."""
-        self._kept.look(step, self._observers.meters.kept_losses)
+        ours = list(self._observers.meters.kept_losses)
+        with contextlib.suppress(Exception):  # an optimizer's state may be anything
+            ours += optimizer_state(self._observers.places.alive(Optimizer))
+        self._kept.look(step, ours)
         self.facts.kept = self._kept.facts()
 
     def _save(self, tracing: Tracing, target: Path) -> int:
