@@ -33,8 +33,8 @@ def keep(folder: Path) -> Iterator[str]:
         raise SystemExit(f"{folder} is a rehearsal without a card: nothing is kept of it")
     target = RESULTS / f"{_name(result)}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    if result["commit"] == "unknown" and result["source"] == source():
-        result["commit"] = commit()  # the card had the tree without git
+    if result["source"] == source():
+        result["commit"] = commit()  # the card may have had the tree without git, or with an older commit's
     target.write_text(json.dumps(result, indent=1) + "\n")
     yield f"{target.relative_to(ROOT)}"
     kept = list(_chosen(folder))
