@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dptune.measured import Account, InputFigures, Missing, digits
+from dptune.measured import CLASSES, Account, InputFigures, Missing, digits
 
 UNMETERED = {"preparing": "not metered"}
 
@@ -49,3 +49,41 @@ def test_an_account_that_does_not_balance_cannot_be_made():
 )
 def test_numbers_of_sentences_are_written_out(value, written):
     assert digits(value) == written
+
+
+TRACED = Account(
+    window_ns=300,
+    compute_ns=120,
+    exposed_transfer_ns=20,
+    exposed_waiting_ns=40,
+    copy_ns=10,
+    input_idle_ns=30,
+    launch_idle_ns=80,
+    communication_ns=75,
+    hidden_communication_ns=15,
+)
+
+
+def test_without_the_profiler_idle_and_waiting_give_way():
+    """Of 200 ns the device works for 150; the 150 of idle and waiting shrink to 50, each to a third."""
+    found = TRACED.within(200)
+    assert (found.compute_ns, found.exposed_transfer_ns, found.copy_ns) == (120, 20, 10)
+    assert (found.exposed_waiting_ns, found.input_idle_ns, found.launch_idle_ns) == (13, 10, 27)
+    assert (found.window_ns, found.hidden_communication_ns, found.communication_ns) == (200, 15, 48)
+
+
+def test_a_device_that_works_longer_than_the_window_shrinks_alike():
+    found = TRACED.within(75)
+    assert (found.compute_ns, found.exposed_transfer_ns, found.copy_ns, found.idle_ns) == (60, 10, 5, 0)
+    assert found.hidden_communication_ns == 8
+
+
+def test_a_window_that_is_no_shorter_changes_nothing():
+    assert TRACED.within(300) is TRACED
+    assert TRACED.within(301) is TRACED
+
+
+@pytest.mark.parametrize("window_ns", range(1, 300, 7))
+def test_it_balances_whatever_the_window(window_ns):
+    found = TRACED.within(window_ns)  # the model itself refuses what does not balance
+    assert sum(getattr(found, name) for name in CLASSES) == found.window_ns == window_ns

@@ -63,8 +63,11 @@ def runs(half: str) -> list[tuple[Script, str]]:
     return order
 
 
-def collect(work: Path, half: str, again: bool = False) -> dict[str, Any]:
-    """What is missing, each written down as soon as it is known; `again`: all recordings that are there, read anew."""
+def collect(work: Path, half: str, again: bool = False, pairs: bool = True) -> dict[str, Any]:
+    """What is missing, each written down as soon as it is known.
+
+    `again`: all recordings that are there, read anew; `pairs`: also plain timed runs with the fault and without it.
+    """
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}, "pairs": {}}
     results.update(machine=machine(), command="python tests/benchmarks/unseen.py")
     for script, load in runs(half):
@@ -83,7 +86,7 @@ def collect(work: Path, half: str, again: bool = False) -> dict[str, Any]:
             _write(results)
             _to_judge(name, results["runs"][name])
             print(_row(name, results, _judged()), file=sys.stderr, flush=True)
-    for script, load in runs(half):
+    for script, load in runs(half) if pairs else ():
         if script.kind == "time":
             _pairs(work, results, script, load)
     return results
@@ -345,6 +348,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=kept, help="where recordings lie")
     parser.add_argument("--half", choices=("open", "sealed", "all"), default="open", help="of the scripts")
     parser.add_argument("--again", action="store_true", help="read the recordings anew")
+    parser.add_argument("--recordings", action="store_true", help="without the pairs that measure what is truly saved")
     parser.add_argument("--table", action="store_true", help="run nothing")
     args = parser.parse_args()
     if wrong := mistakes():
@@ -355,7 +359,7 @@ def main() -> None:
         results = json.loads(RESULTS.read_text())
     else:
         args.work.mkdir(parents=True, exist_ok=True)
-        results = collect(args.work, args.half, args.again)
+        results = collect(args.work, args.half, args.again, not args.recordings)
     print(table(results, _judged(), args.half))
 
 

@@ -66,7 +66,8 @@ def prediction(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def inside(predicted: dict[str, Any], measured_ms: float) -> bool | None:
-    """Whether a measured step lies in the predicted interval; None where none was predicted."""
-    if predicted.get("low_ms") is None:
+    """Whether a measured step lies in the predicted interval; of a bound: above it; None where none was predicted."""
+    low_ms, high_ms = predicted.get("low_ms"), predicted.get("high_ms")
+    if low_ms is None:
         return None
-    return bool(predicted["low_ms"] <= measured_ms <= predicted["high_ms"])
+    return bool(low_ms <= measured_ms and (high_ms is None or measured_ms <= high_ms))

@@ -27,7 +27,7 @@ STAGES = (
     Stage("planted", 110),
     Stage("predict", 70),
     Stage("ranks", 100),
-    Stage("link", 40),
+    Stage("link", 65),
     Stage("verify", 100),
 )
 

@@ -20,7 +20,7 @@ def test_the_rank_with_most_of_it(ask, make_measured, make_facts, hand_made):
         None,
         "expandable_segments:True",
     )
-    assert advice.saves.high_share == pytest.approx(0.2)
+    assert advice.saves.high_share == pytest.approx(1.25 * 0.2)  # the queue refills after the calls
     assert [(one.value, one.rank) for one in advice.evidence] == [(0.2, 1), (0.5, 1), (12.0, 1)]
 
 
@@ -36,7 +36,7 @@ def test_a_call_that_waits_for_a_busy_gpu_makes_no_step_longer(ask, make_measure
         ranks.append(rank.model_copy(update={"devices": [device.model_copy(update={"steps": steps})]}))
     (advice,) = ask("DP801", run.model_copy(update={"ranks": ranks}))
     assert advice.title == "Taking and returning memory of the GPU costs up to 10 % of a step"
-    assert (advice.impact, advice.saves.high_share) == ("medium", pytest.approx(0.1))
+    assert (advice.impact, advice.saves.high_share) == ("medium", pytest.approx(1.25 * 0.1))
     assert [(one.value, one.rank) for one in advice.evidence[:2]] == [(0.1, 1), (0.5, 1)]
     assert advice.evidence[0].end_ns is None  # the longest call is one of rank 0
     (advice,) = ask("DP801", run.model_copy(update={"ranks": ranks, "memory": memory(hand_made, 0.4)}))

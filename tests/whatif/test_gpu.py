@@ -22,7 +22,7 @@ from dptune.trace.run import Run
 from dptune.whatif.assumptions import UNVALIDATED
 from dptune.whatif.building import built
 from dptune.whatif.gpu.building import build
-from dptune.whatif.gpu.changes import bounded, changed, without_profiler
+from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.predicting import Ground
 from dptune.whatif.wire import Link
@@ -248,7 +248,8 @@ def test_kernels_may_grow_half_as_much_as_the_batch(tmp_path: Path) -> None:
     what no replay of a GPU knows: 5 % of the step and a quarter of the 60."""
     run = load_events(tmp_path, three_steps())
     ground = Ground.of(run, measure(run))
-    told = replace(ground, model=replace(ground.model, batch=8)).predict({"host.times": 0.0, "loader.batch_size": 16})
+    known = replace(ground, model=replace(ground.model, batch=8), variants=())
+    told = known.predict({"host.times": 0.0, "loader.batch_size": 16})
     assert told.step_ns == pytest.approx(160 * US, rel=1e-3)
     assert told.low_ns == pytest.approx((160 - hypot(40, 4.8, 8, 15)) * US, rel=1e-3)
     assert told.high_ns == pytest.approx((160 + hypot(4.8, 8, 15)) * US, rel=1e-3)
@@ -362,3 +363,16 @@ def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, 
         told[folder.name] = ground.error_share
     assert set(SEVERAL) <= set(told)
     assert told["nanogpt_8xh100"] < 0.02
+
+
+def test_a_step_that_devices_limit_does_not_tell_how_fast_the_host_is(tmp_path: Path) -> None:
+    """Half of the host's time leaves a device-bound step as it is: what makes the device quicker may save more."""
+    run = load_events(tmp_path, three_steps())
+    program = Ground.of(run, measure(run)).model
+    assert isinstance(program, Program)
+    slow_device = changed(program, {"compute.times": 20.0})  # the host is never waited for
+    quick = with_quickest_host(slow_device)
+    assert quick.step_ns() >= 0.98 * slow_device.step_ns()
+    faster = {"compute.times": 0.0}
+    assert changed(quick, faster).step_ns() == pytest.approx(changed(slow_device, faster).step_ns() / 2, rel=0.05)
+    assert with_quickest_host(program).step_ns() >= 0.98 * program.step_ns()  # one that the host limits stays

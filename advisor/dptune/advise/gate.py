@@ -23,9 +23,9 @@ BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
     "us_per_sample": ("time per sample in us", lambda run: run.step.median_ns / 1e3 / run.samples_per_step),
     "exposed_communication_share": (
         "exposed communication as a share of the step",
-        lambda run: run.share("exposed_communication_ns"),
+        lambda run: run.step_share("exposed_communication_ns"),
     ),
-    "idle_share": ("idle time as a share of the step", lambda run: run.share("idle_ns")),
+    "idle_share": ("idle time as a share of the step", lambda run: run.step_share("idle_ns")),
     "loader_wait_share": ("waiting for the loader as a share of the step", lambda run: run.input.wait_share),
     "peak_memory_gb": (
         "peak of reserved memory in GB",

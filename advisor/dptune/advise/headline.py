@@ -122,7 +122,7 @@ def headline(
         action = _look_at(late.figures) if first is None else _action(first, late) + _of_late(late, advice)
         return Headline(verdict=verdict, why=why, next=action, rule=first.rule if first else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
-    most, computing = greatest(found, measured.share("exposed_unsplit_ns")), measured.share("compute_ns")
+    most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
     limit = most[0] if most else None
     verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing, locating)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None

@@ -70,7 +70,7 @@ def shares(measured: Measured) -> dict[Limit, float]:
     timed without the profiler. A GPU may compute meanwhile: there only the time counts in which it is idle.
     """
     exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
-    found = {limit: measured.share(limit.class_ns) for limit in (exchange, LATE, INPUT, IDLE)} | _copies(measured)
+    found = {limit: measured.step_share(limit.class_ns) for limit in (exchange, LATE, INPUT, IDLE)} | _copies(measured)
     wait = measured.input.known("wait_share")
     if wait is not None and measured.known("device_kind") in ("cpu", None):
         found[INPUT] = wait
@@ -83,7 +83,7 @@ def _copies(measured: Measured) -> dict[Limit, float]:
     for copies in measured.known("copies") or ():
         limit = {"d2d": _COPY_WITHIN, "unknown": _COPY_UNKNOWN}.get(copies.direction, _COPY)
         exposed_ns[limit] += copies.exposed_ns
-    share, whole_ns = measured.share("copy_ns"), sum(exposed_ns.values())
+    share, whole_ns = measured.step_share("copy_ns"), sum(exposed_ns.values())
     if not whole_ns:
         return {_COPY_UNKNOWN: share}
     return {limit: share * part / whole_ns for limit, part in exposed_ns.items()}
@@ -121,13 +121,13 @@ def greatest(found: dict[Limit, float], unsplit: float = 0.0) -> tuple[Limit, fl
 
 def parts(measured: Measured) -> str:
     """The account in one line; exposed communication that could not be split is told from the transfer."""
-    account = measured.account
+    account = measured.step_account
     names = dict(_PARTS)
     if account.exposed_communication_ns > account.exposed_unsplit_ns:
         names["exposed_unsplit_ns"] = "unsplit exposed communication"
-    told = [(name, measured.share(class_ns)) for class_ns, name in names.items()]
+    told = [(name, measured.step_share(class_ns)) for class_ns, name in names.items()]
     spent = [f"{name} {percent(share)}" for name, share in told if share >= 0.001]
-    return ", ".join([f"computing {percent(measured.share('compute_ns'))}", *spent])
+    return ", ".join([f"computing {percent(measured.step_share('compute_ns'))}", *spent])
 
 
 def percent(share: float) -> str:
@@ -142,7 +142,7 @@ def milliseconds(duration_ns: float) -> str:
 
 def _unsplit(measured: Measured) -> bool:
     """Whether ranks are missing that would tell moving data from waiting, for most of what either takes."""
-    account, world = measured.account, measured.known("world_size")
+    account, world = measured.step_account, measured.known("world_size")
     with_steps = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     return (
         world is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from pydantic import Field, computed_field, model_validator
 
 from dptune.measured.figure import Missing, Model
@@ -73,6 +75,27 @@ class Account(Model):
             raise Missing("no communication in the window")
         return self.hidden_communication_ns / self.communication_ns
 
+    def within(self, window_ns: int) -> Account:
+        """The same work of a device in a shorter window: idle and waiting give way, the rest takes as long as it took.
+
+        So it is with a GPU without the profiler, which slows the host and not what the device runs. Where that alone
+        takes longer than the window (clocks differ between windows), each class of it shrinks alike. Rounded as running
+        totals: the classes sum to the window exactly.
+        """
+        if window_ns >= self.window_ns:
+            return self
+        kept = sum(getattr(self, name) for name in CLASSES if name not in ELASTIC)
+        rest = self.window_ns - kept
+        shrunk = Fraction(window_ns, kept) if kept > window_ns else Fraction(1)
+        left = Fraction(max(0, window_ns - kept), rest) if rest else Fraction(0)
+        begun, running, parts = 0, Fraction(0), {}
+        for name in CLASSES:
+            running += getattr(self, name) * (left if name in ELASTIC else shrunk)
+            parts[name], begun = round(running) - begun, round(running)
+        exposed = parts["exposed_transfer_ns"] + parts["exposed_waiting_ns"] + parts["exposed_unsplit_ns"]
+        hidden = min(round(self.hidden_communication_ns * shrunk), parts["compute_ns"])
+        return Account(window_ns=window_ns, **parts, hidden_communication_ns=hidden, communication_ns=hidden + exposed)
+
     @model_validator(mode="after")
     def _balances(self) -> Account:
         parts = sum(getattr(self, name) for name in CLASSES)
@@ -88,6 +111,7 @@ class Account(Model):
 
 CLASSES = tuple(list(Account.model_fields)[1:-2])  # the fields that sum to the window
 IDLE = tuple(name for name in CLASSES if name.endswith("_idle_ns"))
+ELASTIC = frozenset((*IDLE, "exposed_waiting_ns", "exposed_unsplit_ns"))  # what a slow host makes longer
 IDLE_CAUSES = tuple(name.removesuffix("_idle_ns") for name in IDLE)
 
 

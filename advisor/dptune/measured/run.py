@@ -101,6 +101,17 @@ class Measured(Figures):
         return self.account.window_ns / steps
 
     @property
+    def step_account(self) -> Account:
+        """The account of all traced steps as it is without the profiler: a GPU then runs the same in less time.
+
+        The traced account where no step was timed without the profiler, and on a CPU, whose operators it slows.
+        """
+        traced_ns, step_ns = self.traced_step_ns, self.recorded_step_ns
+        if self.known("device_kind") in ("cpu", None) or step_ns >= traced_ns:
+            return self.account
+        return self.account.within(round(self.account.window_ns * step_ns / traced_ns))
+
+    @property
     def recorded_step_ns(self) -> float:
         """The step time of the process whose steps were traced, to be set beside those: the median of all processes is
         another where there are several. Where none was timed without the profiler it is the traced step itself: their
@@ -136,5 +147,9 @@ class Measured(Figures):
         return share * self.step.median_ns / 1e6
 
     def share(self, class_ns: str) -> float:
-        """The share of the step that `account` gives to a class, by its field or property name."""
+        """The share of the traced step that `account` gives to a class, by its field or property name."""
         return self.account.share(class_ns)
+
+    def step_share(self, class_ns: str) -> float:
+        """The share of the step that a class takes without the profiler, where that is known: see `step_account`."""
+        return self.step_account.share(class_ns)

@@ -46,6 +46,11 @@ _ALWAYS = ("compute_ns", "input_idle_ns", "unexplained_idle_ns")  # shown even w
 
 def basis(measured: Measured) -> str:
     """What the milliseconds of this report are."""
+    if measured.step.basis == "unprofiled" and measured.known("device_kind") not in ("cpu", None):
+        return (
+            "Compute, transfers and copies are as traced; idle and waiting are what is left of the step time without "
+            "the profiler, which makes the host slower and not the device"
+        )
     if measured.step.basis == "unprofiled":
         return (
             "ms are scaled: the share of the traced steps times the step time without the profiler "
@@ -59,7 +64,7 @@ def account(report: Report, width: int) -> Iterator[Line]:
     measured = report.measured
     label = "scaled" if measured.step.basis == "unprofiled" else "traced"
     try:
-        shares = [(kind, measured.share(kind.field)) for kind in CLASSES]
+        shares = [(kind, measured.step_share(kind.field)) for kind in CLASSES]
     except Missing as missing:
         yield from _without_steps(measured, missing.reason, width)
         return
@@ -79,7 +84,7 @@ def account(report: Report, width: int) -> Iterator[Line]:
     stepped = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     if stepped > 1:
         yield from wrapped(f"The rows are the mean over {stepped} ranks.", width, "  ", role="dim")
-    yield from wrapped(_hidden(measured.account, "step"), width, "  ")
+    yield from wrapped(_hidden(measured.step_account, "step"), width, "  ")
     yield from wrapped(f"{basis(measured)}.", width, "  ", role="dim")
 
 

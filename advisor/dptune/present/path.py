@@ -11,6 +11,8 @@ from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 5
+_OF_HOST = ("launching_ns", "host_ns", "input_ns", "gc_ns", "sync_ns")
+_MOST_OF_HOST = 0.2  # of the path, from which on it matters whether the host is there without the profiler, too
 _LONGEST_NAME = 60
 _LEAST_SHARE = 0.0005
 _WORDS = {
@@ -38,6 +40,16 @@ def path(report: Report, width: int) -> Iterator[Line]:
         return
     title = f"Critical path: what a step of rank {found.rank} waits for"
     yield from heading(title, width)
+    of_host = sum(getattr(found, name) for name in _OF_HOST) / found.path_ns
+    idle_share = measured.step_share("idle_ns")
+    waits_share = idle_share + measured.step_share("exposed_waiting_ns")
+    if of_host > _MOST_OF_HOST and waits_share < of_host / 2:
+        words = (
+            f"In the traced steps it is the host for {percent(of_host)}, because the profiler slows it. Without the "
+            f"profiler the device is idle or waits for {percent(waits_share)} of a step: it is the device then."
+        )
+        yield from wrapped(words, width, "  ")
+        return
     shares = {name: getattr(found, name) / found.path_ns for name in PATH}
     rows = [
         [step_milliseconds(measured, share), percent(share), f"{name.removesuffix('_ns')}: {_WORDS[name]}"]
@@ -45,7 +57,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE
     ]
     yield from table(_COLUMNS, rows, width)
-    idle = step_milliseconds(measured, found.idle_share)
+    idle = step_milliseconds(measured, min(found.idle_share, idle_share))
     words = f"While the host is on it the device is idle for {idle}: about that is what a quicker host saves at most."
     yield from wrapped(words if isinstance(idle, str) else str(idle), width, "  ")
     named = [_named(one, found.path_ns, found.steps, report) for one in found.longest[:_AT_MOST]]

@@ -30,7 +30,7 @@ from dptune.whatif.changes import changed
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.changes import without_profiler
+from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.middle import computing, exchanging
 from dptune.whatif.model import StepModel
@@ -141,7 +141,7 @@ class Ground:
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
-            variants=(tuple(relinked(model, measured)),),
+            variants=(tuple(relinked(model, measured)), (with_quickest_host(model),)),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
             error_share=error,

@@ -21,8 +21,9 @@ It happens where
 Take `torch.cuda.empty_cache()` out of the loop. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets segments grow,
 so that changing shapes fit. Where the memory is full: a smaller batch, activation checkpointing, or sharding.
 
-The step saves at most the time in those calls, and at most the time in which the GPU of that rank is idle: a call that
-waits until the GPU has computed, or until another rank has come to a collective, makes no step longer by that.
+The step saves at most the time in those calls and a quarter more, for the launch queue that is empty after them, and at
+most the time in which the GPU of that rank is idle: a call that waits until the GPU has computed, or until another rank
+has come to a collective, makes no step longer by that.
 
 ## When to leave it alone
 
@@ -34,6 +35,8 @@ waits until the GPU has computed, or until another rank has come to a collective
 - Calibrated on public traces: ResNet-18 on an MI300 (91 % of a step) and recommenders on four V100 (37 and 40 %; 4 and
   6 % where three ranks wait for the fourth, inside calls that take 7 and 35 % of their steps); quiet on training of a
   GPT on eight H100 (no calls), and on a GeForce that is hardly idle (calls for 2 % of a step).
+- Measured on an H200, torch 2.11: a step that calls `torch.cuda.empty_cache()` takes 44 % in such calls by its trace;
+  without the call it was 44 and 50 % shorter.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Change, Evidence
 from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
+
+REFILLING = 1.25  # times the calls' own time
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
@@ -91,7 +96,10 @@ def check(run: RunView) -> Iterator[Advice]:
         "allocator should need none.",
         changes=changes,
         saves=run.bound(
-            0.0, share, "no more than the time in calls of the driver for memory, and than that rank's GPU is idle"
+            0.0,
+            run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
+            "no more than the time in calls of the driver for memory and what refilling the launch queue takes after "
+            "them, and than the GPU is idle",
         ),
         confidence="medium",
         evidence=list(_evidence(run, worst, idle)),

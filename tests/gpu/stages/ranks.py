@@ -86,8 +86,11 @@ def _recorded(
 
 
 def _windows(place: Place, options: tuple[str, ...]) -> tuple[str, ...]:
-    """Fewer steps: two ranks take turns on the card, so that a collective lasts milliseconds; and traces stay small."""
-    fewer = () if place.small else ("--warmup", "3", "--unprofiled", "12", "--lean", "3")
+    """Fewer steps: two ranks take turns on the card, so that a collective lasts milliseconds; and traces stay small.
+
+    Links are measured once, by a case of its own.
+    """
+    fewer = ("--no-links", *(() if place.small else ("--warmup", "3", "--unprofiled", "12", "--lean", "3")))
     return (*_TWO, *fewer, *(("--nccl-log",) if "nccl" in options else ()))
 
 

@@ -98,8 +98,13 @@ def _parts(runs: Sequence[ReadRun], basis: Basis) -> dict[str, int]:
     steps = []
     for middle_ns in (median_low(times), median_high(times)):
         taking = [run for run in runs if run.step_ns(basis) == middle_ns]
-        steps += [(run.measured.account, Fraction(middle_ns, 2 * len(taking))) for run in taking]
+        steps += [(_account(run, basis), Fraction(middle_ns, 2 * len(taking))) for run in taking]
     return apportioned(steps)
+
+
+def _account(run: ReadRun, basis: Basis) -> Account:
+    """Of steps without the profiler as these are: see `Measured.step_account`."""
+    return run.measured.step_account if basis == "unprofiled" else run.measured.account
 
 
 def _category(name: str, a_ns: int, b_ns: int, whole_ns: int) -> CategoryDifference:

@@ -20,6 +20,8 @@ _OF_THE_LOADER = (
 _KERNELS = (Kind.COMPUTE, Kind.PRODUCT)
 _HALVED = ("float", "float32", "fp32")
 _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
+_QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
+_AS_IT_IS = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
@@ -62,6 +64,23 @@ def without_profiler(program: Program, step_ns: float) -> Program:
             break
         low, high = (low, times) if took > step_ns else (times, high)
     return found
+
+
+def with_quickest_host(program: Program) -> Program:
+    """The program with the least time of the host that leaves its step as it is, down to half of it.
+
+    Where devices are the limit, the step does not tell how much the profiler slowed the host, and a change that makes
+    the devices quicker finds out. On an H200 with torch 2.11 steps that waited for the host took 1.2 to 1.9 times as
+    long with the profiler.
+    """
+    least_ns = (1 - _AS_IT_IS) * program.step_ns()
+    if _host(program, _QUICKEST).step_ns() >= least_ns:
+        return _host(program, _QUICKEST)
+    low, high = _QUICKEST, 1.0
+    for _ in range(_HALVINGS):
+        times = (low + high) / 2
+        low, high = (low, times) if _host(program, times).step_ns() >= least_ns else (times, high)
+    return _host(program, high)
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
