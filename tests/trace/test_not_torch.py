@@ -36,6 +36,13 @@ def test_real_traces_of_other_tools_are_refused(real_traces, name):
     assert "torch.profiler writes" in refused.value.hint
 
 
+def test_text_in_any_language_is_text(tmp_path):
+    """Its first bytes may end within a letter."""
+    (tmp_path / "notes.txt").write_bytes("Verlust 2,3 · größer".encode() + "é".encode()[:1])
+    with pytest.raises(TraceError, match="text, not JSON"):
+        load([tmp_path / "notes.txt"])
+
+
 @pytest.mark.parametrize("what", MADE)
 @pytest.mark.parametrize("zipped", [False, True])
 def test_what_it_looks_like_is_named(tmp_path, what, zipped):

@@ -72,3 +72,12 @@ def test_an_offset_counts_from_its_base(tmp_path):
     write(tmp_path / "rank1.json", 5, 1, base_ns=EPOCH_US * 1000 + 3 * 86_400 * 10**9)
     with pytest.raises(RunError, match="begins 3 days after"):
         load([tmp_path])
+
+
+@pytest.mark.parametrize(("gap_us", "doubted"), [(1_000_010, False), (1_000_011, True), (20_000_000, True)])
+def test_ranks_that_were_not_recorded_at_the_same_time_are_doubted(tmp_path, gap_us, doubted):
+    write(tmp_path / "rank0.json", EPOCH_US, 0)
+    write(tmp_path / "rank1.json", EPOCH_US + gap_us, 1)
+    found = [one for one in load([tmp_path]).findings if one.code == "ranks-apart"]
+    assert [one.level for one in found] == (["partial"] if doubted else [])
+    assert not doubted or "these may be traces of two runs" in found[0].text

@@ -20,6 +20,7 @@ NO_REPLAY = "the collectives cannot be replayed: too few match across ranks"
 NOTHING_LONGER = "no operator, function, gap or kernel takes longer on it than on the others"
 
 _LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
+_MOST_LAGS = 3  # a difference of more is of the detailed window itself, which holds other steps than the lag
 LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace
 MOST_OTHERS = 8  # ranks that the straggler's host is compared with: more tell no more
 MOST_DETAILED = 3  # of those whose detailed traces are read: they are large
@@ -127,6 +128,7 @@ def _of_host(
     usual_ns = median(lag_ns.values()) or sum(lag_ns.values()) / len(lag_ns)
     numbers = [step.number for step in detailed[rank].steps]
     found = on_host.longer(detailed, rank, dict.fromkeys(numbers, usual_ns))
+    found = [one for one in found if one.rank_ns - one.others_ns <= _MOST_LAGS * usual_ns]
     explained, by_light = (sum(one.share for one in each) for each in (found, light))
     return found if explained >= by_light / 2 else light
 

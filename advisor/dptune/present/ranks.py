@@ -86,17 +86,18 @@ def straggler(measured: Measured) -> str:
     if worst is None:
         return "" if len(measured.ranks) < 2 else f"Who comes late: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
-    who = f"Rank {worst.rank} is waited for most"
-    if worst.steps_share <= _MOST_STEPS:
-        who = f"No rank comes last in most steps; rank {worst.rank} is waited for most"
-    said = (
-        f"{who}, over all steps: it comes {ns_as_ms(worst.lag_ns)} ms late in the median one, and later than any "
-        f"other in {percent(worst.steps_share)} of them. All ranks together wait "
-        f"{percent(worst.waiting_share)} of their time for the last to come."
+    of_steps = f"{percent(worst.steps_share)} of the steps"
+    who = (
+        f"Rank {worst.rank} is waited for most, over all steps: it arrives {ns_as_ms(worst.lag_ns)} ms late in the "
+        f"median step, and last in {of_steps}."
     )
+    often = worst.steps_share > _MOST_STEPS
+    if not often:
+        who = f"No rank arrives last in most steps. Rank {worst.rank} is waited for most, and is last in {of_steps}."
+    said = f"{who} All ranks together wait {percent(worst.waiting_share)} of their time for the last rank to arrive."
     if (measured.known("world_size") or 0) > len(measured.ranks):
         said += " Ranks that were not read may be later still: these are lower bounds."
-    return f"{said} {cause(worst, arrival)}" if arrival.lag_ns else said
+    return f"{said} {cause(worst, arrival)}" if arrival.lag_ns and often else said
 
 
 def lateness(rank: RankFigures) -> str:

@@ -15,7 +15,7 @@ from dptune.trace.files import Files, find
 from dptune.trace.reading import read_all
 from dptune.trace.run import Progress, RankTrace, Run, shown, spans
 from dptune.trace.source import located, redacted
-from dptune.trace.together import apart
+from dptune.trace.together import DOUBTFUL_NS, apart
 
 
 def load(
@@ -116,6 +116,9 @@ class _Gathered:
             raise RunError(
                 f"these traces are not of one run: {why}", "name the traces of one run; two runs: `dptune compare A B`"
             )
+        if not self.parts and (why := apart(self.foreign, DOUBTFUL_NS)):
+            text = f"{why}: ranks of one run record at the same time, so these may be traces of two runs"
+            self.findings.append(Finding(code="ranks-apart", level="partial", text=text))
         free = 0
         for trace in self.rankless:
             while free in self.placed:

@@ -58,7 +58,7 @@ def _looks_like(text: bytes, columns: Columns | None) -> str:
     if start[:1] not in (b"{", b"["):
         if _RUN_NAME.fullmatch(start):
             return "what dptune-runs/latest holds, the name of a run: name that folder itself"
-        return "text, not JSON" if start.isascii() else "a binary file of an unknown kind"
+        return "text, not JSON" if _is_text(start) else "a binary file of an unknown kind"
     if start.rstrip() in (b"{}", b"[]"):
         return "an empty JSON object" if start.startswith(b"{") else "an empty JSON list"
     if b'"traceEvents"' not in start and b'"ph"' not in start:
@@ -69,3 +69,9 @@ def _looks_like(text: bytes, columns: Columns | None) -> str:
     if columns is not None and not len(columns) and b'"M"' in start:
         return "a Chrome trace that names processes and threads but holds no timed event"
     return "a Chrome trace of another tool"
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether bytes are UTF-8, but for a letter that the end cuts off, and without control characters."""
+    text = start.decode("utf-8", errors="ignore")
+    return len(start) - len(text.encode()) <= 3 and all(letter >= " " or letter.isspace() for letter in text)

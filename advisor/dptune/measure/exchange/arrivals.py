@@ -19,6 +19,7 @@ TURNS = "the ranks take turns: none is late for as long as all others together"
 _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
+_LEAST_PART_OF_TWO = 0.7
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _AS_MUCH = 0.5  # of how much longer a rank computes, that is as much longer; less is not
 _CAUSES: dict[str, LagCause] = {
@@ -80,14 +81,17 @@ def arrivals(
 
 
 def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> StragglerFigures | str:
-    """The rank with half of all lag or more, over all steps; or why there is none."""
+    """The rank with half of all lag or more, of two ranks 70 %, over all steps; or why there is none.
+
+    One of two ranks always has half. Equal ones of a healthy run had 53 %, one that slept had all.
+    """
     if not ranks or not account.window_ns:
         return ALONE
     lag_ns = {rank: sum(step.lag_ns for step in figures.steps) for rank, figures in ranks.items()}
     worst = max(lag_ns, key=lambda rank: lag_ns[rank])
     if not lag_ns[worst]:
         return NEVER
-    if lag_ns[worst] < _LEAST_PART * sum(lag_ns.values()):
+    if lag_ns[worst] < (_LEAST_PART if len(ranks) > 2 else _LEAST_PART_OF_TWO) * sum(lag_ns.values()):
         return TURNS
     latest: dict[int, int] = defaultdict(int)
     for figures in ranks.values():
