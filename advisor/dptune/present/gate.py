@@ -86,7 +86,8 @@ def at_level(gate: Gate) -> str:
     if gate.fail_on == "never":
         return "advice is not judged"
     impact = "high impact" if gate.fail_on == "high" else f"at least {gate.fail_on} impact"
-    confidence = {"low": "", "medium": " and medium confidence", "high": " and high confidence"}
+    least = "at least " if gate.fail_on == "high" else ""  # else said of both
+    confidence = {"low": "", "medium": f" and {least}medium confidence", "high": " and high confidence"}
     return f"advice of {impact}{confidence[gate.least_confidence]}"
 
 

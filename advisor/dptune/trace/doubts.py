@@ -22,7 +22,8 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
         text = f"{name}: {builder.unreadable:,} of {builder.events:,} events could not be read and were left out"
         yield Finding(code="events-unreadable", level="partial", text=text)
     if builder.negative:
-        text = f"{name}: {builder.negative:,} events have a negative duration, taken as 0"
+        have = "event has" if builder.negative == 1 else "events have"
+        text = f"{name}: {builder.negative:,} {have} a negative duration, taken as 0"
         yield Finding(code="negative-durations", level="partial", text=text)
     processes = np.unique(columns.pid_id[columns.rows(OPERATOR_CATEGORIES)])
     if len(processes) > 1:

@@ -213,7 +213,7 @@ def _watch(run: RunView, then: int | None) -> str:
     device = run.facts[0].device if run.facts else None
     if device is None or then <= (device.usable_cores or then):
         return words
-    return f"{words} torch warns of more workers than cores: such as mostly wait need none."
+    return f"{words} torch warns of more workers than cores; those that mostly wait for storage need no core."
 
 
 def _repeats(workers: int | None, dataset: str, reader: str) -> str:

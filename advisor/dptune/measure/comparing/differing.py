@@ -33,6 +33,8 @@ _OUTCOMES = {
     "peak_reserved_bytes",
     "index",
     "where",
+    "available_bytes",
+    "padding",
 }
 _PLAIN = ("python", "torch", "backend", "engine", "autocast", "grad_scaler", "world_size", "host")
 _LAUNCH = "TORCHELASTIC_"  # torchrun's own: another with every launch
