@@ -46,7 +46,7 @@ _ALWAYS = ("compute_ns", "input_idle_ns", "unexplained_idle_ns")  # shown even w
 
 def basis(measured: Measured) -> str:
     """What the milliseconds of this report are."""
-    if measured.step.basis == "unprofiled" and measured.known("device_kind") not in ("cpu", None):
+    if measured.step.basis == "unprofiled" and not _on_cpu(measured):
         return (
             "Compute, transfers and copies are as traced; idle and waiting are what is left of the step time without "
             "the profiler, which makes the host slower and not the device"
@@ -59,10 +59,16 @@ def basis(measured: Measured) -> str:
     return "ms are traced: no step was timed without the profiler, which slows steps; trust shares more than ms"
 
 
+def _on_cpu(measured: Measured) -> bool:
+    return measured.known("device_kind") in ("cpu", None)
+
+
 def account(report: Report, width: int) -> Iterator[Line]:
     """The account of a step: every moment counted once, so that the rows add up to the step."""
     measured = report.measured
-    label = "scaled" if measured.step.basis == "unprofiled" else "traced"
+    label = "traced"
+    if measured.step.basis == "unprofiled":
+        label = "scaled" if _on_cpu(measured) else "without the profiler"
     try:
         shares = [(kind, measured.step_share(kind.field)) for kind in CLASSES]
     except Missing as missing:
