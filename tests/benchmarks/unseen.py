@@ -284,17 +284,17 @@ def _or_dash(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def table(results: dict[str, Any], judged: dict[str, Any], half: str) -> str:
-    """The results as text, joined with what a reader judged."""
+def table(results: dict[str, Any], judged: dict[str, Any], half: str, rows: bool = True) -> str:
+    """The results as text, joined with what a reader judged; `rows`: with a row for each run."""
     scripts = {script.name: script for script in SCRIPTS if half in ("all", halves()[script.name])}
     names = [name for name, run in results["runs"].items() if run["script"] in scripts]
     names.sort(key=lambda name: (scripts[results["runs"][name]["script"]].kind, name))
     commits = ", ".join(dict.fromkeys(results["runs"][name]["commit"] for name in names))
-    rows = [f"machine: {results['machine']}; commits: {commits}; half: {half}"]
-    rows += [_row(name, results, judged) for name in names]
+    told = [f"machine: {results['machine']}; commits: {commits}; half: {half}"]
+    told += [_row(name, results, judged) for name in names if rows]
     for load in LOADS:
-        rows += _summary(load, [n for n in names if results["runs"][n]["load"] == load], scripts, results, judged)
-    return "\n".join(rows)
+        told += _summary(load, [n for n in names if results["runs"][n]["load"] == load], scripts, results, judged)
+    return "\n".join(told)
 
 
 def _summary(
@@ -308,11 +308,12 @@ def _summary(
         of_kind = [n for n in names if scripts[results["runs"][n]["script"]].kind == kind]
         read = [n for n in of_kind if judged.get(n, {}).get("right_at") is not None]
         first = sum(judged[n]["right_at"] == 1 for n in read)
-        some = sum(judged[n]["right_at"] > 0 for n in read)
+        some = sum(0 < judged[n]["right_at"] <= 3 for n in read)
         exact = [line_named(results["runs"][n], scripts[results["runs"][n]["script"]], judged[n]) for n in read]
         near = [line_at(results["runs"][n], scripts[results["runs"][n]["script"]], 1, near=True) for n in of_kind]
         rows.append(
-            f"{load}: of {len(of_kind)} with a fault of {kind}: {len(read)} judged, right first {first}, right {some}, "
+            f"{load}: of {len(of_kind)} with a fault of {kind}: {len(read)} judged, right first {first}, "
+            f"among the first three {some}, "
             f"its line named {sum(map(bool, exact))}; some advice names a line of the fault or one that leads to it "
             f"{sum(map(bool, near))}"
         )
@@ -350,17 +351,24 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="read the recordings anew")
     parser.add_argument("--recordings", action="store_true", help="without the pairs that measure what is truly saved")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--summary", action="store_true", help="with --table: only what is counted")
+    parser.add_argument("--earlier", metavar="NAME", help="with --table: of results/unseen_NAME.json")
     args = parser.parse_args()
     if wrong := mistakes():
         parser.error("the catalogue is not right: " + "; ".join(wrong))
     if args.table:
-        if not RESULTS.exists():
-            parser.error(f"there are no results yet: {RESULTS}")
-        results = json.loads(RESULTS.read_text())
+        kept_in = RESULTS.with_name(f"unseen_{args.earlier}.json") if args.earlier else RESULTS
+        if not kept_in.exists():
+            parser.error(f"there are no results yet: {kept_in}")
+        results = json.loads(kept_in.read_text())
+        if args.earlier:
+            text = kept_in.with_name(f"unseen_{args.earlier}_judged.json").read_text()
+            print(table(results, json.loads(text), args.half, rows=not args.summary))
+            return
     else:
         args.work.mkdir(parents=True, exist_ok=True)
         results = collect(args.work, args.half, args.again, not args.recordings)
-    print(table(results, _judged(), args.half))
+    print(table(results, _judged(), args.half, rows=not args.summary))
 
 
 if __name__ == "__main__":

@@ -71,8 +71,13 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in found.loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
-    for loop in [one for one in worth if not run.explained(one.at, one.name)][:MOST]:
+    for loop in [one for one in worth if not _explained(run, one)][:MOST]:
         yield _advice(run, loop, "medium" if found.basis == "unprofiled" else "low")
+
+
+def _explained(run: RunView, loop: OperatorLoop) -> bool:
+    """Whether another rule names the function, or the line where most of its time goes: a collective, say."""
+    return run.explained(loop.at, loop.name, run.hottest_line(loop.name, loop.at) or "")
 
 
 def _share(run: RunView, loop: OperatorLoop) -> float:
