@@ -93,8 +93,8 @@ class Saving(Model):
     """What a change saves of a step at the stated global batch, as an interval.
 
     `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above
-    half of the step is no saving to count on: `large_unknown`. `sampled` is the time of something that goes away, by
-    stack samples of steps without the profiler.
+    half of the step is no saving to count on: `large_unknown`. `sampled` is the time that stack samples of steps
+    without the profiler find in code that is removed or called less often.
     """
 
     low_ms: float = Field(ge=0, description="milliseconds of a step, at least")

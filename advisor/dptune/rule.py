@@ -34,7 +34,7 @@ _ENOUGH_LAGS = 10  # untraced steps with a late rank
 _GONE, _GAINED = 0.8, 1.1
 LEADING = 0.75  # of those: one of two equal ranks is the later one in 15 of 20 with 4 %
 
-UNVALIDATED = "; of GPU predictions only those of batch sizes have been checked against measured steps, on one H200"
+UNVALIDATED = "; GPU predictions have been checked against measured steps for batch sizes only, on one H200"
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
@@ -191,6 +191,23 @@ class RunView:
         """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""
         return dealt_batches(self.facts, rank)
 
+    def backward_share(self, spent_ns: int) -> float:
+        """The share of a step that backward passes take, which ran on the host for `spent_ns` in the unprofiled window.
+
+        On a GPU it is their part of the compute of all backward passes. Raises Missing where that is not known.
+        """
+        window = self.any_facts().window("unprofiled")
+        if window is None or not window.steps:
+            raise Missing("no steps were timed without the profiler")
+        if self.measured.device_kind == "cpu":
+            return min(1.0, spent_ns / sum(window.durations_ns))
+        phases = {one.phase: one for one in self.measured.phases}
+        if "backward" not in phases or not any(window.backward_ns):
+            raise Missing("the traces do not separate the backward pass from the rest")
+        part = min(1.0, spent_ns / sum(window.backward_ns))
+        share: float = part * phases["backward"].compute_ns / self.measured.account.window_ns
+        return share
+
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""
         device = self.facts[0].device if self.facts else None
@@ -234,7 +251,7 @@ class RunView:
         found = sampled_share(self.facts, name, at.rpartition(":")[0] or at)
         if found is None or not found.least:
             return None
-        how = f"`{name}` is found in {found.looks} stack samples, with their sampling error"
+        how = f"`{name}` is in {found.looks} stack samples; the interval includes the sampling error"
         return self.sampled(found.least, found.share, found.most, how)
 
     def sampled(self, low_share: float, likely_share: float, high_share: float, how: str) -> Saving:

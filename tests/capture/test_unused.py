@@ -100,3 +100,29 @@ SHARPNESS_AWARE = """
 @pytest.mark.thorough
 def test_a_first_pass_that_moves_the_weights_is_used(profile):
     assert unused(profile, SHARPNESS_AWARE).unused_gradients == []
+
+
+TASKS = """
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for step in range(14):
+        shared = body(torch.randn(64, 32))
+        for loss in (head(shared).mean(), shared.square().mean(), head(shared).square().mean()):
+            loss.backward(retain_graph=True)
+            {each_pass}
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_several_passes_through_one_graph(profile):
+    facts = unused(profile, TASKS.format(each_pass="pass"))
+    (found,) = facts.repeated_passes
+    assert (found.where, found.passes) == ("train.py:12", 3)
+    window = facts.window("unprofiled")
+    assert 0.4 * sum(window.backward_ns) < found.again_ns < sum(window.backward_ns)
+
+
+@pytest.mark.thorough
+def test_the_gradients_of_each_loss_may_be_needed(profile):
+    taken = TASKS.format(each_pass="body[0].weight.grad = body[0].bias.grad = None")
+    assert unused(profile, taken).repeated_passes == []

@@ -53,7 +53,7 @@ def test_a_lag_that_is_none_in_the_median_step_is_not_explained(report: Report) 
 
 def test_a_rank_that_is_last_in_few_steps_is_not_called_late(report: Report) -> None:
     said = straggler(late(report, [2_000_000, 0, 0], 2_000_000, steps_share=0.4).measured)
-    assert said.startswith("No rank arrives last in most steps. Rank 1 is waited for most, and is last in 40.0 % of")
+    assert said.startswith("No rank arrives last in most steps. The others wait most for rank 1, last in 40.0 % of")
     assert said.endswith("for the last rank to arrive.")  # and no cause of it
     often = straggler(late(report, [2_000_000, 2_000_000, 0], 2_000_000, steps_share=0.67).measured)
-    assert often.startswith("Rank 1 is waited for most")
+    assert often.startswith("Straggler: rank 1 is 2.00 ms late")

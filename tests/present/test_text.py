@@ -59,7 +59,7 @@ def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> No
     assert "with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():\n" in page
     assert "                   loss = model(x)  # forward and backward both inside\n" in page
     assert "up to 20.7 ms of each 140.2 ms step (up to 14.7 %)" in flat(page)
-    assert "A ceiling: it cannot save more, and may save less" in flat(page)
+    assert "Upper bound: actual savings may be lower" in flat(page)
     assert "up to 40.4 us per sample at 512 samples a step" in flat(page)
     assert "4.10 to 20.7 ms of each 140.2 ms step (2.9 to 14.7 %)" in flat(page)
     assert "all-reduces of gradients: 4 per step" in flat(page)
@@ -233,7 +233,7 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving(report: Report) -> N
     assert "Saves large, unknown. The upper bound is 60.0 ms of each " in page
     assert " step (60.0 %), and no prediction narrows it Why" in page
     assert "us per sample" not in page
-    assert "A ceiling" not in page
+    assert "Upper bound: actual" not in page
     batch = saves.model_copy(update={"samples_times": 4.0})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": batch})]})))
     assert "The upper bound is 60.0 % of the time of a sample, with 4x the samples per step, and no" in page

@@ -36,7 +36,7 @@ def test_a_single_process_shows_it_in_the_parameters_of_its_optimizer(ask, make_
     facts = make_facts(optimizers=[ADAM], doubled=DoubledFacts("train.py:65", "nn.Module.double"))
     (advice,) = ask("DP402", make_measured(device="cpu", world=1, world_size=1, wait_share=0.1), [facts])
     assert advice.title == (
-        "The parameters that Adam updates are float64, made so by `nn.Module.double` at train.py:65: "
+        "The parameters that Adam updates are float64, set by `nn.Module.double` at train.py:65: "
         "float32 takes half the memory"
     )
     assert advice.saves.high_share == pytest.approx(0.9)

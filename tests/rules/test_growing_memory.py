@@ -14,7 +14,7 @@ def memory(hand_made, growth, **more):
 
 def test_memory_that_each_step_leaves(ask, make_measured, hand_made):
     (advice,) = ask("DP802", make_measured(memory=memory(hand_made, 3 * MIB)))
-    assert advice.title == "Each step leaves 3 MiB more allocated than the one before"
+    assert advice.title == "Allocated memory grows by 3 MiB every step"
     assert (advice.kind, advice.impact, advice.saves) == ("risk", "medium", None)
 
 
@@ -51,9 +51,7 @@ def counted(make_facts, mib, *, limited=False, kind="cpu"):
 
 def test_tensors_of_earlier_steps_are_named_with_what_holds_them(ask, make_measured, make_facts):
     (advice,) = ask("DP802", make_measured(), counted(make_facts, 1.5))
-    assert advice.title == (
-        "Each step leaves 1.5 MiB more allocated than the one before, kept in `Summary.outputs` (train.py:40)"
-    )
+    assert advice.title == "Allocated memory grows by 1.5 MiB every step, kept in `Summary.outputs` (train.py:40)"
     assert (advice.impact, advice.confidence) == ("medium", "medium")
     assert [(one.label, one.value) for one in advice.evidence] == [
         ("growth of tensor storage", 1.5 * MIB),

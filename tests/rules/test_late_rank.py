@@ -42,7 +42,7 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
     (advice,) = ask("DP701", run)
     assert advice.title == (
-        "Rank 1 comes 3 ms late in the median step, and the others wait for it: its device waits for the script: "
+        "Rank 1 arrives 3 ms late in the median step, and the others wait for it: its device waits for the script: "
         "Python, files, sleep, blocking calls, launching"
     )
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "medium", "bound")
@@ -57,7 +57,7 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
 
 def test_seconds_are_written_out(ask, make_measured):
     (advice,) = ask("DP701", make_measured(straggler=late(lag_ms=1010.4), lags_ms=lags(*[1010.4] * 5)))
-    assert advice.title.startswith("Rank 1 comes 1,010 ms late in the median step")
+    assert advice.title.startswith("Rank 1 arrives 1,010 ms late in the median step")
 
 
 @pytest.mark.parametrize("causes", [{}, {1: ("host", 0.6)}, {1: ("unexplained", 0.99)}])
@@ -333,8 +333,8 @@ def test_a_rank_whose_batches_hold_more_is_named_with_its_loader(ask, make_measu
     run = make_measured(straggler=more_work(), lags_ms=lags(3, 3, 3, 3, 3))
     (advice,) = ask("DP701", run, dealt(make_facts, samples))
     assert advice.title == (
-        "Rank 1 does 1.8 times the work of the other ranks by the shapes of its tensors, and arrives 3 ms late: its "
-        f"batches hold {hold}. Deal {remedy} to all ranks (`ByLength`, train.py:20)"
+        f"Rank 1 arrives 3 ms late: its batches hold {hold} (1.8 times the work of the other ranks, by tensor shapes). "
+        f"Give all ranks {remedy} (`ByLength`, train.py:20)"
     )
     assert {one.label: one.value for one in advice.evidence}["work of the rank"] == 1.8
 

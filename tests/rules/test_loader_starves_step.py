@@ -151,7 +151,7 @@ def test_workers_that_are_predicted_to_save_nothing_are_not_proposed(ask, make_m
     slower = predict("loader.num_workers", {3: 1.1})
     (advice,) = ask("DP501", measured, facts, predictor=slower)
     assert advice.changes == []
-    assert "replayed with 3 workers it is no quicker, so make a batch cheaper" in advice.title
+    assert "the replay with 3 workers is no faster, so make a batch cheaper" in advice.title
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.6))
     (advice,) = ask("DP501", measured, facts, predictor=predict("loader.num_workers", {3: 0.5}))
     assert (advice.changes[0].then, advice.saves.basis) == (3, "replayed")
@@ -365,7 +365,10 @@ NOT_METERED = {"preparing": "it was not metered"}
     ("made_of", "words"),
     [
         (prepared(9, 8, 1), ": reading and transforming samples is 90 % of that, and computes"),
-        (prepared(6, 2, 4), ": reading and transforming samples is 60 % of that, and mostly waits, as for storage"),
+        (
+            prepared(6, 2, 4),
+            ": reading and transforming samples is 60 % of that, and mostly waits, for example for storage",
+        ),
         (prepared(3, 3, 7), ": collating is 70 % of that"),
         (prepared(5, 5, 5), ""),
     ],

@@ -13,7 +13,7 @@ def facts(make_facts, **more):
 def test_a_loop_over_many_tensors(ask, make_measured, make_facts, hand_made):
     run = make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2))
     (advice,) = ask("DP603", run, facts(make_facts))
-    assert advice.title == "AdamW takes 20 % of a step, for it updates 400 tensors one by one: fuse it"
+    assert advice.title == "AdamW takes 20 % of a step updating 400 tensors one at a time: pass fused=True"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("optimizer.fused", False, True, "train.py:22")
     assert advice.saves.high_share == pytest.approx(0.2)
@@ -60,7 +60,7 @@ def test_what_a_script_does_inside_the_step_is_not_the_loops(ask, make_measured,
     """The phase is 25 of 50 ms; 4 ms of operators, and 8 tensors in 5 steps of 2 ranks: at most 8 ms of Python."""
     run = operators(make_measured(device="cpu", phases=hand_made.phases(0.3, 0.2, 0.5)), 4_000_000)
     (advice,) = ask("DP603", run, facts(make_facts, parameter_tensors=8))
-    assert advice.title == "AdamW takes 24 % of a step, for it updates 8 tensors one by one: fuse it"
+    assert advice.title == "AdamW takes 24 % of a step updating 8 tensors one at a time: pass fused=True"
     assert advice.saves.high_share == pytest.approx(0.24)
     assert advice.evidence[0].value == pytest.approx(0.24)
     assert ask("DP603", run, facts(make_facts, parameter_tensors=0)) == []  # 4 of 50 ms
@@ -108,11 +108,11 @@ def test_operators_count_whatever_the_script_does_beside_them(ask, make_measured
 @pytest.mark.parametrize(
     ("parameters", "dtypes", "reason"),
     [
-        (4 * 65_536, ["float32"], "reads and writes each of 4 tensors several times"),
-        (4 * 65_535, ["float32"], "updates 4 tensors one by one"),
-        (4 * 32_768, ["float64"], "reads and writes each of 4 tensors several times"),
-        (4 * 65_536, ["bfloat16"], "updates 4 tensors one by one"),
-        (4 * 65_536, [], "reads and writes each of 4 tensors several times"),
+        (4 * 65_536, ["float32"], "reading and writing each of 4 tensors several times"),
+        (4 * 65_535, ["float32"], "updating 4 tensors one at a time"),
+        (4 * 32_768, ["float64"], "reading and writing each of 4 tensors several times"),
+        (4 * 65_536, ["bfloat16"], "updating 4 tensors one at a time"),
+        (4 * 65_536, [], "reading and writing each of 4 tensors several times"),
     ],
 )
 def test_large_tensors_cost_reading_and_writing_not_calls(
@@ -121,4 +121,4 @@ def test_large_tensors_cost_reading_and_writing_not_calls(
     """From 256 KiB a tensor on."""
     run = operators(make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2)), 10_000_000)
     (advice,) = ask("DP603", run, facts(make_facts, parameter_tensors=4, parameters=parameters, dtypes=dtypes))
-    assert advice.title == f"AdamW takes 20 % of a step, for it {reason}: fuse it"
+    assert advice.title == f"AdamW takes 20 % of a step {reason}: pass fused=True"

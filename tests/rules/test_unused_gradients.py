@@ -18,8 +18,8 @@ def test_parameters_without_an_optimizer(ask, make_measured, make_facts):
     facts = run(make_facts, modules=["encoder", "embed"], made_at="train.py:30", reduced=True)
     (advice,) = ask("DP109", make_measured(device="cpu"), facts)
     assert advice.title == (
-        "No optimizer updates 8 of 20 parameter tensors (`encoder`, `embed`) that the backward pass at train.py:52 "
-        "computes gradients of: freeze them"
+        "The backward pass at train.py:52 computes gradients of 8 of 20 parameter tensors (`encoder`, `embed`) that no "
+        "optimizer updates: freeze them"
     )
     assert advice.why == "These gradients are computed, averaged over the ranks, and never used."
     assert advice.watch == "Set requires_grad_(False) on them before DistributedDataParallel wraps the model."
@@ -31,7 +31,7 @@ def test_gradients_that_are_zeroed_before_their_optimizer_steps(ask, make_measur
     facts = run(make_facts, optimizer="train.py:31", modules=["0", "2"], reduced=True)
     (advice,) = ask("DP109", make_measured(device="cpu"), facts)
     assert advice.title == (
-        "The backward pass at train.py:52 computes gradients of 8 of 20 parameter tensors that are zeroed unused: "
+        "The backward pass at train.py:52 computes gradients of 8 of 20 parameter tensors that are zeroed before use: "
         "freeze them in this pass"
     )
     assert "`.module`" in advice.watch  # a forward pass through DDP expects a gradient of each

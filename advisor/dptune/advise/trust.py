@@ -232,7 +232,7 @@ def _times(measured: Measured) -> Iterator[Finding]:
     if lean is not None:
         times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
         text = f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler {times}: " + (
-            "on a GPU the difference is idle time of the traced steps, and left out"
+            "on a GPU the extra time is idle or waiting time, and is left out"
             if measured.known("device_kind") not in ("cpu", None)
             else f"milliseconds are shares of {'the median of all processes' if step.repeats_ns else 'the latter'}"
         )

@@ -133,7 +133,7 @@ class ShardingFigures(Model):
     )
     units_most_share: float = Field(
         0.0,
-        description="the same without the optimizer: what depends on how parameters are divided into units",
+        description="the same without the optimizer: the part that depends on how parameters are split into units",
     )
     again_most_share: float = Field(
         description="gathering parameters again in backward passes, of the steps of that device of which it takes most"

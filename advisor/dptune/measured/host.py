@@ -147,16 +147,16 @@ class CodeSite(Model):
 
 
 class OperatorLoop(Model):
-    """A function of the user that calls the same operators many times in one run of it: a Python loop."""
+    """A function of the user that calls the same operators many times per call: a Python loop over operators."""
 
     name: str = Field(description="the function")
     at: str = Field(description="its file, and the line it begins at where that is known")
-    phase: CodePhase = Field(description="where most of its operators are called")
-    operator: str = Field(description="the repeated operator that takes most time")
-    repeats: float = Field(description="its calls in one run of the function, in the median step")
+    phase: CodePhase = Field(description="the phase in which most of its operators are called")
+    operator: str = Field(description="the repeated operator that takes the most time")
+    repeats: float = Field(description="its calls per call of the function, median")
     crossing: bool = Field(False, description="whether the function runs the training loop itself")
     rank: int = Field(description="the rank where it takes most")
-    cost_ns: int = Field(description="its repeated operators in the median step, less what the profiler takes")
+    cost_ns: int = Field(description="host time of its repeated operators in the median step, less profiler overhead")
     share: float = Field(description="that / the step")
 
 
@@ -168,5 +168,5 @@ class UserCodeFigures(Figures):
     basis: Literal["unprofiled", "traced"] = Field(description="which steps the shares are of")
     sites: list[CodeSite] = Field(description="the functions that take most, at most ten")
     loops: list[OperatorLoop] = Field(
-        default=[], description="functions that call operators in a loop, at most ten; the training computation, too"
+        default=[], description="functions with loops over operators, at most ten; includes the training computation"
     )

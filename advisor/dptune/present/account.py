@@ -48,8 +48,8 @@ def basis(measured: Measured) -> str:
     """What the milliseconds of this report are."""
     if measured.step.basis == "unprofiled" and not _on_cpu(measured):
         return (
-            "Compute, transfers and copies are as traced; idle and waiting are what is left of the step time without "
-            "the profiler, which makes the host slower and not the device"
+            "ms are traced for compute, transfers and copies; idle and waiting are the rest of the step time without "
+            "the profiler, which slows the host but not the device"
         )
     if measured.step.basis == "unprofiled":
         return (

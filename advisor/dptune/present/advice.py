@@ -19,10 +19,10 @@ _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
     "measured": "Measured: the change was run",
     "replayed": "Predicted: the recorded steps were replayed with the change",
-    "sampled": "Predicted: this time goes away, by stack samples of steps without the profiler",
-    "bound": "A ceiling: it cannot save more, and may save less",
+    "sampled": "Predicted: from the time found in stack samples of steps without the profiler",
+    "bound": "Upper bound: actual savings may be lower",
 }
-_HOW = {"measured": "Measured", "replayed": "Predicted", "sampled": "Predicted", "bound": "Ceiling"}
+_HOW = {"measured": "Measured", "replayed": "Predicted", "sampled": "Predicted", "bound": "Upper bound"}
 _ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
 
 

@@ -45,8 +45,8 @@ def path(report: Report, width: int) -> Iterator[Line]:
     waits_share = idle_share + measured.step_share("exposed_waiting_ns")
     if of_host > _MOST_OF_HOST and waits_share < of_host / 2:
         words = (
-            f"In the traced steps it is the host for {percent(of_host)}, because the profiler slows it. Without the "
-            f"profiler the device is idle or waits for {percent(waits_share)} of a step: it is the device then."
+            f"The device is the critical path: without the profiler it is idle or waiting for {percent(waits_share)} "
+            f"of a step. In the traced steps the host is {percent(of_host)} of the path, because the profiler slows it."
         )
         yield from wrapped(words, width, "  ")
         return

@@ -88,12 +88,12 @@ def straggler(measured: Measured) -> str:
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
     of_steps = f"{percent(worst.steps_share)} of the steps"
     who = (
-        f"Rank {worst.rank} is waited for most, over all steps: it arrives {ns_as_ms(worst.lag_ns)} ms late in the "
-        f"median step, and last in {of_steps}."
+        f"Straggler: rank {worst.rank} is {ns_as_ms(worst.lag_ns)} ms late in the median step and last to arrive in "
+        f"{of_steps}."
     )
     often = worst.steps_share > _MOST_STEPS
     if not often:
-        who = f"No rank arrives last in most steps. Rank {worst.rank} is waited for most, and is last in {of_steps}."
+        who = f"No rank arrives last in most steps. The others wait most for rank {worst.rank}, last in {of_steps}."
     said = f"{who} All ranks together wait {percent(worst.waiting_share)} of their time for the last rank to arrive."
     if (measured.known("world_size") or 0) > len(measured.ranks):
         said += " Ranks that were not read may be later still: these are lower bounds."

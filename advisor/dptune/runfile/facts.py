@@ -16,7 +16,7 @@ from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
-from dptune.runfile.unused import UnusedGradientFacts
+from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
 SCHEMA_VERSION = "0.2"
 
@@ -403,6 +403,7 @@ class Facts:
     checkpointing: CheckpointingFacts | None = None
     doubled: DoubledFacts | None = None
     unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)
+    repeated_passes: list[RepeatedPassFacts] = field(default_factory=list)
     kept: KeptFacts | None = None
     frozen_norms: FrozenNormFacts | None = None
     unread: dict[str, str] = field(default_factory=dict)

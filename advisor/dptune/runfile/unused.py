@@ -1,4 +1,4 @@
-"""Gradients that a backward pass computes and no optimizer uses."""
+"""Gradients that a backward pass computes and no optimizer uses, and passes that a sum of losses would spare."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ class UnusedGradientFacts:
     made_at: str | None = None
     reduced: bool = False
     spent_ns: int = 0
+
+
+@dataclass
+class RepeatedPassFacts:
+    """A call of backward with `retain_graph=True` that goes back through one graph several times per step.
+
+    `passes` counts them per step, all of which add to the same gradients; `again_ns` is the host time of all but the
+    first of each step, in the unprofiled window.
+    """
+
+    where: str | None = None
+    passes: float = 0.0
+    again_ns: int = 0

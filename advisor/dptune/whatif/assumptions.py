@@ -59,7 +59,7 @@ _ON_GPUS = {
     "host.": "calls keep their order, and the devices wait for the same of them",
     "syncs.": "nothing that the script does depends on what it waited for",
 }
-UNVALIDATED = "of GPU predictions only those of batch sizes have been checked against measured steps, on one H200"
+UNVALIDATED = "GPU predictions have been checked against measured steps for batch sizes only, on one H200"
 # Changes of what exchanges that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
 

@@ -2,9 +2,9 @@
 
 ## What it measures
 
-BatchNorm layers that ran in training mode in the warm-up steps, while none of their parameters had `requires_grad`, and
-that have running statistics. A model that is frozen as a whole and runs without gradients, such as a teacher, is left
-out, as is a layer that is trained in some of the steps.
+BatchNorm layers with running statistics that ran in training mode in the warm-up steps although none of their
+parameters had `requires_grad`. Not counted: a model that is frozen as a whole and runs without gradients (a teacher),
+and a layer that is trained in some of the steps.
 
 ## Why it costs time
 
@@ -14,17 +14,18 @@ that they were trained on, the features vary with the batch, and evaluation uses
 
 ## What to change
 
-Call `.eval()` on the frozen part after each `model.train()`, which switches it back:
+Call `.eval()` on the frozen part after each `model.train()`, which puts it back into training mode:
 
     model.train()
     model.backbone.eval()
 
-Not on the whole model: that would switch off dropout of the parts that are trained. Where a library calls `train()`,
-override it in the module: `super().train(mode)`, then `self.backbone.eval()`. It also saves the time of the statistics.
+Do not call it on the whole model: that would disable dropout in the trained part. Where a library calls `train()`,
+override it in the module: `super().train(mode)`, then `self.backbone.eval()`. This also saves the time that the
+statistics take.
 
 ## When to leave it alone
 
-- The statistics are to adapt to the new data on purpose, with weights that stay as they are.
+- You want the statistics to adapt to the new data while the weights stay fixed.
 
 ## References
 
@@ -74,7 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium",
         evidence=[
             Evidence(label="frozen BatchNorm layers in training mode", value=found.layers),
-            Evidence(label="among them", value=", ".join(found.names)),
+            Evidence(label="for example", value=", ".join(found.names)),
             *([Evidence(label="last call of train()", value=found.train_where)] if found.train_where else []),
             *([Evidence(label="run at", value=found.runs_at)] if found.runs_at else []),
         ],

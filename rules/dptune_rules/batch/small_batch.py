@@ -41,8 +41,8 @@ global batch stays, and the learning rate with it.
 
 ## When to leave it alone
 
-- A Python loop over the samples of a batch takes 10 % of a step or more: it grows with the batch, which the replay does
-  not know. The rule is quiet there; `operator-loops` names the loop.
+- A Python loop over the samples of a batch takes 10 % of a step or more: its time grows with the batch, and the replay
+  does not model that. The rule is then quiet; `operator-loops` names the loop.
 - The loss falls more slowly per sample with the larger batch: the time to reach it is what counts.
 - The data set is small: more than it holds is not proposed, but with k times fewer steps in an epoch generalisation
   often suffers.
@@ -76,7 +76,7 @@ WORTH_SHARE = Threshold(
     "worth_share", 0.15, "what a doubling has to save of a sample's time: for less nobody tunes a learning rate again"
 )
 LOOP_SHARE = Threshold(
-    "loop_share", 0.1, "of a step; twice the batch makes a Python loop over its samples twice as long"
+    "loop_share", 0.1, "of a step: a Python loop over the samples takes twice as long with twice the batch"
 )
 SAME_COUNT = 0.05  # of the batch, up to which the calls of a loop are its samples, or some for each of them
 ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations, surely")

@@ -2,21 +2,23 @@
 
 ## What it measures
 
-Two cases, both followed in the live process. Parameters get gradients and belong to no optimizer, while other
-parameters of the same pass do, and their values do not change during recording. Or the gradients that a pass computes
-for an optimizer's parameters are discarded before that optimizer steps, after another optimizer has stepped: the
-discriminator's gradients in a GAN's generator pass, the critic's in an actor's pass.
+Two cases, both observed in the live process:
+
+- Parameters get gradients but belong to no optimizer, while other parameters of the same pass do, and their values do
+  not change during recording.
+- Gradients that a pass computes for an optimizer's parameters are discarded before that optimizer steps, after another
+  optimizer has stepped: the discriminator's gradients in a GAN's generator pass, the critic's in an actor's pass.
 
 ## Why it costs time
 
-Gradients of weights are about half of a backward pass. Under DistributedDataParallel they are averaged over the ranks
-as well, whether anyone uses them or not.
+Computing the gradients of weights is about half of a backward pass. DistributedDataParallel also averages them over
+the ranks, used or not.
 
 ## What to change
 
-- No optimizer has the parameters: `requires_grad_(False)` on them, before DistributedDataParallel wraps the model. If
-  nothing trained lies before them, their forward pass can run under `torch.no_grad()`, too.
-- They are discarded: freeze them for this pass,
+- If no optimizer has the parameters, call `requires_grad_(False)` on them before DistributedDataParallel wraps the
+  model. If no trained layer comes before them, their forward pass can run under `torch.no_grad()`, too.
+- If the gradients are discarded, freeze the parameters for this pass:
 
       net_d.requires_grad_(False)
       loss = criterion(net_d(net_g(noise)), real)
@@ -26,8 +28,8 @@ as well, whether anyone uses them or not.
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
   parameter after a forward pass through it.
 
-The saving is an upper bound: all of the backward pass, on a GPU its part of the compute of backward passes and of
-exposed communication.
+The saving is an upper bound: the whole backward pass; on a GPU its share of backward compute, plus exposed
+communication.
 
 ## When to leave it alone
 
@@ -46,12 +48,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: the pass that computes them, of which they are a part")
+WORTH_SHARE = Threshold(
+    "worth_share", 0.05, "impact is medium from here; counts the whole backward pass, not only these gradients"
+)
 TENSORS_SHARE = Threshold(
-    "tensors_share", 0.1, "of the parameter tensors in the pass: a single frozen head costs next to nothing"
+    "tensors_share", 0.1, "of the parameter tensors in the pass: fewer (a single unused head) cost next to nothing"
 )
 
 RULE = Rule(
@@ -93,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *([Evidence(label="their optimizer", value=unused.optimizer)] if unused.optimizer else []),
                 *([Evidence(label="wrapped in DDP at", value=unused.made_at)] if unused.made_at else []),
                 Evidence(label="unused gradients", value=unused.gradient_bytes, unit="bytes per rank and pass"),
-                Evidence(label="this backward pass", value=share, unit="of a step (unprofiled)"),
+                Evidence(label="this backward pass", value=share, unit="of a step without the profiler"),
             ],
             numerics="same",
             watch=watch,
@@ -108,11 +111,14 @@ def _text(where: str | None, optimizer: str | None, what: str, *, reduced: bool)
         watch = "Set requires_grad_(False) on them" + (
             " before DistributedDataParallel wraps the model." * reduced or "."
         )
-        return f"No optimizer updates {what} that the backward pass{at} computes gradients of: freeze them", watch
+        return f"The backward pass{at} computes gradients of {what} that no optimizer updates: freeze them", watch
     watch = "Set requires_grad_(False) on them for the forward and backward pass, then True again."
     if reduced:
         watch += " Call the module inside DDP (`.module`) in this pass: DDP expects a gradient of every parameter."
-    return f"The backward pass{at} computes gradients of {what} that are zeroed unused: freeze them in this pass", watch
+    return (
+        f"The backward pass{at} computes gradients of {what} that are zeroed before use: freeze them in this pass",
+        watch,
+    )
 
 
 def _named(modules: Sequence[str]) -> str:
@@ -122,16 +128,6 @@ def _named(modules: Sequence[str]) -> str:
 
 
 def _share(run: RunView, spent_ns: int, *, reduced: bool) -> float:
-    """The share of a step that the pass takes, at most: on a GPU of the compute of all passes, and what is exposed."""
-    window = run.any_facts().window("unprofiled")
-    if window is None or not window.steps:
-        raise Missing("no steps were timed without the profiler")
-    if run.measured.device_kind == "cpu":
-        return min(1.0, spent_ns / sum(window.durations_ns))
-    phases = {one.phase: one for one in run.measured.phases}
-    if "backward" not in phases or not any(window.backward_ns):
-        raise Missing("the traces do not separate the backward pass from the rest")
-    part = min(1.0, spent_ns / sum(window.backward_ns))
-    computed = phases["backward"].compute_ns / run.measured.account.window_ns
-    exposed = run.measured.share("exposed_communication_ns") if reduced else 0.0
-    return min(1.0, part * computed + exposed)
+    """The share of a step that the pass takes, at most: on a GPU with what is exposed of communication."""
+    exposed = run.measured.share("exposed_communication_ns") if reduced and run.measured.device_kind != "cpu" else 0.0
+    return min(1.0, run.backward_share(spent_ns) + exposed)

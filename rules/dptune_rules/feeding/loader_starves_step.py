@@ -14,7 +14,7 @@ waits when they deliver more slowly than steps consume.
 
 What preparing a batch is made of is metered where dptune recorded the run, in workers too: reading and transforming
 samples, or collating them, and whether that computes or waits for storage. Where one function takes most of it, it is
-named with the line that takes most.
+named with the line that takes the most time.
 
 With no worker, preparing takes the wait w of a step and the rest takes 1 - w, so that w / (1 - w) workers keep up.
 Where n workers leave a wait of w, n / (1 - w) would keep up.
@@ -125,7 +125,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
-    how = "no more than the wait, and what computing gains by cores that preparing takes"
+    how = "no more than the wait, plus what compute gains from the cores that batch preparation takes"
     saves = of_cheaper = run.bound(0.0, most, how)
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
@@ -133,7 +133,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves = run.saving(changes, run.bound(0.0, most, how))
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
     if saves.basis == "replayed" and not saves.predicted_share:
-        reason = f"replayed with {then} workers it is no quicker"
+        reason = f"the replay with {then} workers is no faster"
         changes, then, saves = [], None, of_cheaper
     elif prepared < 1 - run.limit(MOST_SHARE):
         culprit = None
@@ -213,7 +213,7 @@ def _watch(run: RunView, then: int | None) -> str:
     device = run.facts[0].device if run.facts else None
     if device is None or then <= (device.usable_cores or then):
         return words
-    return f"{words} torch warns of more workers than cores; those that mostly wait for storage need no core."
+    return f"{words} Ignore torch's warning about more workers than cores: these mostly wait for storage."
 
 
 def _repeats(workers: int | None, dataset: str, reader: str) -> str:
@@ -295,7 +295,7 @@ def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str 
     """What most of preparing a batch is; None where it is neither part."""
     if preparing.reading_share >= run.limit(MOST_SHARE):
         computes = preparing.reading_computed_share >= COMPUTED_SHARE * a_core
-        how = "computes" if computes else "mostly waits, as for storage"
+        how = "computes" if computes else "mostly waits, for example for storage"
         return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
     if preparing.collating_share >= run.limit(MOST_SHARE):
         return f"collating is {100 * preparing.collating_share:.0f} % of that"
@@ -354,7 +354,7 @@ def _why(now: int | None, device: str | None) -> str:
     idle = "" if device == "cpu" else " and the device waits"
     if now == 0:
         return f"With num_workers=0 the training process prepares every batch itself{idle}, instead of beside the step."
-    return "Batches come more slowly than steps consume them. `dptune profile` records how they are loaded."
+    return "The loader is slower than the steps that consume its batches. `dptune profile` records how they are loaded."
 
 
 def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high"]:

@@ -2,8 +2,8 @@
 
 ## What it measures
 
-Token ids or attention masks in the first batches of each loader: the columns at the end of a batch in which every row
-holds padding. Padding that the longest sample of a batch makes necessary is not counted.
+The columns at the end of a batch in which every row is padding, by the token ids or attention masks in the first
+batches of each loader. Padding up to the longest sample of a batch is not counted.
 
 ## Why it costs time
 
@@ -12,10 +12,10 @@ batch padded to twice its longest sample takes twice the time, or more.
 
 ## What to change
 
-Pad to the longest sample of the batch: `torch.nn.utils.rnn.pad_sequence` in the collate function; with Hugging Face
-leave out `padding="max_length"` in the tokenizer and use `DataCollatorWithPadding(tokenizer)`. A multiple of 8
-(`pad_to_multiple_of=8`) keeps matrix sizes friendly. Batches of samples of about equal length
-(`group_by_length=True` of `TrainingArguments`) save more, and change the order of the samples.
+Pad to the longest sample of the batch: `torch.nn.utils.rnn.pad_sequence` in the collate function. With Hugging Face,
+drop `padding="max_length"` from the tokenizer call and use `DataCollatorWithPadding(tokenizer)`. Padding to a multiple
+of 8 (`pad_to_multiple_of=8`) keeps matrix sizes efficient. Batches of samples of about equal length
+(`group_by_length=True` of `TrainingArguments`) save more, but change the order of the samples.
 
 The saving is an upper bound: forward and backward passes shrink with the square of the length.
 
@@ -38,9 +38,9 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: batches of equal samples vary by less")
+WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; steps with equal batches vary by less")
 LEAST_SHARE = Threshold(
-    "least_share", 0.1, "of the columns: rounding up to a multiple of 8 or 64 adds up to a tenth to usual lengths"
+    "least_share", 0.1, "of the columns: rounding usual lengths up to a multiple of 8 or 64 adds up to a tenth"
 )
 
 RULE = Rule(
@@ -84,13 +84,13 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium",
         evidence=[
-            Evidence(label="columns of padding in every row", value=needless, unit="of a batch"),
+            Evidence(label="columns that are padding in every row", value=needless, unit="of a batch"),
             Evidence(label="elements that are not padding", value=loader.padding.filled_share, unit="of a batch"),
             *([Evidence(label="collated by", value=at)] if at else []),
             *([Evidence(label="loader", value=loader.where)] if loader.where else []),
         ],
         numerics="same",
-        watch="Lengths vary from batch to batch, and memory peaks with the longest. Results stay the same where the "
-        "model masks padding.",
+        watch="Lengths then vary from batch to batch, and the longest batch sets peak memory. Results are unchanged "
+        "if the model masks padding.",
         fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
     )

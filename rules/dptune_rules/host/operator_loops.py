@@ -2,28 +2,28 @@
 
 ## What it measures
 
-Functions of the script that call one operator 16 times or more in one run, by themselves, not through modules: read
-from the detailed window. And the share of the step that such a function takes, by stack samples of steps without the
-profiler, which slows a loop of small operators most. Without enough samples, and of a function that runs the training
-loop itself, it is the host time of these operators with the Python between them. Loops over parameters are
-`per-tensor-loops`, what the data loader runs is the input rules' matter.
+Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
+detailed window. Their share of the step comes from stack samples of steps without the profiler, because the profiler
+slows loops of small operators most. With too few samples, or for a function that runs the training loop itself, it is
+the host time of these operators and of the Python between them. Loops over parameters are reported by
+`per-tensor-loops`, slow data loading by the input rules.
 
 ## Why it costs time
 
-Calling an operator costs microseconds however few numbers it computes on: on a GPU a kernel launch each, and in the
-forward pass a node of the graph, whose backward operators are as many again. One operator on the whole batch costs the
-same call once.
+Each operator call costs microseconds, however few elements it computes on: on a GPU a kernel launch, and in the
+forward pass a node of the autograd graph, so the backward pass calls as many operators again. One operator on the whole
+batch pays that once.
 
 ## What to change
 
 - Over samples or pairs: add a dimension, `F.cosine_similarity(a[:, None], b[None], dim=-1)` or a matrix product; use
   `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
-- What does not change, such as a table of positions: compute it once and keep it as a buffer.
+- For values that never change (a table of positions): compute them once and keep them as a buffer.
 - `torch.vmap` for a function of one sample.
 
-The saving is an upper bound: the time of the loop, and of a loop in the forward pass three times that, for its backward
-pass takes up to twice as long.
+The saving is an upper bound: the time of the loop; three times that for a loop in the forward pass, because its
+backward pass takes up to twice as long.
 
 ## When to leave it alone
 
@@ -36,7 +36,7 @@ pass takes up to twice as long.
 - PyTorch, "Performance Tuning Guide": https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - torch.vmap: https://pytorch.org/docs/stable/generated/torch.vmap.html
 - Measured on a CPU: a table filled element by element takes 41 % of the step by stack samples; without it a step was 35
-  to 54 % shorter. By the detailed window alone it is 94 %: recording 55,000 events a step is slow.
+  to 54 % shorter. The detailed window alone shows 94 %, because recording 55,000 events a step is slow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import OperatorLoop
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; identical steps differ by about as much")
+WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
 BACKWARD_TIMES = 2  # a backward pass computes two products for each one of the forward pass
 MOST = 3  # loops that are named
@@ -99,14 +99,14 @@ def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:
         impact=run.impact(loop.share, WORTH_SHARE) or "low",
         title=f"`{loop.name}` ({where}) calls {loop.operator} {loop.repeats:,.0f} times in a Python loop, "
         f"{100 * loop.share:.0f} % of the step: use one call for the whole batch",
-        why="Each call costs the host microseconds however few numbers it computes on."
-        + (" Its backward operators are as many again." if times > 1 else ""),
+        why="Each call costs the host microseconds, however few elements it computes on."
+        + (" The backward pass calls as many operators again." if times > 1 else ""),
         changes=[],
         saves=run.bound(0.0, min(1.0, times * loop.share), most),
         confidence=confidence,
         evidence=[
             Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms a step", rank=loop.rank),
-            Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="in one run of the function"),
+            Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="per call of the function"),
         ],
         numerics="same",
         watch="Results agree up to floating-point rounding. If each iteration needs the result of the one before, only "

@@ -2,12 +2,12 @@
 
 ## What it measures
 
-What the optimizer's loop takes of the traced step, where the optimizer is one that torch can fuse (Adam, AdamW, SGD,
-Adagrad) and is not fused; and on a GPU not `foreach` either, which torch takes there by itself.
+The share of the traced step that the optimizer's loop takes, where the optimizer is one that torch can fuse (Adam,
+AdamW, SGD, Adagrad) and is not fused; on a GPU only if it is not `foreach` either, torch's default there.
 
-On a CPU that is the operators inside the optimizer's step, and at most 0.1 ms of Python between them for each tensor:
-hooks, callbacks and closures that a script or a library runs inside the step take more, and fusing spares none of it.
-Functions of the script that the detailed window shows there are left out.
+On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1 ms of Python between them for each
+tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not
+remove them. Functions of the script that the detailed window shows there are left out.
 
 ## Why it costs time
 
@@ -20,7 +20,7 @@ fused step reads and writes every number once.
 `fused=True` of the optimizer. Where that does not go (parameters on several kinds of devices, complex numbers), try
 `foreach=True`, which on a CPU gains less.
 
-The upper bound is all that the loop takes.
+The saving is an upper bound: all of the time in the loop.
 
 ## When to leave it alone
 
@@ -34,8 +34,8 @@ The upper bound is all that the loop takes.
   numbers, 5 instead of 28 ms for 400 tensors of 0.1 million; `foreach` between 0.7 times and 1.8 times as long as the
   loop.
 - Measured in the same way for 400 tensors of 16 numbers: the loop of AdamW takes 35 us for each tensor, operators and
-  Python together. Under the profiler Python takes 20 to 80 us of it between the operators. The 70 us for each tensor of
-  0.1 million numbers are therefore half calls, half reading and writing: tensors are large from about 256 KiB on.
+  Python together. Under the profiler the Python between the operators takes 20 to 80 us of it. So the 70 us for each
+  tensor of 0.1 million numbers are half calls, half reading and writing: from about 256 KiB on, a tensor is large.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact_of(share / 2) or "low",  # a fused step still takes half
-        title=f"{looping[0].name} takes {100 * share:.0f} % of a step{_reason(tensors, total_bytes)}: fuse it",
+        title=f"{looping[0].name} takes {100 * share:.0f} % of a step {_reason(tensors, total_bytes)}: pass fused=True",
         why="The loop calls several operators for each tensor, and each of them reads and writes the whole tensor.",
         changes=changes,
         saves=run.saving(
-            changes, run.bound(0.0, most, "no more than the optimizer's loop takes of the host or of the device")
+            changes, run.bound(0.0, most, "no more than the optimizer's loop takes on the host or on the device")
         ),
         confidence="medium",
         evidence=[
@@ -130,8 +130,8 @@ def _loop_ns(run: RunView, own: Sequence[PhaseFigures], tensors: int) -> int:
 def _reason(tensors: int, total_bytes: int) -> str:
     """Why the loop takes long, by the mean size of its tensors."""
     if total_bytes >= LARGE_BYTES * tensors:
-        return f", for it reads and writes each of {tensors} tensors several times"
-    return f", for it updates {tensors} tensors one by one"
+        return f"reading and writing each of {tensors} tensors several times"
+    return f"updating {tensors} tensors one at a time"
 
 
 def _number_bytes(dtype: str) -> int:

@@ -20,8 +20,9 @@ The training thread cannot launch the next step before it is done, and in data-p
 - Plots: after training, or in another process, from values that are kept.
 - Checkpoints: every N steps, or asynchronously (`torch.distributed.checkpoint.async_save`).
 
-On a CPU, where every rank does it, the saving is the sampled time with its sampling error (90 %), less a fifth for what
-is still done every N steps. Elsewhere it is an upper bound: a GPU may hide it, and another rank may be the slowest.
+On a CPU, where every rank does it, the saving is predicted: the sampled time with its sampling error (90 %), less a
+fifth for what is still done every N steps. Otherwise it is an upper bound: a GPU may hide the time, and another rank
+may be the slowest.
 
 ## When to leave it alone
 
@@ -54,7 +55,7 @@ HOW = {
     "logging": "Between logged steps keep values as tensors, and read them together.",
     "plotting": "Keep the values, and plot them in another process.",
     "metrics": "If every step must count, accumulate on the device and read the result every N steps.",
-    "evaluation": "Fewer evaluation samples cost less, too.",
+    "evaluation": "Evaluating on fewer samples also takes less time.",
 }
 
 RULE = Rule(
@@ -76,7 +77,7 @@ def check(run: RunView) -> Iterator[Advice]:
             continue
         rank = "" if work.everywhere else f" on rank {work.rank}"
         if work.everywhere and work.least_share > 0 and run.measured.known("device_kind") == "cpu":
-            how = f"found there in {work.looks} stack samples, with their sampling error"
+            how = f"found there in {work.looks} stack samples; the interval includes the sampling error"
             saves = run.sampled(work.least_share, work.share, work.most_share, how)
         else:
             saves = run.bound(0.0, work.most_share, "no more than the sampled time, with its uncertainty")

@@ -21,9 +21,9 @@ It happens where
 Take `torch.cuda.empty_cache()` out of the loop. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets segments grow,
 so that changing shapes fit. Where the memory is full: a smaller batch, activation checkpointing, or sharding.
 
-The step saves at most the time in those calls and a quarter more, for the launch queue that is empty after them, and at
-most the time in which the GPU of that rank is idle: a call that waits until the GPU has computed, or until another rank
-has come to a collective, makes no step longer by that.
+The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
+but no more than the time in which the GPU of that rank is idle. A call that waits until the GPU has computed, or until
+another rank has reached a collective, does not lengthen the step by that wait.
 
 ## When to leave it alone
 
@@ -35,8 +35,8 @@ has come to a collective, makes no step longer by that.
 - Calibrated on public traces: ResNet-18 on an MI300 (91 % of a step) and recommenders on four V100 (37 and 40 %; 4 and
   6 % where three ranks wait for the fourth, inside calls that take 7 and 35 % of their steps); quiet on training of a
   GPT on eight H100 (no calls), and on a GeForce that is hardly idle (calls for 2 % of a step).
-- Measured on an H200, torch 2.11: a step that calls `torch.cuda.empty_cache()` takes 44 % in such calls by its trace;
-  without the call it was 44 and 50 % shorter.
+- Measured on an H200, torch 2.11: in the trace of a step that calls `torch.cuda.empty_cache()`, these driver calls take
+  44 %; without `empty_cache()` the step was 44 and 50 % shorter.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
-            "no more than the time in calls of the driver for memory and what refilling the launch queue takes after "
-            "them, and than the GPU is idle",
+            "no more than the driver's memory calls and refilling the launch queue after them take, and no more than "
+            "the GPU is idle",
         ),
         confidence="medium",
         evidence=list(_evidence(run, worst, idle)),

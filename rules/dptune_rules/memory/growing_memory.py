@@ -2,19 +2,19 @@
 
 ## What it measures
 
-Three sources, the first that was recorded:
+The first of these three sources that was recorded:
 
-- In the detailed window torch records each allocation: what is allocated when a step ends, less what was when the one
-  before ended. It takes four steps there (`dptune profile --rich 4`).
-- On a GPU what the allocator holds after each step without the profiler.
-- On a CPU the storage of all tensors that Python knows, counted before the first window and after the next two.
-  Resident memory does not count: it grew by up to 2 MiB a step in healthy runs. Only where each step leaves a tensor
-  with a graph, and 8 MiB more resident, is that taken for its activations.
+- The detailed window, where torch records each allocation: memory allocated at the end of a step, minus that at the end
+  of the step before. It needs four steps (`dptune profile --rich 4`).
+- On a GPU: memory allocated after each step without the profiler.
+- On a CPU: the storage of all tensors that Python can see, counted before the first window and after the next two.
+  Resident memory does not count, because it grew by up to 2 MiB a step in healthy runs. Exception: where each step
+  leaves a tensor with an autograd graph and 8 MiB more resident memory, that growth is taken as its activations.
 
-Growth must show in each part of the recording, half as much as in all of it or more.
+Each part of the recording must show at least half of the overall growth per step.
 
-What holds the tensors is found by what refers to them: a list, a dict, or the attribute of an object, with the line
-that adds to it by its source.
+The holder of the tensors is found by what refers to them: a list, a dict or an attribute of an object. The line that
+adds to it is read from the source.
 
 ## Why it costs time
 
@@ -30,8 +30,8 @@ in each step.
 
 ## When to leave it alone
 
-- A cache that fills up and then stays, or a replay buffer of a fixed size: look again after an epoch. What is named
-  like one, is a bounded deque or part of a data set is reported with low confidence.
+- A cache that fills up and then stays, or a replay buffer of a fixed size: look again after an epoch. A holder
+  with such a name, a bounded deque or a part of a data set is reported with low confidence.
 - The first steps of an optimizer that makes its state as it meets parameters: record after more warm-up.
 
 ## References
@@ -120,15 +120,15 @@ def _advice(run: RunView, growth: float, own: MemoryFigures | None, counted: Mem
         slug=RULE.name,
         kind=RULE.kind,
         impact="low" if limited else "high" if soon else "medium",
-        title=f"Each step leaves {digits(growth / 2**20)} MiB more allocated than the one before{held}{full}",
-        why=f"{by or 'Something'} keeps tensors of each step: outputs that are collected, or losses with their graph."
+        title=f"Allocated memory grows by {digits(growth / 2**20)} MiB every step{held}{full}",
+        why=f"{by or 'Something'} keeps tensors from every step: collected outputs, or losses with their graph."
         if not limited
         else f"{by} looks like a buffer of limited size: it is a leak only if it has no limit.",
         changes=[],
         confidence="low" if limited else "medium",
         evidence=evidence,
         numerics="same",
-        watch="" if limited else "Keep numbers instead: reduce outputs in the step, `loss.detach()`, `.item()`.",
+        watch="" if limited else "Keep numbers, not tensors: reduce outputs in the step, `loss.detach()`, `.item()`.",
         fingerprint=RULE.code,
     )
 

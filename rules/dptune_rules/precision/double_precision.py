@@ -3,7 +3,7 @@
 ## What it measures
 
 The dtypes of the gradients of DistributedDataParallel modules, and of the parameters that optimizers update. Where all
-are float64 the model computes in double precision. The line is that of the call which made them so: `.double()`,
+are float64 the model computes in double precision. The line named is the call that made them float64: `.double()`,
 `.to(torch.float64)` or `.type(torch.float64)` of a module, or `torch.set_default_dtype(torch.float64)`.
 
 ## Why it costs time
@@ -65,7 +65,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     default, doubled = run.any_facts().settings.get("default_dtype"), run.any_facts().doubled
     made = [doubled.through, doubled.where] if doubled and doubled.where else []
-    place = ", made so by `{}` at {}".format(*made) if made else ""
+    place = ", set by `{}` at {}".format(*made) if made else ""
     sends = " and sends half the bytes" if run.measured.world_size != 1 else ""
     yield Advice(
         rule=RULE.code,

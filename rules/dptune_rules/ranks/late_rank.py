@@ -19,8 +19,8 @@ where the detailed window has them), operators, gaps between operators, and kern
 each with the share of the lag that it explains. Where these explain less than half of the lag, and no class of the
 account four fifths, the cause is unknown, and the impact is low: there is nothing to act on.
 
-Where the shapes of its tensors show that it does more of the work that all ranks do, the loader is named: replicas of
-one model that draw the same number of batches differ in the samples of a batch, or in their length.
+Where tensor shapes show that the late rank does more of the work that all ranks do, the loader is named: replicas of
+one model that draw the same number of batches differ in the number of samples per batch, or in the samples' length.
 
 A delay before several collectives makes a rank late to each of them, but counts once.
 
@@ -35,8 +35,8 @@ That goes by the cause:
 - *input*: its loader is slower. Its storage, its share of the cores, its samples.
 - *copies*, *host*: something runs there that runs on no other rank: logging, checkpoints, evaluation "on rank 0".
 - *more compute*: it runs more operations, or takes longer for them and not for those of its optimizer: its samples are
-  longer, or its part of the model is larger. Deal batches of about equal length to the ranks (from batches sorted by
-  length each rank takes every N-th: `batches[rank::N]`), or part the model evenly.
+  longer, or its part of the model is larger. Give all ranks batches of about equal length (sort the batches by
+  length, then each rank takes every N-th: `batches[rank::N]`), or split the model evenly.
 - *slower compute*: the same operations take longer, the optimizer's too. Other processes on its host, fewer threads, a
   device that is hot or clocked lower, a slower card.
 - *gc*: it collects garbage at another moment than the others. See `garbage-collection`.
@@ -54,9 +54,9 @@ rank's lateness and the wait of the others. On CPUs the bound is the part of the
 that is larger: with more samples on one rank the lateness was 37 % of a step, that part 43 %, and dropping those
 samples saved 40 %. Work that moves is shared by all N ranks, so its bound is (N - 1) / N of that.
 
-A replay that may save nothing is no prediction. Where the cause is known and the traced steps are shorter by
-`warning_share` or more without the delay, that is a measured fact: then the upper bound is given, with the replay's
-interval as the reason.
+A replay whose interval includes zero is not used as a prediction. Where the cause is known and the traced steps are
+shorter by `warning_share` or more without the delay, the delay itself is measured: the upper bound is then given, with
+the replay's interval as the reason.
 
 ## When to leave it alone
 
@@ -181,7 +181,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact if why else "low",
         title=_of_more_work(run, late)
-        or f"Rank {late.rank} comes {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
+        or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
         f"it: {why[0] if why else 'why is not known'}",
         why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
         changes=[],
@@ -232,8 +232,8 @@ def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
         batches, remedy = "longer samples", "batches of about equal length"
     place = ", ".join(filter(None, [dealt.sampler and f"`{dealt.sampler}`", dealt.where]))
     return (
-        f"Rank {late.rank} does {late.work_ratio:.1f} times the work of the other ranks by the shapes of its tensors, "
-        f"and arrives {digits(late.lag_ns / 1e6)} ms late: its batches hold {batches}. Deal {remedy} to all ranks"
+        f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late: its batches hold {batches} "
+        f"({late.work_ratio:.1f} times the work of the other ranks, by tensor shapes). Give all ranks {remedy}"
         + (f" ({place})" if place else "")
     )
 
@@ -252,7 +252,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
         yield Evidence(label="step time saved without its delays", value=gain, unit="of a traced step")
     ratio = late.known("work_ratio")
     if ratio is not None and late.does_more:
-        unit = "times that of the others, by the shapes of tensors"
+        unit = "times that of the others, by tensor shapes"
         yield Evidence(label="work of the rank", value=ratio, unit=unit, rank=late.rank)
 
 

@@ -5,7 +5,7 @@
 Steps without the profiler that take more than `times` the median step. While steps are timed, dptune samples the
 stack of the training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause,
 named by function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is no cause.
-Where a library holds the loop and evaluates from it, that is its function: `transformers.Trainer.evaluate`.
+Where a library runs the loop and evaluates inside it, its function is named: `transformers.Trainer.evaluate`.
 
 Each cause may have a period. It is named where at least three steps show it, and where it describes them in fewer bits
 than a list of them does; one missing step is tolerated. Slow steps without a sampled cause count only if they are
@@ -29,7 +29,7 @@ The saving is an upper bound: the extra time of those steps, as a share of all t
 ## When to leave it alone
 
 - It has to be done, and that often: then the time is well spent. Collecting experience (rollouts, episodes) is part
-  of reinforcement learning: it is a note of low confidence.
+  of reinforcement learning, and is reported with low impact and low confidence.
 - The period is the length of an epoch: see `workers-restart`.
 
 ## References
@@ -62,8 +62,8 @@ REMEDIES = {
     "plotting": "Plot less often, or after training from values that are kept.",
     "metrics": "Compute metrics less often or on fewer samples.",
     "evaluation": "Evaluate less often, on fewer samples, or in another job.",
-    "experience": "Reinforcement learning needs it. Where the time matters, step many environments as one batch, "
-    "or collect in other processes.",
+    "experience": "Reinforcement learning needs this. To save time, step many environments as one batch, or collect in "
+    "other processes.",
 }
 
 RULE = Rule(

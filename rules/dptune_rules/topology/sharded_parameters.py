@@ -30,8 +30,8 @@ as floats and as the optimizer holds them: what it does not hold, such as a froz
 
 - The memory is needed for a larger batch, which gains more.
 - It was tried for a model that will be larger.
-- The units are many and small: then `small-shard-units` comes first, which keeps the memory. What is left to gain with
-  larger units is not known, so the confidence is low.
+- The units are many and small: follow `small-shard-units` first, which keeps the memory savings. What is left to gain
+  with larger units is not known, so confidence is low.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""Sharded units are so small that the start-up of their collectives takes longer than the transfer.
+"""FSDP units are so small that their collectives are latency-bound: start-up takes longer than the transfer.
 
 ## What it measures
 
@@ -26,8 +26,8 @@ for each unit.
 
 ## When to leave it alone
 
-- Memory is short: while a unit is computed each rank holds all of its parameters, so that larger units raise the peak.
-- A single layer is as large as a block, such as an embedding: it is a unit of its own.
+- Memory is short: while a unit is computed each rank holds all of its parameters, so larger units raise the peak.
+- A single layer is as large as a block (an embedding): it can stay a unit of its own.
 
 ## References
 
@@ -52,14 +52,16 @@ LEAST_UNITS = Threshold(
     "least_units", 8, "fewer units make at most two dozen collectives a step: their start-ups are few"
 )
 SMALL_MIB = Threshold("small_mib", 1.0, "the smallest message DDP makes by default, its first bucket, is 1 MiB")
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: the exposed transfer of FSDP's collectives")
+WORTH_SHARE = Threshold(
+    "worth_share", 0.05, "impact is medium from here; counts the exposed transfer of FSDP's collectives"
+)
 
 RULE = Rule(
     code="DP205",
     name="small-shard-units",
     family="topology",
     kind="time",
-    summary="sharded units are so small that the start-up of their collectives takes longer than the transfer",
+    summary="FSDP units are so small that their collectives are latency-bound: start-up takes longer than the transfer",
     since="0.1",
     thresholds=(LEAST_UNITS, SMALL_MIB, WORTH_SHARE),
 )
@@ -115,7 +117,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label=f"mean {kind}", value=messages.mean_bytes / 2**10, unit="KiB"),
         ],
         numerics="same",
-        watch="Each rank holds one whole unit at a time, and the next one that is gathered ahead: watch the memory.",
+        watch="Watch memory: each rank holds one whole unit at a time, plus the next one, which is gathered ahead.",
         fingerprint=f"{RULE.code}:{next(iter(finest.modules), 'units')}",
     )
 

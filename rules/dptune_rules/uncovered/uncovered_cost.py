@@ -22,8 +22,8 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 - prepare data in the workers of a DataLoader, so that it overlaps with training;
 - replace a Python loop over samples or parameters by one operator on the whole batch, or a `torch._foreach_*` call.
 
-The saving is an upper bound: all of the time in the function. On a CPU, where stack samples of steps without the
-profiler find every rank in it, it is a prediction: the sampled time with its sampling error, less a fifth.
+The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of steps without the
+profiler find it on every rank, the saving is predicted: the sampled time with its sampling error, less a fifth.
 
 ## When to leave it alone
 
@@ -124,6 +124,6 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
             Evidence(label="most of it in", value=site.mostly),
         ],
         numerics="same",
-        watch="Reinforcement learning needs the experience that it collects." if of_method else "",
+        watch="It collects experience, which reinforcement learning needs." if of_method else "",
         fingerprint=f"{RULE.code}:{site.name}{f':{site.mostly}' if site.part else ''}",
     )

@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
+OF_ONE = ("separate-backward-passes",)  # one process: DDP averages what one pass adds
 WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops")
 LOCALLY = (
     *(
@@ -41,7 +42,8 @@ LOCALLY = (
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
     *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
-    *("unused-gradients", "padded-batches", "small-shard-units", "kept-outputs", "frozen-batch-norm", *WITH_STACKS),
+    *("unused-gradients", "padded-batches", "small-shard-units", "kept-outputs", "frozen-batch-norm"),
+    *("averaged-one-by-one", *OF_ONE, *WITH_STACKS),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
@@ -70,7 +72,8 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
         else:
             alone = [sys.executable, "-m", "dptune", "profile", "-q", *windows(fault), "--run-dir", "run"]
             env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-            subprocess.run([*alone, "--nproc-per-node", "2", *script], cwd=place, env=env, check=True)
+            ranks = "1" if fault in OF_ONE else "2"
+            subprocess.run([*alone, "--nproc-per-node", ranks, *script], cwd=place, env=env, check=True)
             if fault in LINKED:
                 sweep = [sys.executable, "-m", "dptune", *SWEEP, "--nproc-per-node", "2", "-o", "run/links.json"]
                 subprocess.run(sweep, cwd=place, env=env, check=True)

@@ -66,6 +66,8 @@ FAULTS = (
     "unused-gradients",
     "padded-batches",
     "operator-loops",
+    "averaged-one-by-one",
+    "separate-backward-passes",
     "small-shard-units",
     "kept-outputs",
     "frozen-batch-norm",
@@ -219,7 +221,7 @@ def build_model():
         model = layers(256, 8)
         model.register_buffer("positions", torch.randn(1024, 1024))
         return model
-    if args.fault in ("unfused-optimizer", "unused-parameters-searched", "per-tensor-loops"):
+    if args.fault in ("unfused-optimizer", "unused-parameters-searched", "per-tensor-loops", "averaged-one-by-one"):
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(16, 16), nn.LayerNorm(16))))
     if args.fault == "wide-gradients":
         return layers(256, 9)
@@ -261,6 +263,7 @@ def build_loader(width):
         batch = {
             "iterable-dataset": 128,
             "unfused-optimizer": 64,
+            "averaged-one-by-one": 64,
             "per-tensor-loops": 64,
             "unused-parameters-searched": 64,
             "wide-gradients": 256,
@@ -340,7 +343,7 @@ def main():
         fully_shard(model, mesh=mesh)
     elif args.fault == "gathered-for-logging":
         fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
-    elif not has("unsynchronized-ranks"):
+    elif not has("unsynchronized-ranks") and not has("averaged-one-by-one"):
         model = DistributedDataParallel(model, **keeps)
     if args.fault == "recompiles":
         torch._dynamo.config.recompile_limit = 1000
@@ -378,7 +381,12 @@ def main():
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault == "padded-batches" else error(outputs, batch)
-                scaler.scale(loss).backward()
+                for part in (loss, *((outputs.mean(), outputs.std()) if has("separate-backward-passes") else ())):
+                    scaler.scale(part).backward(retain_graph=has("separate-backward-passes"))
+            if has("averaged-one-by-one"):
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= dist.get_world_size()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()

@@ -149,7 +149,8 @@ class Meters:
             self._keep_loss(roots)
             self._count_pass()
             self._averaging.before_pass()
-            self._unused.before_pass(roots, args[5] if len(args) > 5 else kwargs.get("inputs"))
+            inputs, retain = args[5:6] or [kwargs.get("inputs")], args[2:3] or [kwargs.get("retain_graph")]
+            self._unused.before_pass(roots, inputs[0], retain[0])
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             backward(*args, **kwargs)
             tally = self._tallies[threading.get_ident()]

@@ -1,5 +1,7 @@
 """Which gradients of a backward pass no optimizer uses: of parameters it does not have, or discarded before its step.
 
+And which passes go back through a graph again, where the sum of the losses would need one.
+
 Passes are told apart by the script's lines that lead to the call. What a pass computes gradients of is read from its
 graph, in its first passes only. After that, a pass costs a look at one gradient for each optimizer.
 """
@@ -21,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dptune.capture.injected.places import Places, is_the_users, users_line
-from dptune.runfile.unused import UnusedGradientFacts
+from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
 _WALKS = 3  # passes of one call whose graph is read: what a model freezes may change after the first
 _NODES = 200_000  # of a graph; a larger one is not read
@@ -40,6 +42,12 @@ class _Call:
     walks: int = 0
     whole: bool = True
     spent_ns: int = 0
+    nodes: set[int] = field(default_factory=set)  # of the graph of its last pass, by their sequence numbers
+    shared: bool = False  # whether a later pass of a step went through nodes of an earlier one
+    in_step: int = 0  # passes with retain_graph since an optimizer last stepped
+    firsts: int = 0
+    repeats: int = 0
+    again_ns: int = 0
     used_by: set[int] = field(default_factory=set)
     discarded_by: Counter[int] = field(default_factory=Counter)
 
@@ -71,11 +79,12 @@ class Unused:
         self._updates: dict[int, _Updates] = {}
         self._call: _Call | None = None
         self._begun_ns = 0
+        self._again = False  # whether the pass adds to gradients of one through the same graph
         self.timing = False  # whether steps run without the profiler
 
-    def before_pass(self, roots: Any, inputs: Any = None) -> None:
+    def before_pass(self, roots: Any, inputs: Any = None, retain: Any = None) -> None:
         """A backward pass starts from these tensors; called from the function that the script called."""
-        self._call = None
+        self._call, self._again = None, False
         with contextlib.suppress(Exception):
             self._find_discarded()
             if inputs is not None:
@@ -87,6 +96,11 @@ class Unused:
             call = self._calls.get(at)
             if call is not None and call.walks < _WALKS:
                 self._read_graph(call, roots)
+            if call is not None and retain:
+                self._again = call.in_step > 0 and _have_gradients(call)
+                call.firsts += call.in_step == 0
+                call.repeats += self._again
+                call.in_step += 1
             self._call, self._begun_ns = call, time.perf_counter_ns()
 
     def after_pass(self) -> None:
@@ -96,7 +110,9 @@ class Unused:
             return
         with contextlib.suppress(Exception):
             if self.timing:
-                call.spent_ns += time.perf_counter_ns() - self._begun_ns
+                spent_ns = time.perf_counter_ns() - self._begun_ns
+                call.spent_ns += spent_ns
+                call.again_ns += spent_ns if self._again else 0
             for updates in self._alive():
                 if self._touched(updates, call) is not None:
                     updates.pending.append(_Pending(call))
@@ -104,6 +120,8 @@ class Unused:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step: it has used what its parameters' gradients hold."""
         with contextlib.suppress(Exception):
+            for call in self._calls.values():
+                call.in_step = 0
             first = _first(optimizer)
             known = self._updates.get(first)
             if known is None:
@@ -134,12 +152,23 @@ class Unused:
                     found.append(self._facts(call, held, self._places.line(optimizer)))
         return found
 
+    def repeated(self) -> list[RepeatedPassFacts]:
+        """Calls that go back through one graph several times a step, and add up the gradients."""
+        return [
+            RepeatedPassFacts(call.where, (call.repeats + call.firsts) / call.firsts, call.again_ns)
+            for call in self._calls.values()
+            if call.shared and call.repeats >= _OFTEN
+        ]
+
     def _read_graph(self, call: _Call, roots: Any) -> None:
         call.walks += 1
-        leaves = _leaves([roots] if isinstance(roots, torch.Tensor) else roots)
-        if leaves is None:
+        found = _leaves([roots] if isinstance(roots, torch.Tensor) else roots)
+        if found is None:
             call.whole, call.walks = False, _WALKS
             return
+        leaves, nodes = found
+        call.shared = call.shared or (call.in_step > 0 and not call.nodes.isdisjoint(nodes))
+        call.nodes = nodes
         for leaf in leaves:
             if id(leaf) not in call.leaves and isinstance(leaf, nn.Parameter):
                 call.leaves[id(leaf)] = (weakref.ref(leaf), _sample(leaf))
@@ -211,21 +240,32 @@ def _lines(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
         frame = frame.f_back
 
 
-def _leaves(roots: Iterable[Any]) -> list[Any] | None:
-    """The tensors that a backward pass from these accumulates gradients in; None of a graph too large to read."""
+def _have_gradients(call: _Call) -> bool:
+    """Whether the first of its parameters that still exists has one: a script may take them away after each pass."""
+    leaf = next((leaf for ref, _ in call.leaves.values() if (leaf := ref()) is not None), None)
+    return leaf is not None and leaf.grad is not None
+
+
+def _leaves(roots: Iterable[Any]) -> tuple[list[Any], set[int]] | None:
+    """The tensors that a backward pass from these accumulates gradients in, and the sequence numbers of the operators.
+
+    None of a graph too large to read.
+    """
     todo = deque(root.grad_fn for root in roots if root.grad_fn is not None)
-    seen, found = set(todo), []
+    seen, found, numbers = set(todo), [], set[int]()
     while todo:
         node = todo.popleft()
         if (leaf := getattr(node, "variable", None)) is not None:
             found.append(leaf)
+        else:
+            numbers.add(node._sequence_nr())
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 todo.append(following)
         if len(seen) > _NODES:
             return None
-    return found
+    return found, numbers
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,79 @@
+"""Several backward passes go through one graph, where the sum of the losses needs one.
+
+## What it measures
+
+Calls of backward with `retain_graph=True`, several per optimizer step, that go through the same operators of the
+forward pass and add to gradients that are already there; and the time of all but the first of them in steps without the
+profiler.
+
+## Why it costs time
+
+Each pass computes the gradients of the shared part of the model again. Gradients are linear: those of the sum of the
+losses are the sum of their gradients, from one pass. Retained graphs also keep all activations until the last pass.
+
+## What to change
+
+    loss = sum(weight * loss for weight, loss in losses)
+    loss.backward()
+
+The saving is an upper bound: all passes but the first. The parts of the model that only one loss uses are computed in
+either case.
+
+## When to leave it alone
+
+- The gradients of each loss are needed by themselves: PCGrad, GradNorm, clipping per loss.
+
+## References
+
+- torch.autograd.backward, `retain_graph`: https://pytorch.org/docs/stable/generated/torch.autograd.backward.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
+
+RULE = Rule(
+    code="DP611",
+    name="separate-backward-passes",
+    family="host",
+    kind="time",
+    summary="several backward passes go through one graph, where the sum of the losses needs one",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each call of backward that a sum of losses would spare."""
+    for found in run.any_facts().repeated_passes:
+        share = run.backward_share(found.again_ns)
+        impact = run.impact(share, WORTH_SHARE)
+        if impact is None:
+            continue
+        at = found.where or "the script"
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=f"{at} runs {found.passes:.0f} backward passes through one graph in each step: add the losses, and "
+            "call backward once",
+            why=f"All passes but the first take {100 * share:.0f} % of the step. Each computes the gradients of the "
+            "shared part of the model again.",
+            changes=[],
+            saves=run.bound(0.0, share, "no more than all passes but the first"),
+            confidence="high",
+            evidence=[
+                *([Evidence(label="called at", value=found.where)] if found.where else []),
+                Evidence(label="backward passes with retain_graph", value=round(found.passes, 1), unit="a step"),
+                Evidence(label="all but the first", value=share, unit="of a step (unprofiled)"),
+            ],
+            numerics="same",
+            watch="Weights agree up to floating-point rounding.",
+            fingerprint=f"{RULE.code}:{at}",
+        )

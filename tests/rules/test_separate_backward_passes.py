@@ -1,0 +1,27 @@
+"""Several passes through one graph: facts are made up."""
+
+import pytest
+
+from dptune.runfile.facts import Window
+from dptune.runfile.unused import RepeatedPassFacts
+
+
+def run(make_facts, again_ms=15, **more):
+    """5 steps of 10 ms, which spend 6 in backward passes."""
+    window = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
+    passes = [RepeatedPassFacts("train.py:69", 4.0, again_ms * 1_000_000)]
+    return [make_facts(windows=[window], repeated_passes=passes, **more)]
+
+
+def test_four_passes_where_one_would_do(ask, make_measured, make_facts):
+    (advice,) = ask("DP611", make_measured(device="cpu", world=1), run(make_facts))
+    assert advice.title == (
+        "train.py:69 runs 4 backward passes through one graph in each step: add the losses, and call backward once"
+    )
+    assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.3))  # 15 of 50 ms
+    assert (advice.impact, advice.confidence) == ("high", "high")
+
+
+def test_quiet_where_they_take_little(ask, make_measured, make_facts):
+    assert ask("DP611", make_measured(device="cpu"), run(make_facts, again_ms=2)) == []
+    assert ask("DP611", make_measured(device="cpu"), [make_facts()]) == []
