@@ -28,7 +28,9 @@ def _kept(paths: list[Path]) -> list[Any]:
 
 @pytest.mark.parametrize("path", _kept(sorted(RESULTS.glob("*.json"))))
 def test_known_durations_were_found(path: Path) -> None:
-    known = json.loads(path.read_text())["stages"]["known"]["figures"]
+    known = json.loads(path.read_text())["stages"].get("known", {}).get("figures")
+    if known is None:
+        pytest.skip("this check ran other stages only")
     window_ms = known["parts"]["account_ms"]["window"]  # idle time holds what the host takes for calls, too
     errors = {
         name: (found["found_ms"] - found["set_ms"]) / (window_ms if name == "idle" else found["set_ms"])
@@ -85,8 +87,8 @@ def test_the_verdict_is_of_steps_without_the_profiler(name: str) -> None:
 
 def test_predictions_of_another_batch_and_bounds_of_precision_hold_on_the_card() -> None:
     """Recorded once, then run with each change: the steps that were measured lie in what is predicted."""
-    (path,) = RESULTS.glob("nvidia-h200-2026-11-26-*.json")
-    measured_ms = json.loads(path.read_text())["stages"]["predict"]["figures"]["measured"]["medians_ms"]
+    stages = [json.loads(path.read_text())["stages"] for path in RESULTS.glob("nvidia-h200-2026-11-26-*.json")]
+    (measured_ms,) = (one["predict"]["figures"]["measured"]["medians_ms"] for one in stages if "predict" in one)
     run = load([SAMPLES / "predict-base"])
     ground = Ground.of(run, measure(run))
     base_ms = median(measured_ms["base"])
