@@ -38,6 +38,12 @@ def test_runs_of_advice_before_are_quoted_beside_it() -> None:
     assert table_of("advice", between).split("\n\n")[2] in page  # the summary
 
 
+def test_unseen_scripts_are_quoted_by_halves() -> None:
+    page = (ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8")
+    assert table_of("unseen", "--half", "sealed") in page
+    assert table_of("unseen", "--earlier", "first", "--summary") in page
+
+
 def table_of(benchmark: str, *results: str) -> str:
     script = ROOT / "tests" / "benchmarks" / f"{benchmark}.py"
     words = [sys.executable, str(script), "--table", *results]
