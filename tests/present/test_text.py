@@ -80,12 +80,12 @@ def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
 
 
 def test_the_account_is_in_ms_of_the_unprofiled_step_and_says_so(report: Report) -> None:
-    said = section(text(report), "Where the time of a step goes (scaled)")
+    said = section(text(report), "Where the time of a step goes (without the profiler)")
     assert "# compute 84.1 ms 60.0 %" in said
     assert "? exposed communication 29.4 ms 21.0 %" in said
     assert "~ waiting for input 16.8 ms 12.0 %" in said
     assert "30.0 % of all communication is hidden" in said
-    assert "ms are scaled" in said
+    assert "idle and waiting are the rest of the step time without the profiler" in said
 
 
 def test_the_bar_has_a_sign_per_class_in_proportion(report: Report) -> None:

@@ -106,8 +106,11 @@ class Measured(Figures):
 
         The traced account where no step was timed without the profiler, and on a CPU, whose operators it slows.
         """
+        steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)
+        if self.known("device_kind") in ("cpu", None) or self.step.basis == "traced" or not steps:
+            return self.account
         traced_ns, step_ns = self.traced_step_ns, self.recorded_step_ns
-        if self.known("device_kind") in ("cpu", None) or step_ns >= traced_ns:
+        if step_ns >= traced_ns:
             return self.account
         return self.account.within(round(self.account.window_ns * step_ns / traced_ns))
 

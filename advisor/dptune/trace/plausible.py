@@ -113,4 +113,4 @@ def _impossible(window: Window) -> Iterator[str]:
 
 
 def _shown(number: int) -> str:
-    return f"{number:,}" if abs(number) <= LIMIT_NS else f"more than {LIMIT_NS:,}"
+    return f"{number:,}" if abs(number) <= LIMIT_NS else "too large a number of"
