@@ -88,8 +88,8 @@ class Departure:
         if not store.check(keys):
             return None
         announced = [[int(number) for number in store.get(key).split()] for key in keys]
-        in_passes = all(one[2] for one in announced)
-        return in_passes, max(one[0 if in_passes else 1] for one in announced) + _LEAD
+        in_passes = all(has_passes for _, _, has_passes in announced)
+        return in_passes, max(passes if in_passes else steps for passes, steps, _ in announced) + _LEAD
 
     def _key(self, what: str, rank: int) -> str:
         return f"dptune/{what}/{self._round}/{rank}"

@@ -58,7 +58,9 @@ class Doubling:
         for call in reversed(self._calls):
             if call.module is None:
                 default = default or call.facts
-            elif (module := call.module()) is not None and any(id(one) in updated for one in module.parameters()):
+            elif (module := call.module()) is not None and any(
+                id(parameter) in updated for parameter in module.parameters()
+            ):
                 return call.facts
         return default
 
@@ -102,5 +104,6 @@ class Doubling:
 def _is_double(module: Any) -> bool:
     """Whether its first floating-point parameter is float64."""
     with contextlib.suppress(Exception):
-        return bool(next(one.dtype == torch.float64 for one in module.parameters() if one.is_floating_point()))
+        first = next(parameter for parameter in module.parameters() if parameter.is_floating_point())
+        return bool(first.dtype == torch.float64)
     return False

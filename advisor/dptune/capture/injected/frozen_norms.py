@@ -103,12 +103,12 @@ class FrozenNorms:
             if len(self._layers) >= _LAYERS or module.running_mean is None or module.weight is None:
                 return
             layer = self._layers[id(module)] = _Layer(weakref.ref(module), users_line(sys._getframe(2)))
-        layer.trained = layer.trained or any(one.requires_grad for one in module.parameters(recurse=False))
+        layer.trained = layer.trained or _is_trained(module, recurse=False)
         layer.with_graph = layer.with_graph or torch.is_grad_enabled()
 
     def _found(self) -> FrozenNormFacts | None:
-        layers = [one for one in self._layers.values() if not one.trained and one.module() is not None]
-        layers = [one for one in layers if one.module().training]  # type: ignore[union-attr]
+        frozen = [layer for layer in self._layers.values() if not layer.trained]
+        layers = [layer for layer in frozen if (module := layer.module()) is not None and module.training]
         if not layers:
             return None
         parents = _parents()
@@ -128,11 +128,11 @@ class FrozenNorms:
 
 def _parents() -> dict[int, tuple[Any, str]]:
     """By module: the one that holds it, and under which name."""
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
     return {
-        id(child): (one, name)
-        for one in modules
-        for name, child in (one.__dict__.get("_modules") or {}).items()
+        id(child): (module, name)
+        for module in modules
+        for name, child in (module.__dict__.get("_modules") or {}).items()
         if child is not None
     }
 
@@ -147,11 +147,15 @@ def _place(module: Any, parents: dict[int, tuple[Any, str]]) -> tuple[str, str, 
             break
         module, name = parents[id(module)]
         names.append(name)
-        frozen = frozen and not any(one.requires_grad for one in module.parameters())
+        frozen = frozen and not _is_trained(module)
         if frozen:
             part, frozen_at = module, len(names)
     path, inside = (_path(some) for some in (names, names[frozen_at:]))
     return path, inside or type(part).__name__, frozen
+
+
+def _is_trained(module: Any, *, recurse: bool = True) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=recurse))
 
 
 def _path(names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ _WALKS = 3  # passes of one call whose graph is read: what a model freezes may c
 _NODES = 200_000  # of a graph; a larger one is not read
 _CALLS = 32  # calls of backward that are told apart
 _DEPTH = 3  # lines of the script that tell a call apart
+_PENDING = 64  # passes that an optimizer may leave behind; of one that never steps no more are kept
 _OFTEN = 3  # times that gradients were discarded before this is said of a call
 _SAMPLED = 8  # elements of a parameter that show whether it changes
 
@@ -114,7 +115,7 @@ class Unused:
                 call.spent_ns += spent_ns
                 call.again_ns += spent_ns if self._again else 0
             for updates in self._alive():
-                if self._touched(updates, call) is not None:
+                if len(updates.pending) < _PENDING and self._touched(updates, call) is not None:
                     updates.pending.append(_Pending(call))
 
     def stepped(self, optimizer: Any) -> None:
@@ -138,7 +139,7 @@ class Unused:
         """What no optimizer used so far."""
         if self._places.alive("FullyShardedDataParallel") or self._places.sharded or self._places.engine:
             return []
-        updated = {one for updates in self._alive() for one in updates.parameters}
+        updated = {parameter for updates in self._alive() for parameter in updates.parameters}
         found = []
         for call in list(self._calls.values()) if updated else []:
             leaves = {at: leaf for at, (ref, _) in call.leaves.items() if (leaf := ref()) is not None}
@@ -180,7 +181,7 @@ class Unused:
             first = _first(optimizer)
             known = self._updates.get(first)
             if known is None or (known.optimizer() is not optimizer and len(self._updates) < _CALLS):
-                parameters = {id(one) for group in optimizer.param_groups for one in group["params"]}
+                parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
                 pending = known.pending if known else []
                 self._updates[first] = _Updates(parameters, weakref.ref(optimizer), pending)
         return list(self._updates.values())
@@ -219,7 +220,7 @@ class Unused:
         )
         wanted = {id(leaf) for leaf in leaves}
         for module in self._places.ddp():
-            names = [name for name, one in module.module.named_parameters() if id(one) in wanted]
+            names = [name for name, parameter in module.module.named_parameters() if id(parameter) in wanted]
             if names:
                 found.reduced, found.made_at = True, self._places.line(module)
                 found.modules = list(dict.fromkeys(name.partition(".")[0] for name in names))[:4]
