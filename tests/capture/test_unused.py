@@ -126,3 +126,30 @@ def test_several_passes_through_one_graph(profile):
 def test_the_gradients_of_each_loss_may_be_needed(profile):
     taken = TASKS.format(each_pass="body[0].weight.grad = body[0].bias.grad = None")
     assert unused(profile, taken).repeated_passes == []
+
+
+class OneOptimizer:
+    """The places of a script with one optimizer."""
+
+    sharded, engine = (), None
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def alive(self, kind):
+        return [self.optimizer]
+
+
+def test_an_optimizer_that_never_steps_leaves_a_bounded_number_of_passes():
+    import torch
+
+    from dptune.capture.injected.unused import Unused
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    unused = Unused(OneOptimizer(torch.optim.SGD([weight], lr=0.1)))
+    for _ in range(200):
+        loss = weight.sum()
+        unused.before_pass(loss)
+        loss.backward()
+        unused.after_pass()
+    assert [len(updates.pending) for updates in unused._updates.values()] == [64]

@@ -40,7 +40,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "below 2 % of a step nothing is worth changing")
 
 LEAST_TENSORS = 8  # fewer calls take little time, whatever they carry
 EACH = 0.5  # calls for each parameter tensor, and of its bytes, from which on gradients are taken to be averaged

@@ -38,39 +38,45 @@ def holder(tensors: list[Any]) -> Found | None:
     for _ in range(_LEVELS):
         if len(level) < 2:
             return None
-        mine = {id(one) for one in ours} | {id(ours)}
-        above = [one for one in gc.get_referrers(*level) if id(one) not in mine and not isinstance(one, _PASSING)]
-        for one in above:
-            held = {id(item) for item in _items(one)}
+        mine = {id(thing) for thing in ours} | {id(ours)}
+        above = [
+            referrer
+            for referrer in gc.get_referrers(*level)
+            if id(referrer) not in mine and not isinstance(referrer, _PASSING)
+        ]
+        for referrer in above:
+            held = {id(item) for item in _items(referrer)}
             if all(id(item) in held for item in level):
-                return _named(one)
-        level = [one for one in above if isinstance(one, (tuple, list, dict)) or hasattr(one, "__dict__")][:_WIDEST]
+                return _named(referrer)
+        level = [
+            referrer for referrer in above if isinstance(referrer, (tuple, list, dict)) or hasattr(referrer, "__dict__")
+        ][:_WIDEST]
         ours += [above, level]
     return None
 
 
-def _items(one: Any) -> Iterator[Any]:
-    if isinstance(one, dict):
-        yield from one.values()
-    elif isinstance(one, (list, tuple, set, deque)):
-        yield from one
+def _items(collection: Any) -> Iterator[Any]:
+    if isinstance(collection, dict):
+        yield from collection.values()
+    elif isinstance(collection, (list, tuple, set, deque)):
+        yield from collection
 
 
 def _named(collection: Any) -> Found:
     limited = isinstance(collection, deque) and collection.maxlen is not None
     adds = _adds(collection)
-    for one in gc.get_referrers(collection):
-        if isinstance(one, (*_PASSING, list, tuple)):
+    for referrer in gc.get_referrers(collection):
+        if isinstance(referrer, (*_PASSING, list, tuple)):
             continue
-        names = one if isinstance(one, dict) else getattr(one, "__dict__", {})
+        names = referrer if isinstance(referrer, dict) else getattr(referrer, "__dict__", {})
         name = next((name for name, value in names.items() if value is collection and isinstance(name, str)), "")
         if not name:
             continue
-        if isinstance(one, dict) and "__name__" in one and "__builtins__" in one:
-            where = _adding(str(one.get("__file__", "")), rf"\b{name}{adds}", 1, None)
+        if isinstance(referrer, dict) and "__name__" in referrer and "__builtins__" in referrer:
+            where = _adding(str(referrer.get("__file__", "")), rf"\b{name}{adds}", 1, None)
             return name, where, limited or bool(_LIMITED.search(name))
-        owners = gc.get_referrers(one) if isinstance(one, dict) else [one]
-        owner = next((own for own in owners if own is one or _has(own, names, name, collection)), None)
+        owners = gc.get_referrers(referrer) if isinstance(referrer, dict) else [referrer]
+        owner = next((own for own in owners if own is referrer or _has(own, names, name, collection)), None)
         if owner is not None and not isinstance(owner, dict):
             return _attribute(owner, name, adds, limited)
     return _variable(adds, limited)
