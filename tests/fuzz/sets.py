@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import platform
 import resource
@@ -52,6 +53,7 @@ PATIENCE_SECONDS = 600  # of waiting, on a machine that has other work
 SAVED_EVERY = 250
 ENGINE = ("trace", "measure", "measured", "whatif", "advise", "present")  # what a report goes through
 FAILED = {"rule-failed", "model-failed", "rule-pack"}  # findings that a failure of dptune's own leaves behind
+_given: dict[str, Any] = {}  # what a process of the pool judges: the sets to mutate, and the seed
 _TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, LIMIT_SECONDS), (signal.ITIMER_REAL, signal.SIGALRM, PATIENCE_SECONDS))
 
 
@@ -70,6 +72,7 @@ class Outcome:
     advice: int = 0
     ranks: int = 0
     seconds: float = 0.0
+    peak_memory_mib: int = 0
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Tally:
     errors: list[dict[str, Any]] = field(default_factory=list)
     slowest_seconds: float = 0.0
     seconds: float = 0.0
+    peak_memory_mib: int = 0  # of the process that took most
 
     def add(self, number: int, kinds: list[str], base: str, outcome: Outcome) -> None:
         """Count one set."""
@@ -101,6 +105,7 @@ class Tally:
         self.sets[base] += 1
         self.seconds += outcome.seconds
         self.slowest_seconds = max(self.slowest_seconds, outcome.seconds)
+        self.peak_memory_mib = max(self.peak_memory_mib, outcome.peak_memory_mib)
         if outcome.refusal:
             self.refusals[outcome.refusal] += 1
         if outcome.error and len(self.errors) < 200:
@@ -146,6 +151,7 @@ def judged(folder: Path) -> Outcome:
         at = traceback.extract_tb(error.__traceback__)[-1]
         outcome.error = f"{type(error).__name__}: {error} at {Path(at.filename).name}:{at.lineno}"[:300]
     outcome.seconds = time.perf_counter() - began
+    outcome.peak_memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return outcome
 
 
@@ -179,13 +185,23 @@ def _hang(*_: object) -> None:
     raise Hang
 
 
-def run(found: dict[str, RankSet], numbers: range, seed: int, folder: Path, tally: Tally) -> Iterator[Tally]:
-    """Judge sets; the tally after each."""
-    for number in numbers:
-        kinds, base, files = made(found, seed, number)
-        written(folder, files)
-        tally.add(number, kinds, base, judged(folder))
-        yield tally
+def run(found: dict[str, RankSet], numbers: range, seed: int, tally: Tally, jobs: int = 1) -> Iterator[Tally]:
+    """Judge sets in `jobs` processes, which share the memory of `found`; the tally after each, in order."""
+    with multiprocessing.get_context("fork").Pool(jobs, _begun, (found, seed)) as pool:
+        for number, (kinds, base, outcome) in zip(numbers, pool.imap(_one, numbers), strict=True):
+            tally.add(number, kinds, base, outcome)
+            yield tally
+
+
+def _begun(found: dict[str, RankSet], seed: int) -> None:
+    _given.update(found=found, seed=seed)
+
+
+def _one(number: int) -> tuple[list[str], str, Outcome]:
+    kinds, base, files = made(_given["found"], _given["seed"], number)
+    with tempfile.TemporaryDirectory() as folder:
+        written(Path(folder), files)
+        return kinds, base, judged(Path(folder))
 
 
 def commit_here() -> str:
@@ -206,7 +222,6 @@ def summary(tally: Tally, seed: int, engine: str, commit: str) -> dict[str, Any]
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "seed": seed,
         **counts,
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 
 
@@ -237,6 +252,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=INPUTS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--input", type=int)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that judge sets at once")
     given = parser.parse_args()
     found = bases()
     if given.input is not None:
@@ -249,12 +265,11 @@ def main() -> int:
         return bool(outcome.error)
     engine, commit = engine_digest(), commit_here()
     tally = resumed(given.seed, engine)
-    with tempfile.TemporaryDirectory() as folder:
-        for each in run(found, range(tally.inputs, given.inputs), given.seed, Path(folder), tally):
-            if each.inputs % SAVED_EVERY == 0 or each.inputs == given.inputs:
-                RESULTS.write_text(json.dumps(summary(each, given.seed, engine, commit), indent=1) + "\n")
-                bad = f"{each.internal_errors} internal errors, {each.hangs} hangs"
-                print(f"{each.inputs:,} sets, {bad}", file=sys.stderr, flush=True)
+    for each in run(found, range(tally.inputs, given.inputs), given.seed, tally, given.jobs):
+        if each.inputs % SAVED_EVERY == 0 or each.inputs == given.inputs:
+            RESULTS.write_text(json.dumps(summary(each, given.seed, engine, commit), indent=1) + "\n")
+            bad = f"{each.internal_errors} internal errors, {each.hangs} hangs"
+            print(f"{each.inputs:,} sets, {bad}", file=sys.stderr, flush=True)
     return bool(tally.internal_errors or tally.hangs)
 
 

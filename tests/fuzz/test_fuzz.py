@@ -43,10 +43,10 @@ def test_an_input_depends_on_its_number_alone(real_traces, number):
     assert source.made(SEED, number) != source.made(SEED, number + 1)
 
 
-def test_no_set_of_ranks_ends_in_an_internal_error(tmp_path):
+def test_no_set_of_ranks_ends_in_an_internal_error():
     """A short run of `make fuzz-sets`, on made sets."""
     tally = sets.Tally()
-    for _ in sets.run(made(), range(SETS), SEED, tmp_path, tally):
+    for _ in sets.run(made(), range(SETS), SEED, tally):
         pass
     assert tally.errors == []
     assert tally.several_ranks > 0.9 * SETS
@@ -54,7 +54,7 @@ def test_no_set_of_ranks_ends_in_an_internal_error(tmp_path):
     assert len(tally.mutations) >= 15
 
 
-def test_the_fuzzer_of_sets_sees_an_internal_error(tmp_path, monkeypatch):
+def test_the_fuzzer_of_sets_sees_an_internal_error(monkeypatch):
     from dptune.measure.exchange import clocks
 
     def fails(*_args):
@@ -63,7 +63,7 @@ def test_the_fuzzer_of_sets_sees_an_internal_error(tmp_path, monkeypatch):
     monkeypatch.setattr(clocks, "_middle", fails)
     name = "made/ddp_2"
     tally = sets.Tally()
-    for _ in sets.run({name: made()[name]}, range(5), SEED, tmp_path, tally):
+    for _ in sets.run({name: made()[name]}, range(5), SEED, tally):
         pass
     assert tally.internal_errors > 0
     assert "planted at test_fuzz.py" in tally.errors[0]["error"]
