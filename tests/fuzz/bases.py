@@ -57,7 +57,7 @@ def bases() -> dict[str, RankSet]:
         files = sorted(folder.glob("*.json.gz"))[:MOST_RANKS]
         if files:
             found[f"{folder.parent.name}/{folder.name}"] = RankSet({file.name: _cut(file) for file in files})
-    for folder in sorted(SAMPLES.glob("*/")):
+    for folder in sorted(file.parent for file in SAMPLES.glob("*/run.json")):  # those of one rank lie deeper
         traces = {file.name.removesuffix(".gz"): _cut(file) for file in sorted(folder.glob("*.trace.json.gz"))}
         packed = {f"{name}.gz": trace for name, trace in traces.items()}  # gzip is recognized by content
         others = {file.name: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
