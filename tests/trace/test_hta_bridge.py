@@ -257,7 +257,7 @@ def test_nothing_is_read_again(real_traces, tmp_path, monkeypatch):
         tmp_path.joinpath(path).unlink()
     monkeypatch.setattr(builtins, "open", refuse)
     monkeypatch.setattr(gzip, "open", refuse)
-    ours = run.hta()
+    ours = bridge.analysis(run)
     assert ours.get_profiler_steps() == theirs.get_profiler_steps() == [551]
     for name in set(ANALYSES) - READING - SLOW:
         assert_same(outcome(theirs, name, [0, 1])[0], outcome(ours, name, [0, 1])[0])
@@ -268,15 +268,15 @@ def test_nothing_is_read_again(real_traces, tmp_path, monkeypatch):
 def test_a_trace_by_itself_has_the_rank_that_it_says(real_traces):
     second = decode(real_traces / RANKS[1])
     assert second.distributed.rank == 1
-    assert second.hta().t.get_ranks() == [1]
-    assert decode(real_traces / STEP).hta().get_temporal_breakdown(visualize=False)["rank"].tolist() == [0]
+    assert bridge.analysis(second).t.get_ranks() == [1]
+    assert bridge.analysis(decode(real_traces / STEP)).get_temporal_breakdown(visualize=False)["rank"].tolist() == [0]
 
 
 def test_the_last_step_is_kept_when_asked_for(real_traces):
     run = load([real_traces / RANKS[0]])
-    assert run.hta().get_profiler_steps() == [551]
-    assert run.hta(include_last_profiler_step=True).get_profiler_steps() == [551, 552]
-    assert run.ranks[0].lean.hta(include_last_profiler_step=True).get_profiler_steps() == [551, 552]
+    assert bridge.analysis(run).get_profiler_steps() == [551]
+    assert bridge.analysis(run, include_last_profiler_step=True).get_profiler_steps() == [551, 552]
+    assert bridge.analysis(run.ranks[0].lean, include_last_profiler_step=True).get_profiler_steps() == [551, 552]
 
 
 def test_files_with_additions_are_what_hta_writes(real_traces, tmp_path):
@@ -319,7 +319,7 @@ def test_a_rank_without_events_is_left_out(real_traces, tmp_path):
     empty, whole = decode(path), decode(real_traces / STEP)
     assert bridge.analysis({0: empty, 1: whole}).t.get_ranks() == [1]
     with pytest.raises(RunError, match="nothing to analyse"):
-        empty.hta()
+        bridge.analysis(empty)
 
 
 def test_an_argument_that_hta_does_not_know(real_traces):
@@ -327,11 +327,11 @@ def test_an_argument_that_hta_does_not_know(real_traces):
         bridged([real_traces / STEP]).t.read_arguments("nonsense")
 
 
-def test_without_hta_one_sentence_says_so(real_traces):
+def test_without_hta_one_sentence_says_so():
     program = (
         "import sys; sys.modules['hta'] = None\n"
-        "from dptune.errors import DptuneError; from dptune.trace.decode import decode\n"
-        f"try: decode({str(real_traces / STEP)!r}).hta()\n"
+        "from dptune.errors import DptuneError\n"
+        "try: import dptune.trace.hta\n"
         "except DptuneError as error: print(error.message, '|', error.hint)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dptune.finding import Finding
 from dptune.trace.columns import Collectives, Columns, Counters, Ints, Memory
-
-if TYPE_CHECKING:
-    from dptune.trace.hta import Analysis
 
 
 @dataclass(frozen=True)
@@ -68,13 +64,3 @@ class Trace:
     host: str = ""
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-
-    def hta(self, *, include_last_profiler_step: bool = False) -> Analysis:
-        """HTA's TraceAnalysis of this trace, under the rank that the file says, or 0; the file is not parsed again.
-
-        `include_last_profiler_step` is HTA's. Raises DptuneError where HTA is not installed or not usable.
-        """
-        from dptune.trace.hta import analysis
-
-        rank = self.distributed.rank
-        return analysis({0 if rank is None else rank: self}, include_last_profiler_step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from dptune.errors import DptuneError, RunError
@@ -12,7 +13,7 @@ from dptune.finding import Finding
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
-from dptune.trace.reading import read_all
+from dptune.trace.reading import read, read_all
 from dptune.trace.run import Progress, RankTrace, Run, shown, spans
 from dptune.trace.source import located, redacted
 from dptune.trace.together import DOUBTFUL_NS, apart
@@ -109,7 +110,8 @@ class _Gathered:
             return
         self.findings += trace.findings
         detail = None if rich is None else os.fspath(rich)
-        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, self.cached)
+        read_rich = None if detail is None else partial(read, detail, self.cached)
+        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_rich)
 
     def run(self) -> Run:
         if not self.parts and (why := apart(self.foreign)):

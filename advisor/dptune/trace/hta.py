@@ -28,6 +28,7 @@ from dptune.trace.arguments import arguments
 from dptune.trace.columns import Collectives, Columns, Ints, Mask
 from dptune.trace.events import Trace
 from dptune.trace.kernels import COPY_CATEGORIES, MEMSET_CATEGORIES, SYNC_CATEGORIES
+from dptune.trace.run import Run
 from dptune.trace.schema import NONE
 from dptune.trace.text import Text
 
@@ -61,10 +62,18 @@ _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _EXACT = 2**53  # integers below it are exact in float64
 
 
-def analysis(traces: Mapping[int, Trace], include_last_profiler_step: bool = False) -> Analysis:
-    """HTA's TraceAnalysis of the traces of some ranks. Raises DptuneError where this HTA cannot be used."""
+def analysis(of: Run | Trace | Mapping[int, Trace], *, include_last_profiler_step: bool = False) -> Analysis:
+    """HTA's TraceAnalysis of a run, of one trace, or of traces by rank; no file is parsed again.
+
+    Of a run it takes the trace of each rank's lean window; one trace has the rank that its file says, or 0.
+    `include_last_profiler_step` is HTA's. Raises DptuneError where this HTA cannot be used.
+    """
     _check()
-    return Analysis(traces, include_last_profiler_step)
+    if isinstance(of, Run):
+        of = {rank.rank: rank.lean for rank in of.ranks}
+    elif isinstance(of, Trace):
+        of = {of.distributed.rank or 0: of}
+    return Analysis(of, include_last_profiler_step)
 
 
 def _check() -> None:

@@ -7,16 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from dptune.finding import Finding
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 from dptune.trace.events import Trace
 from dptune.trace.source import located
-
-if TYPE_CHECKING:
-    from dptune.trace.hta import Analysis
 
 MOST_RANKS = 1_000_000  # a larger claim is damage
 Progress = Callable[[str, int, int], None]
@@ -26,21 +22,19 @@ Progress = Callable[[str, int, int], None]
 class RankTrace:
     """One rank: the trace of its lean window (or its only one), and where its rich window is, if it has one.
 
-    `cached`: whether columns may be taken from where they were kept.
+    `read_rich` reads that.
     """
 
     rank: int
     source: str
     lean: Trace
     rich_source: str | None = None
-    cached: bool = False
+    read_rich: Callable[[], Trace] | None = None
 
     @cached_property
     def rich(self) -> Trace | None:
         """The trace of the rich window, read when first asked for; raises TraceError where it cannot be read."""
-        from dptune.trace.reading import read
-
-        return None if self.rich_source is None else read(self.rich_source, self.cached)
+        return None if self.read_rich is None else self.read_rich()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +62,6 @@ class Run:
         if not any(claims):
             claims = [rank.lean.distributed.world_size or 0 for rank in self.ranks]
         return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)
-
-    def hta(self, *, include_last_profiler_step: bool = False) -> Analysis:
-        """HTA's TraceAnalysis of all ranks, of the trace of each rank's lean window; no file is parsed again.
-
-        `include_last_profiler_step` is HTA's. Raises DptuneError where HTA is not installed or not usable.
-        """
-        from dptune.trace.hta import analysis
-
-        return analysis({rank.rank: rank.lean for rank in self.ranks}, include_last_profiler_step)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
