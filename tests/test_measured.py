@@ -87,3 +87,11 @@ def test_a_window_that_is_no_shorter_changes_nothing():
 def test_it_balances_whatever_the_window(window_ns):
     found = TRACED.within(window_ns)  # the model itself refuses what does not balance
     assert sum(getattr(found, name) for name in CLASSES) == found.window_ns == window_ns
+
+
+def test_figures_are_given_with_the_reasons_why_some_are_missing():
+    given = {"wait_share": (None, "no loader"), "wait_ns": (5, ""), "computed_share": (None, "no loader")}
+    figures = InputFigures.of(given | {"preparing": (None, "not metered")}, basis="traced")
+    assert figures.wait_ns == 5
+    with pytest.raises(Missing, match="no loader"):
+        print(figures.wait_share)

@@ -28,7 +28,7 @@ class Pair(Figures):
     difference: Figure[float] = Field(ABSENT, description="B less A")
 
     @classmethod
-    def of(cls, a: float | None, b: float | None, no_a: str = "", no_b: str = "") -> Self:
+    def between(cls, a: float | None, b: float | None, no_a: str = "", no_b: str = "") -> Self:
         """The pair of two figures, of which a missing one gives its reason."""
         missing = {name: why for name, value, why in (("a", a, no_a), ("b", b, no_b)) if value is None}
         if a is None or b is None:

@@ -1,34 +1,28 @@
-"""The runs of tests/rules, and rules and packs that a test makes up."""
+"""Made-up runs, and rules and packs that a test makes up."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 
+from dptune import testing
 from dptune.advice import Advice, Change, Evidence, Saving
 from dptune.advise.packs import LoadedRule, Survey
 from dptune.rule import Rule
 
-_NAME = "dptune_tests_hand_made"
-_spec = importlib.util.spec_from_file_location(_NAME, Path(__file__).parents[1] / "rules" / "conftest.py")
-sys.modules[_NAME] = _hand_made = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_hand_made)
-
 
 @pytest.fixture(scope="session")
 def hand_made():
-    return _hand_made
+    return testing
 
 
 @pytest.fixture
 def make_measured():
-    return _hand_made.measured_run
+    return testing.measured_run
 
 
 @pytest.fixture
 def make_facts():
-    return _hand_made.facts_of
+    return testing.facts_of
 
 
 def advice_of(rule="XX101", low=0.0, high=0.1, **changed):

@@ -2,242 +2,25 @@
 
 from __future__ import annotations
 
-import statistics
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from dptune import testing
 from dptune.advice import Advice
 from dptune.advise.packs import LoadedRule, load_packs
-from dptune.knobs import Value
-from dptune.measured import (
-    Account,
-    AccumulationFigures,
-    ArrivalFigures,
-    CollectiveFigures,
-    CommunicationFigures,
-    DeviceFigures,
-    InputFigures,
-    MatmulFigures,
-    Measured,
-    Missing,
-    OverlapFigures,
-    PhaseFigures,
-    RankFigures,
-    StepAccount,
-    StepLag,
-    StepTime,
-)
-from dptune.predicted import Prediction
+from dptune.measured import CollectiveFigures, Measured
 from dptune.rule import Predictor, RunView
-from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
+from dptune.runfile.facts import Facts
 
 MIB = 2**20
-STEP_NS = 10_000_000
-STEPS = 5
 RULES = {loaded.rule.code: loaded for loaded in load_packs()}
 
 MakeMeasured = Callable[..., Measured]
 MakeFacts = Callable[..., Facts]
 MakeAllReduce = Callable[..., CollectiveFigures]
 Ask = Callable[..., list[Advice]]
-
-
-def arrival(lags_ms: Sequence[float], cause: str | None = None, covers: float | None = None) -> ArrivalFigures:
-    """How late a rank came in each step."""
-    steps = [StepLag(number=n, lag_ns=int(lag * 1e6)) for n, lag in enumerate(lags_ms)]
-    return figures(
-        ArrivalFigures,
-        collectives=2 * len(steps),
-        last_share=0.5,
-        lag_ns=int(statistics.median(lags_ms) * 1e6),
-        steps=steps,
-        cause=cause,
-        cause_share=covers,
-    )
-
-
-def account(
-    exposed_share: float = 0.0, hidden_share: float = 0.1, input_share: float = 0.0, window_ns: int = STEP_NS
-) -> Account:
-    exposed, waiting = int(exposed_share * window_ns), int(input_share * window_ns)
-    hidden = int(hidden_share * window_ns)
-    return Account(
-        window_ns=window_ns,
-        compute_ns=window_ns - exposed - waiting,
-        exposed_unsplit_ns=exposed,
-        input_idle_ns=waiting,
-        communication_ns=exposed + hidden,
-        hidden_communication_ns=hidden,
-    )
-
-
-def figures(kind: type[Any], /, **known: Any) -> Any:
-    """A record of figures in which everything that is not named is missing."""
-    names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
-    missing = {name: f"{name} was not measured" for name in names - {n for n, v in known.items() if v is not None}}
-    return kind(**known, missing=missing)
-
-
-def measured_run(
-    *,
-    exposed_share: float = 0.0,
-    hidden_share: float = 0.1,
-    wait_share: float | None = 0.0,
-    collectives: Sequence[CollectiveFigures] | None = (),
-    synchronised: int | None = 1,
-    device: str = "cuda",
-    device_name: str | None = "NVIDIA A100-SXM4-80GB",
-    tensor_cores: bool | None = True,
-    fp32_share: float | None = 0.0,
-    operators: Mapping[str, float] | None = None,
-    world: int = 2,
-    steps: int = STEPS,
-    samples: int | None = 64,
-    lags_ms: Sequence[Sequence[float]] = (),
-    causes: Mapping[int, tuple[str, float]] = MappingProxyType({}),
-    spent: Sequence[Account] = (),
-    **changed: Any,
-) -> Measured:
-    """`spent` is where the time of a step went, of each rank or of all of them."""
-    told = changed["input"].known("wait_share") if "input" in changed else wait_share
-    spent = [*spent] or [account(exposed_share, hidden_share, told or 0.0)]
-    spent *= world // len(spent)
-    total = sum(spent[1:] * steps + spent[:1] * (steps - 1), start=spent[0]) if spent else None
-    devices = [
-        DeviceFigures(
-            device=f"{device}:0",
-            steps=[StepAccount(number=n, start_ns=n * STEP_NS, account=one) for n in range(steps)],
-            whole=one,
-            device_operations=1000,
-            kernels=0 if device == "cpu" else 900,
-        )
-        for one in spent
-    ]
-    known: dict[str, Any] = {
-        "world_size": world,
-        "backend": "nccl",
-        "device_kind": device,
-        "samples_per_step": samples,
-        "account": total if steps and world else None,
-        "collectives": None if collectives is None else list(collectives),
-        "copies": [],
-        "step": StepTime(
-            basis="unprofiled",
-            median_ns=STEP_NS,
-            unprofiled_median_ns=STEP_NS,
-            unprofiled_q1_ns=int(0.99 * STEP_NS),
-            unprofiled_q3_ns=int(1.01 * STEP_NS),
-            unprofiled_steps=20,
-            lean_median_ns=int(1.2 * STEP_NS),
-            lean_q1_ns=int(1.18 * STEP_NS),
-            lean_q3_ns=int(1.22 * STEP_NS),
-            lean_steps=steps,
-            rich_median_ns=2 * STEP_NS,
-            rich_steps=3,
-        ),
-        "ranks": [
-            figures(
-                RankFigures,
-                rank=r,
-                device_name=device_name,
-                source=f"{r}.json",
-                events=9,
-                devices=[devices[r]],
-                arrival=arrival(lags_ms[r] if r < len(lags_ms) else [0.0] * steps, *(causes.get(r, ())))
-                if steps
-                else None,
-            )
-            for r in range(world)
-        ],
-        "input": figures(InputFigures, wait_share=wait_share, basis="unprofiled"),
-        "accumulation": figures(AccumulationFigures, synchronised_backwards_per_step=synchronised),
-        "matmul": figures(
-            MatmulFigures, fp32_share=fp32_share, tensor_cores=tensor_cores, operator_shares=operators and {**operators}
-        ),
-    }
-    return figures(Measured, **{**known, **changed})
-
-
-def all_reduce(
-    message_bytes: int | None,
-    calls_per_step: float,
-    shortest_ns: int = 50_000,
-    kind: str = "all_reduce",
-    dtype: str | None = None,
-) -> CollectiveFigures:
-    calls = int(calls_per_step * STEPS * 2)
-    return figures(
-        CollectiveFigures,
-        kind=kind,
-        message_bytes=message_bytes,
-        dtype=dtype,
-        calls=calls,
-        calls_per_step=calls_per_step,
-        median_ns=2 * shortest_ns,
-        shortest_ns=shortest_ns,
-        total_ns=2 * shortest_ns * calls,
-    )
-
-
-_REDUCED = ("all_reduce", "backward")
-
-
-def exchanges(
-    *rows: tuple[str, str, float] | tuple[str, str, float, str | None],
-    steps: int = STEPS,
-    world: int = 2,
-    most: float | None = None,
-    waiting: float = 0.0,
-) -> OverlapFigures:
-    """What is exchanged: kind, phase, the exposed share of a step, and its purpose; one call a step and rank.
-
-    Without a purpose, all-reduces of backward passes are of gradients, and anything else is the script's. `most` is the
-    share of the rank that pays most, if they do not pay alike; `waiting` the part of all of them that waits for a rank.
-    """
-    told = [
-        figures(
-            CommunicationFigures,
-            kind=kind,
-            phase=phase,
-            purpose=purpose[0] if purpose else "gradients" if (kind, phase) == _REDUCED else "other",
-            calls=steps * world,
-            communication_ns=int(share * STEP_NS * steps * world),
-            hidden_ns=0,
-            exposed_ns=int(share * STEP_NS * steps * world),
-            exposed_transfer_ns=int(share * (1 - waiting) * STEP_NS * steps * world),
-            most_share=share if most is None else most,
-        )
-        for kind, phase, share, *purpose in rows
-    ]
-    return figures(OverlapFigures, rows=told)
-
-
-def phases(forward: float, backward: float, optimizer: float) -> list[PhaseFigures]:
-    """The shares of the host's time that the phases of a step take."""
-    shares = {"forward": forward, "backward": backward, "optimizer": optimizer}
-    nothing = dict.fromkeys(
-        ("compute_ns", "communication_ns", "hidden_communication_ns", "exposed_communication_ns"), 0
-    )
-    return [
-        figures(PhaseFigures, phase=phase, host_ns=int(share * STEP_NS * STEPS), **nothing)
-        for phase, share in shares.items()
-    ]
-
-
-def facts_of(
-    *, ddp: Iterable[DdpFacts] = (), loaders: Iterable[LoaderFacts] = (), rank: int = 0, cores: int = 16, **more: Any
-) -> Facts:
-    device = DeviceFacts("cuda", compute_capability="8.0", cores=cores, usable_cores=cores)
-    return Facts(
-        **{"rank": rank, "local_rank": rank, "host": "one", "world_size": 2, "device": device, **more},
-        ddp=list(ddp),
-        loaders=list(loaders),
-    )
 
 
 def ask_rule(
@@ -251,51 +34,25 @@ def ask_rule(
     return list(RULES[code].check(RunView(measured, facts, limits or {}, predictor)))
 
 
-def predicting(knob: str, shares: Mapping[Value, float], grown: float = 1.0) -> Predictor:
-    """Tells of one knob how much of the step each value leaves, 5 % of the step more or less, and of none else."""
-
-    def predict(changes: Mapping[str, Value]) -> Prediction:
-        if changes.keys() != {knob}:
-            raise Missing("no model tells of it")
-        times = shares[changes[knob]]
-        return figures(
-            Prediction,
-            changes=dict(changes),
-            step_ns=int(times * STEP_NS),
-            low_ns=int((times - 0.05) * STEP_NS),
-            high_ns=int((times + 0.05) * STEP_NS),
-            global_batch=int(64 * grown),
-        )
-
-    return predict
-
-
-@pytest.fixture
-def bounding() -> Callable[..., Predictor]:
-    """A model whose replay misses the recorded steps: it tells only what a step takes at least."""
-
-    def leaving(least: float, batch: int = 64) -> Predictor:
-        low_ns = int(least * STEP_NS)
-        return lambda changes: Prediction.only(
-            "the replay misses", changes=dict(changes), low_ns=low_ns, global_batch=batch
-        )
-
-    return leaving
+@pytest.fixture(name="bounding")
+def bounding_fixture() -> Callable[..., Predictor]:
+    """A model that gives a lower bound of the step only."""
+    return testing.bounding
 
 
 @pytest.fixture
 def make_measured() -> MakeMeasured:
-    return measured_run
+    return testing.measured_run
 
 
 @pytest.fixture
 def make_facts() -> MakeFacts:
-    return facts_of
+    return testing.facts_of
 
 
 @pytest.fixture
 def make_all_reduce() -> MakeAllReduce:
-    return all_reduce
+    return testing.all_reduce
 
 
 @pytest.fixture
@@ -305,13 +62,13 @@ def ask() -> Ask:
 
 @pytest.fixture
 def predict() -> Callable[..., Predictor]:
-    return predicting
+    return testing.predicting
 
 
 @pytest.fixture(scope="session")
 def hand_made() -> Any:
-    """This module, for tests that draw many runs."""
-    return sys.modules[__name__]
+    """The builder itself, for tests that draw many runs."""
+    return testing
 
 
 @pytest.fixture(scope="session", params=RULES.values(), ids=lambda loaded: loaded.rule.code)

@@ -8,7 +8,7 @@ SENDS = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=4_00
 
 def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_made):
     sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
-    rows = hand_made.exchanges(("broadcast", "forward", 0.08), ("all_reduce", "backward", 0.3), most=0.16)
+    rows = hand_made.overlap(("broadcast", "forward", 0.08), ("all_reduce", "backward", 0.3), most=0.16)
     run = make_measured(overlap=rows, collectives=[sent])
     (advice,) = ask("DP104", run, [make_facts(ddp=[SENDS])])
     assert advice.title == "8 % of a step goes into sending 3.81 MiB of buffers before forward passes"
@@ -24,7 +24,7 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
 
 
 def test_the_ceiling_takes_in_how_far_processes_lie_apart(ask, make_measured, make_facts, hand_made):
-    rows = hand_made.exchanges(("broadcast", "forward", 0.08))
+    rows = hand_made.overlap(("broadcast", "forward", 0.08))
     sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
     run = make_measured(overlap=rows, collectives=[sent])
     step = run.step.model_copy(update={"repeats_ns": [int(1.02 * hand_made.STEP_NS), int(0.96 * hand_made.STEP_NS)]})
@@ -34,7 +34,7 @@ def test_the_ceiling_takes_in_how_far_processes_lie_apart(ask, make_measured, ma
 
 
 def test_a_few_bytes_are_a_note_whatever_they_hold_up(ask, make_measured, make_facts, hand_made):
-    rows = hand_made.exchanges(("broadcast", "forward", 0.2))
+    rows = hand_made.overlap(("broadcast", "forward", 0.2))
     for buffer_bytes, impact in ((2**16 - 1, "low"), (2**16, "high")):
         ddp = DdpFacts("Net", broadcast_buffers=True, buffer_bytes=buffer_bytes)
         sent = hand_made.all_reduce(buffer_bytes, 1, kind="broadcast")
@@ -52,11 +52,11 @@ def test_a_few_bytes_are_a_note_whatever_they_hold_up(ask, make_measured, make_f
     ],
 )
 def test_quiet(ask, make_measured, make_facts, hand_made, ddp, rows):
-    assert ask("DP104", make_measured(overlap=hand_made.exchanges(*rows)), [make_facts(ddp=[ddp])]) == []
+    assert ask("DP104", make_measured(overlap=hand_made.overlap(*rows)), [make_facts(ddp=[ddp])]) == []
 
 
 def test_what_the_script_broadcasts_itself_is_not_theirs(ask, make_measured, make_facts, hand_made):
     sent = hand_made.all_reduce(4_000_000, 2, kind="broadcast")
-    run = make_measured(overlap=hand_made.exchanges(("broadcast", "forward", 0.08)), collectives=[sent])
+    run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.08)), collectives=[sent])
     with pytest.raises(Missing, match="more than DDP's buffers"):
         ask("DP104", run, [make_facts(ddp=[SENDS])])

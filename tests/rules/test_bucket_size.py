@@ -8,6 +8,8 @@ from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import CompileFacts
 
+from .conftest import ask_rule
+
 MIB = 2**20
 TINY = MIB // 20
 
@@ -221,7 +223,7 @@ class TestBound:
             collectives=[hand_made.all_reduce(size, calls * passes, shortest)],
             synchronised=passes,
         )
-        said = hand_made.ask_rule("DP101", measured)
+        said = ask_rule("DP101", measured)
         assume(said)
         (advice,) = said
         assert 0 <= advice.saves.low_share <= advice.saves.high_share <= measured.share("exposed_communication_ns")

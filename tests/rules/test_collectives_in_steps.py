@@ -8,7 +8,7 @@ ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_redu
 
 
 def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made):
-    (advice,) = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [make_facts(ddp=[DDP])])
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [make_facts(ddp=[DDP])])
     assert advice.title == "Collectives outside of backward passes hold up 9 % of a step: all_gather, barrier"
     assert advice.saves.high_share == pytest.approx(0.09)
     assert (advice.impact, advice.saves.basis, advice.changes) == ("medium", "bound", [])
@@ -20,7 +20,7 @@ def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made)
 
 def test_a_rank_that_waits_longer_than_another_may_save_all_that_it_waits(ask, make_measured, make_facts, hand_made):
     """One reads and sends for two: it hardly waits itself, the other one for 40 % of its steps."""
-    overlap = hand_made.exchanges(("broadcast", "forward", 0.2), most=0.4)
+    overlap = hand_made.overlap(("broadcast", "forward", 0.2), most=0.4)
     (advice,) = ask("DP105", make_measured(overlap=overlap), [make_facts(ddp=[DDP])])
     assert "hold up 20 % of a step" in advice.title
     assert advice.saves.high_share == pytest.approx(0.4)
@@ -28,19 +28,19 @@ def test_a_rank_that_waits_longer_than_another_may_save_all_that_it_waits(ask, m
 
 def test_not_what_wrappers_exchange(ask, make_measured, make_facts, hand_made):
     buffers = make_facts(ddp=[DdpFacts("Net", broadcast_buffers=True, buffer_bytes=100)])
-    run = make_measured(overlap=hand_made.exchanges(("broadcast", "forward", 0.3)))
+    run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.3)))
     assert ask("DP105", run, [buffers]) == []
     assert len(ask("DP105", run, [make_facts(ddp=[DDP])])) == 1
-    run = make_measured(overlap=hand_made.exchanges(("broadcast", "optimizer", 0.3)))
+    run = make_measured(overlap=hand_made.overlap(("broadcast", "optimizer", 0.3)))
     assert ask("DP105", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("ZeroRedundancyOptimizer")])]) == []
     assert len(ask("DP105", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("AdamW")])])) == 1
-    run = make_measured(overlap=hand_made.exchanges(*ROWS))
+    run = make_measured(overlap=hand_made.overlap(*ROWS))
     assert ask("DP105", run, [make_facts(fsdp=[FsdpFacts(2)])]) == []  # no line: the model may need them
     assert ask("DP105", run, [make_facts(ddp=[DDP], engine="deepspeed")]) == []
 
 
 def test_quiet_where_it_is_little(ask, make_measured, make_facts, hand_made):
-    run = make_measured(overlap=hand_made.exchanges(("barrier", "forward", 0.015)))
+    run = make_measured(overlap=hand_made.overlap(("barrier", "forward", 0.015)))
     assert ask("DP105", run, [make_facts(ddp=[DDP])]) == []
     (advice,) = ask("DP105", run, [make_facts(ddp=[DDP])], {"worth_share": 0.01})  # below what a note is, and asked for
     assert advice.impact == "low"
@@ -53,7 +53,7 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
         CallFacts("all_reduce", "eval.py:3", [0, 1], calls=2, host_ns=900_000_000),  # not in each step
     ]
     facts = make_facts(ddp=[DDP], calls=calls, calls_steps=20)
-    (advice,) = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [facts])
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
     assert advice.title.endswith("9 % of a step: all_gather_object (train.py:8), barrier (train.py:9)")
     assert [(one.label, one.value, one.unit) for one in advice.evidence[2:]] == [
         ("all_gather_object at train.py:8", 4.0, "ms a call of this rank, 1 in each step"),
@@ -83,7 +83,7 @@ def test_what_a_library_calls_for_a_line_is_named_with_its_setting(
         CallFacts("all_reduce", "train.py:9", [0, 1], host_ns=60_000_000, **theirs),
     ]
     facts = make_facts(ddp=[DDP], calls=calls, calls_steps=20)
-    found = ask("DP105", make_measured(overlap=hand_made.exchanges(*ROWS)), [facts])
+    found = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
     assert len(found) == bool(said)
     for advice in found:
         assert said in advice.title
@@ -93,14 +93,14 @@ def test_what_a_library_calls_for_a_line_is_named_with_its_setting(
 
 def test_quiet_where_ranks_share_a_model(ask, make_measured, make_facts, hand_made):
     """Gradients are all-reduced among ranks 0 and 2, and something else in each step among 0 and 1."""
-    run, ddp = make_measured(overlap=hand_made.exchanges(*ROWS)), DdpFacts("Net", ranks=[0, 2])
+    run, ddp = make_measured(overlap=hand_made.overlap(*ROWS)), DdpFacts("Net", ranks=[0, 2])
     for ranks, said in (([0, 1], 0), ([0, 2], 1)):
         calls = [CallFacts("all_reduce", "train.py:9", ranks, calls=20)]
         assert len(ask("DP105", run, [make_facts(ddp=[ddp], calls=calls, calls_steps=20)])) == said
 
 
 def test_quiet_where_only_a_library_calls_any(ask, make_measured, make_facts, hand_made):
-    run = make_measured(overlap=hand_made.exchanges(*ROWS))
+    run = make_measured(overlap=hand_made.overlap(*ROWS))
     theirs = CallFacts("broadcast", "train.py:9", [0, 1], calls=20, library="lightning")
     own = CallFacts("barrier", "train.py:12", [0, 1], calls=20)
     assert ask("DP105", run, [make_facts(ddp=[DDP], calls=[theirs], calls_steps=20)]) == []
@@ -127,7 +127,7 @@ HOOKS = {"library": "torch", "through": ""}
 
 def test_what_the_script_gathers_of_sharded_parameters(ask, make_measured, make_facts, hand_made):
     """1.2 and 1.6 ms of steps of 10 ms on the two ranks; what FSDP gathers itself, and a norm, are not counted."""
-    overlap = hand_made.exchanges(*OF_FSDP, ("all_gather", "forward", 0.11), ("all_reduce", "forward", 0.05))
+    overlap = hand_made.overlap(*OF_FSDP, ("all_gather", "forward", 0.11), ("all_reduce", "forward", 0.05))
     clipping = called("redistribute_local_tensor", "train.py:30", 2.0, library="torch", through="torch.clip_grad_norm_")
     own = called("all_gather_single", "train.py:29", 3.0, **HOOKS)
     each = [[own, clipping, called("full_tensor", "train.py:33", ms)] for ms in (1.2, 1.6)]
@@ -143,7 +143,7 @@ def test_what_the_script_gathers_of_sharded_parameters(ask, make_measured, make_
 
 
 def test_an_operator_on_a_sharded_tensor_is_named_with_its_line(ask, make_measured, make_facts, hand_made):
-    overlap = hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.08))
+    overlap = hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.08))
     facts = sharded(make_facts, [called("redistribute_local_tensor", "train.py:33", 0.8)])
     (advice,) = ask("DP105", make_measured(overlap=overlap, device="cpu"), [facts])
     assert "hold up 8 % of a step: DTensor operator (train.py:33)" in advice.title
@@ -152,7 +152,7 @@ def test_an_operator_on_a_sharded_tensor_is_named_with_its_line(ask, make_measur
 def test_quiet_of_sharded_models_whose_script_calls_none(ask, make_measured, make_facts, hand_made):
     own = called("all_gather_single", "train.py:29", 3.0, **HOOKS)
     clipping = called("redistribute_local_tensor", "train.py:30", 2.0, library="torch", through="torch.clip_grad_norm_")
-    run = make_measured(overlap=hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.2)), device="cpu")
+    run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.2)), device="cpu")
     assert ask("DP105", run, [sharded(make_facts, [own, clipping])]) == []
     line = called("full_tensor", "train.py:33", 1.0)
     assert len(ask("DP105", run, [sharded(make_facts, [own, line])])) == 1
@@ -162,9 +162,9 @@ def test_quiet_of_sharded_models_whose_script_calls_none(ask, make_measured, mak
 def test_a_script_that_does_not_wait_pays_what_is_exposed(ask, make_measured, make_facts, hand_made):
     """Asynchronous calls return at once, and so do those on GPUs: what the step pays is in the trace."""
     started = CallFacts("all_reduce", "train.py:33", [0, 1], calls=20, host_ns=20_000)
-    run = make_measured(overlap=hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cpu")
+    run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cpu")
     (advice,) = ask("DP105", run, [sharded(make_facts, [started])])
     assert "hold up 7 % of a step: all_reduce (train.py:33)" in advice.title
-    run = make_measured(overlap=hand_made.exchanges(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cuda")
+    run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cuda")
     (advice,) = ask("DP105", run, [sharded(make_facts, [called("all_reduce", "train.py:33", 0.01)])])
     assert "hold up 7 % of a step" in advice.title

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from dptune.measured import Missing
 from dptune.runfile.facts import DeviceFacts
 
+from .conftest import ask_rule
+
 
 def test_fp32_products_on_an_a100(ask, make_measured, make_facts):
     facts = make_facts(settings={"float32_matmul_precision": "highest"})
@@ -72,7 +74,7 @@ def test_what_was_not_measured(ask, make_measured):
 
 @given(share=st.floats(0, 1))
 def test_a_saving_never_exceeds_the_kernels_time(hand_made, share):
-    for advice in hand_made.ask_rule("DP401", hand_made.measured_run(fp32_share=share)):
+    for advice in ask_rule("DP401", hand_made.measured_run(fp32_share=share)):
         assert advice.saves.high_share <= share
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from dptune.measured import InputFigures, Missing, PreparingFigures
 from dptune.runfile.facts import DeviceFacts, LoaderFacts, SampledFacts, Window
 
+from .conftest import ask_rule
+
 
 def loader(workers=0, **more):
     return LoaderFacts(**{"where": "train.py:12", "num_workers": workers, "dataset": "Images", **more})
@@ -319,7 +321,7 @@ def test_a_wait_that_was_not_measured(ask, make_measured):
 def test_a_saving_never_exceeds_the_wait_and_workers_never_the_cores(hand_made, wait, workers, cores):
     measured = hand_made.measured_run(wait_share=wait)
     facts = [hand_made.facts_of(loaders=[loader(workers)], cores=cores)]
-    for advice in hand_made.ask_rule("DP501", measured, facts):
+    for advice in ask_rule("DP501", measured, facts):
         assert 0 <= advice.saves.high_share <= wait
         for change in advice.changes:
             assert workers < change.then <= cores

@@ -7,6 +7,8 @@ from dptune.rule import UNVALIDATED
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import OptimizerFacts, Window
 
+from .conftest import ask_rule
+
 DDP = DdpFacts("Net", "train.py:31")
 MICRO_BATCHES = Window("unprofiled", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
 
@@ -117,7 +119,7 @@ def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
 def test_a_saving_leaves_the_one_reduction_that_stays(hand_made, exposed, passes):
     stays = hand_made.all_reduce(2**20, passes, 100_000)
     measured = hand_made.measured_run(exposed_share=exposed, hidden_share=0, synchronised=passes, collectives=[stays])
-    for advice in hand_made.ask_rule("DP102", measured, [hand_made.facts_of(ddp=[DDP])]):
+    for advice in ask_rule("DP102", measured, [hand_made.facts_of(ddp=[DDP])]):
         assert passes > 1
         assert advice.saves.high_share < measured.share("exposed_communication_ns")
 

@@ -57,7 +57,7 @@ def test_of_ranks_that_were_not_read_nothing_is_said(ask, make_measured, make_fa
     [("all_gather", "forward", 0), ("all_reduce", "forward", 0), ("all_reduce", "backward", 1)],
 )
 def test_quiet_where_a_loss_may_be_of_all_ranks_samples(ask, make_measured, make_facts, hand_made, kind, phase, said):
-    run = make_measured(overlap=hand_made.exchanges((kind, phase, 0.1)))
+    run = make_measured(overlap=hand_made.overlap((kind, phase, 0.1)))
     assert len(ask("DP504", run, ranks(make_facts, LOSSES, LOSSES))) == said
 
 

@@ -15,7 +15,7 @@ def memory(hand_made, reserved):
 
 
 def test_what_sending_parameters_takes(ask, make_measured, make_facts, hand_made):
-    run = make_measured(overlap=hand_made.exchanges(*ROWS), memory=memory(hand_made, 31e9))
+    run = make_measured(overlap=hand_made.overlap(*ROWS), memory=memory(hand_made, 31e9))
     (advice,) = ask("DP202", run, [make_facts(ddp=[DDP], optimizers=[ZERO])])
     assert advice.title == (
         "ZeroRedundancyOptimizer sends parameters around for 12 % of a step: a plain optimizer sends none"
@@ -27,13 +27,13 @@ def test_what_sending_parameters_takes(ask, make_measured, make_facts, hand_made
 
 def test_quiet_where_the_state_does_not_fit(ask, make_measured, make_facts, hand_made):
     """4 GB more than 33 of 40 GB is more than nine tenths of them."""
-    run = make_measured(overlap=hand_made.exchanges(*ROWS), memory=memory(hand_made, 33e9))
+    run = make_measured(overlap=hand_made.overlap(*ROWS), memory=memory(hand_made, 33e9))
     assert ask("DP202", run, [make_facts(ddp=[DDP], optimizers=[ZERO])]) == []
 
 
 def test_quiet_without_it_and_where_it_costs_little(ask, make_measured, make_facts, hand_made):
-    run = make_measured(device="cpu", overlap=hand_made.exchanges(*ROWS))
+    run = make_measured(device="cpu", overlap=hand_made.overlap(*ROWS))
     assert ask("DP202", run, [make_facts(ddp=[DDP], optimizers=[OptimizerFacts("AdamW")])]) == []
     assert len(ask("DP202", run, [make_facts(ddp=[DDP], optimizers=[ZERO])])) == 1
-    cheap = make_measured(device="cpu", overlap=hand_made.exchanges(("broadcast", "optimizer", 0.04)))
+    cheap = make_measured(device="cpu", overlap=hand_made.overlap(("broadcast", "optimizer", 0.04)))
     assert ask("DP202", cheap, [make_facts(ddp=[DDP], optimizers=[ZERO])]) == []

@@ -16,7 +16,7 @@ def told(ask, make_measured, make_facts, hand_made):
             one = {"rank": 0, "device": "cuda:0", "capacity_bytes": 100_000, "peak_reserved_bytes": peak}
             more["memory"] = [hand_made.figures(MemoryFigures, peak_share=peak / 100_000, **one)]
         of_hooks = [row if len(row) == 4 else (*row, "sharding") for row in rows]
-        known = {"overlap": hand_made.exchanges(*of_hooks, waiting=waiting), "sharding": TAKEN}
+        known = {"overlap": hand_made.overlap(*of_hooks, waiting=waiting), "sharding": TAKEN}
         run = make_measured(**{**known, "device": "cpu", **more})
         return ask(
             "DP204", run, [make_facts(fsdp=[sharded], optimizers=[OptimizerFacts("AdamW", parameters=parameters)])]

@@ -32,7 +32,7 @@ def said(ask, make_measured, make_facts, make_all_reduce, hand_made):
             for kind in ("all_gather", "reduce_scatter")
             for kib, calls in sizes
         ]
-        overlap = hand_made.exchanges(*rows, waiting=waiting)
+        overlap = hand_made.overlap(*rows, waiting=waiting)
         overlap = with_(overlap, rows=[with_(one, group="0") for one in overlap.rows])
         links = None if link is None else [link]
         known = {"overlap": overlap, "sharding": TAKEN, "collectives": sent, "links": links, "world_size": 2}

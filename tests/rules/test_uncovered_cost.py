@@ -3,8 +3,9 @@ import pytest
 from dptune.advice import Advice, Evidence
 from dptune.measured import CodeSite, Missing, UserCodeFigures
 from dptune.rule import RunView
+from dptune.testing import account, measured_run
 
-from .conftest import RULES, account, measured_run
+from .conftest import RULES
 
 
 def site(share=0.43, **changed):

@@ -15,7 +15,7 @@ def make_measured(make_measured, hand_made):
     def make(exposed_share=0.0, alpha_us=100.0, **more):
         kind = {"kind": "all_reduce", "ranks": [0, 1], "scope": "intra-node", "basis": "sweep", "sizes": [], "calls": 9}
         link = hand_made.figures(LinkFigures, alpha_us=alpha_us, algbw_gb_per_s=1.0, **kind)
-        gradients = hand_made.exchanges(("all_reduce", "backward", exposed_share))
+        gradients = hand_made.overlap(("all_reduce", "backward", exposed_share))
         return make_measured(**{"exposed_share": exposed_share, "overlap": gradients, "links": [link], **more})
 
     return make
@@ -66,7 +66,7 @@ def test_waiting_for_a_late_rank_is_no_transfer(ask, make_measured, make_facts, 
     told = predict("ddp.comm_hook", {"bf16": 0.7, "fp16": 0.7})
     ns = 5_000_000
     waits = hand_made.Account(window_ns=2 * ns, compute_ns=ns, exposed_waiting_ns=ns, communication_ns=ns)
-    overlap = hand_made.exchanges(("all_reduce", "backward", 0.5), waiting=1.0)
+    overlap = hand_made.overlap(("all_reduce", "backward", 0.5), waiting=1.0)
     run = make_measured(account=waits, overlap=overlap)
     assert ask("DP103", run, [make_facts(ddp=[DDP])], predictor=told) == []
 
@@ -124,12 +124,12 @@ def test_other_collectives_are_no_gradients(ask, make_measured, make_facts, hand
         ("all_reduce", "backward", 0.1, "other"),
     ]
     ask_of = functools.partial(ask, "DP103", facts=[make_facts(ddp=[DDP])], predictor=told)
-    few = hand_made.exchanges(*rows, ("all_reduce", "backward", 0.04))
+    few = hand_made.overlap(*rows, ("all_reduce", "backward", 0.04))
     assert ask_of(measured=make_measured(0.5, overlap=few)) == []
-    more = hand_made.exchanges(*rows, ("all_reduce", "backward", 0.3))
+    more = hand_made.overlap(*rows, ("all_reduce", "backward", 0.3))
     (advice,) = ask_of(measured=make_measured(0.76, overlap=more))
     assert "and 30 % of a step waits for them" in advice.title
-    unknown = hand_made.exchanges(("all_reduce", "backward", 0.3, None))
+    unknown = hand_made.overlap(("all_reduce", "backward", 0.3, None))
     with pytest.raises(Missing, match="do not show which all-reduces carry gradients"):
         ask_of(measured=make_measured(0.3, overlap=unknown))
 

@@ -7,6 +7,7 @@ import pytest
 
 from dptune.measured import LinkFigures
 from dptune.runfile.facts import Facts, OptimizerFacts, Window
+from dptune.testing import measured_run
 from dptune.whatif.buckets import Caps
 from dptune.whatif.changes import changed
 from dptune.whatif.model import Latency, Loading, Pass, RankStep, StepModel
@@ -15,8 +16,6 @@ from dptune.whatif.processes import unsure_ns
 from dptune.whatif.replay import step_ns
 from dptune.whatif.variants import variants
 from dptune.whatif.wire import Link
-
-from ..rules.conftest import measured_run  # noqa: TID252 - tests are no installed package
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),) * 2, 50.0)
 MODEL = StepModel({0: [STEP], 1: [STEP]}, (30, 30), Caps((100,)), Link(0, 1.0), samples=64)  # 2 * (150 + 60) + 50

@@ -104,9 +104,8 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             "neither the recording nor the trace names a device",
         ),
     }
-    return Measured(
-        **{name: value for name, (value, _) in figures.items()},
-        missing={name: why for name, (value, why) in figures.items() if value is None},
+    return Measured.of(
+        figures,
         longest=longest.longest(windowed, told),
         step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
         ranks=ranks,
@@ -203,10 +202,9 @@ def _rank(
         ),
         "arrival": (together.arrivals.get(rank), arrivals.ALONE),
     }
-    return RankFigures(
+    return RankFigures.of(
+        figures,
         rank=rank,
-        **{figure: value for figure, (value, _) in figures.items()},
-        missing={figure: why for figure, (value, why) in figures.items() if value is None},
         source=trace.source if trace else "",
         partial=trace.lean.partial if trace else "",
         events=trace.lean.events if trace else 0,

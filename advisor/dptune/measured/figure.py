@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
@@ -62,6 +63,12 @@ class Figures(Model):
         figures = {name for name, field in cls.model_fields.items() if field.default is ABSENT and name != "missing"}
         there = {name for name, value in known.items() if value is not None}
         return cls(**known, missing=dict.fromkeys(sorted(figures - there), why))
+
+    @classmethod
+    def of(cls, figures: Mapping[str, tuple[Any, str]], **known: Any) -> Self:
+        """A record of `figures`, each with the reason why it is missing where it is None, and of all else by name."""
+        values = {name: value for name, (value, _) in figures.items()}
+        return cls(**values, **known, missing={name: why for name, (value, why) in figures.items() if value is None})
 
     if not TYPE_CHECKING:
 

@@ -39,7 +39,8 @@ def compare(sides: Sides) -> Compared:
         "straggler": (straggler, no_straggler),
         "facts": (facts, no_facts),
     }
-    return Compared(
+    return Compared.of(
+        figures,
         objective="time per sample" if per_sample else "time per step",
         basis=basis,
         runs=runs,
@@ -49,8 +50,6 @@ def compare(sides: Sides) -> Compared:
         conditions=conditions,
         remarks=[*sides.remarks(), *categories.remarks(sides)],
         loader_wait_ns=sides.pair(lambda run: _loader_wait_ns(run, basis)),
-        **{name: value for name, (value, _) in figures.items()},
-        missing={name: why for name, (value, why) in figures.items() if value is None},
     )
 
 

@@ -71,7 +71,7 @@ class Sides:
     def pair(self, read: Callable[[ReadRun], float]) -> Pair:
         """A figure as its median over the runs of each side; missing where a run lacks it."""
         (a, no_a), (b, no_b) = _median(self.a, read), _median(self.b, read)
-        return Pair.of(a, b, no_a, no_b)
+        return Pair.between(a, b, no_a, no_b)
 
     def check(self) -> None:
         """Raise RunError where what is named as several runs is not."""

@@ -138,7 +138,8 @@ def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: To
             no_rate if total_bytes is None or not total_ns else _NO_LARGE.format(least // 2**20),
         ),
     }
-    return CopyFigures(
+    return CopyFigures.of(
+        figures,
         direction=direction,
         calls=len(sizes),
         calls_per_step=len(sizes) / steps,
@@ -151,6 +152,4 @@ def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: To
         blocking_calls=sum(int(part.blocking.held.sum()) for part in parts),
         held_ns=sum(held),
         sites=sites(told),
-        **{name: value for name, (value, _) in figures.items()},
-        missing={name: why for name, (value, why) in figures.items() if value is None},
     )

@@ -62,13 +62,12 @@ def _site(
         "function": (caller.function, _NO_FUNCTION if stacks else _NO_STACKS),
         "copy_bytes": (None if size == NONE else size, _NO_BYTES),
     }
-    return CopySite(
+    return CopySite.of(
+        figures,
         rank=told.view.rank,
         window=told.window,
         calls_per_step=len(places) / told.view.windows,
         every_step=len(windows) > 1 and set(told.steps[list(places)].tolist()) == windows,
         total_ns=total_ns,
         blocking_calls=int(told.held[list(places)].sum()),
-        **{name: value for name, (value, _) in figures.items()},
-        missing={name: why for name, (value, why) in figures.items() if value is None},
     )

@@ -119,13 +119,12 @@ def _figures(
             "no range of the launching thread covers half of it",
         ),
     }
-    return GapFigures(
+    return GapFigures.of(
+        figures,
         rank=view.rank,
         device=own.device,
         step=window.number,
         start_ns=start_ns,
         length_ns=length_ns,
         causes_ns={name.removesuffix("_idle_ns"): getattr(account, name) for name in IDLE if getattr(account, name)},
-        **{name: value for name, (value, _) in figures.items()},
-        missing={name: why for name, (value, why) in figures.items() if value is None},
     )

@@ -129,13 +129,12 @@ def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[Kerne
             "median_ns": (round(float(np.median(durations))) if len(durations) else None, _NONE_BEGINS),
         }
         found.append(
-            KernelTime(
+            KernelTime.of(
+                figures,
                 name=name,
                 calls_per_step=len(durations) / steps,
                 total_ns=total[name],
                 step_share=total[name] / whole_ns,
-                **{figure: value for figure, (value, _) in figures.items()},
-                missing={figure: why for figure, (value, why) in figures.items() if value is None},
             )
         )
     return found

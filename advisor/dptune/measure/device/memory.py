@@ -137,12 +137,11 @@ def _figures(
         "malloc_ns": (malloc[1] if malloc else None, no_malloc),
         "malloc_share": (malloc[2] if malloc else None, no_malloc),
     }
-    return MemoryFigures(
+    return MemoryFigures.of(
+        figures,
         rank=rank,
         device=name,
         basis="run" if whole_run else "steps",
-        **{figure: value for figure, (value, _) in figures.items()},
-        missing={figure: why for figure, (value, why) in figures.items() if value is None},
     )
 
 

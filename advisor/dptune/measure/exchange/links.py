@@ -204,7 +204,8 @@ def _figures(
         "confidence": (fitted and fitted.confidence, no_fit),
         "peak_gb_per_s": (peak, no_peak),
     }
-    return LinkFigures(
+    return LinkFigures.of(
+        figures,
         kind=kind,
         ranks=ranks,
         scope=where,
@@ -215,8 +216,6 @@ def _figures(
         queued=_sizes(queued),
         calls=sum(one.calls for one in sizes),
         shared_calls=shared_calls,
-        **{name: value for name, (value, _) in figures.items()},
-        missing={name: why for name, (value, why) in figures.items() if value is None},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
@@ -90,23 +91,19 @@ def _figures(
     kind, group, number, at = key
     phase: Phase | None = None if number is None else PHASES[number]
     purpose: Purpose | None = None if at == UNKNOWN else PURPOSES[at]
-    why = {
+    figures: dict[str, tuple[Any, str]] = {
         "group": (group, _NO_GROUP),
         "phase": (phase, told if isinstance(told, str) else ""),
         "purpose": (purpose, NO_PURPOSE),
         "longest": (where, "all of it is hidden"),
     }
-    return CommunicationFigures(
+    return CommunicationFigures.of(
+        figures,
         kind=kind,
-        group=group,
-        phase=phase,
-        purpose=purpose,
-        longest=where,
         calls=calls,
         communication_ns=whole_ns,
         hidden_ns=hidden_ns,
         exposed_ns=whole_ns - hidden_ns,
         exposed_transfer_ns=whole_ns - hidden_ns - waiting_ns,
         most_share=most_share,
-        missing={name: reason for name, (value, reason) in why.items() if value is None},
     )
