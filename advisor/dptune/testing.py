@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dptune.advice import Advice
 from dptune.knobs import Value
@@ -36,6 +36,7 @@ from dptune.measured import (
     StepLag,
     StepTime,
 )
+from dptune.measured.figure import Figures
 from dptune.predicted import Prediction
 from dptune.rule import Predictor, RunView
 from dptune.runfile.communication import DdpFacts
@@ -45,6 +46,7 @@ STEP_NS = 10_000_000  # every step of a made-up run
 STEPS = 5
 
 _REDUCED = ("all_reduce", "backward")
+F = TypeVar("F", bound=Figures)
 
 
 class RuleModule(Protocol):
@@ -164,7 +166,7 @@ def facts_of(
     )
 
 
-def figures(kind: type[Any], /, **known: Any) -> Any:
+def figures(kind: type[F], /, **known: Any) -> F:
     """A record of figures in which every figure that is not named is missing."""
     names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
     missing = {name: f"{name} was not measured" for name in names - {n for n, v in known.items() if v is not None}}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measure.exchange.bandwidth import bus_factor
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.sizes import with_sizes
+from dptune.measured import collective
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 
@@ -145,4 +145,4 @@ def test_the_rich_window_tells_the_group_too(group, ambiguous):
     ],
 )
 def test_bus_factors_are_those_of_nccl_tests(kind, ranks, factor):
-    assert bus_factor(kind, ranks) == factor
+    assert collective(kind).bus_factor(ranks) == factor

@@ -5,7 +5,8 @@ import pytest
 
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
-from dptune.measure.exchange.kinds import kernel_dtype, kind_of
+from dptune.measure.exchange.kinds import kernel_dtype
+from dptune.measured.collectives import kind_of
 from dptune.trace.kernels import Work, work_of
 
 

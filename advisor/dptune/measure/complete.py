@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
-from dptune.measure.exchange.kinds import UNKNOWN, kind_of
 from dptune.measure.views import RankView, with_loss
 from dptune.measured import Loss
+from dptune.measured.collectives import UNKNOWN, kind_of
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
 
 _ALIKE = 0.9  # of the operations of a stream

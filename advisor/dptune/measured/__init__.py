@@ -13,6 +13,7 @@ The modules are named as the rooms of `dptune.measure`: steps, device, host, exc
 from __future__ import annotations
 
 from dptune.measured.account import CLASSES, IDLE, IDLE_CAUSES, Account, DeviceFigures, StepAccount
+from dptune.measured.collectives import COLLECTIVES, Collective, collective
 from dptune.measured.device import (
     PATH,
     CopyFigures,
@@ -84,6 +85,7 @@ from dptune.measured.steps import (
 __all__ = [
     "ABSENT",
     "CLASSES",
+    "COLLECTIVES",
     "CUT_SHORT",
     "IDLE",
     "IDLE_CAUSES",
@@ -96,6 +98,7 @@ __all__ = [
     "AttributionFigures",
     "CodePhase",
     "CodeSite",
+    "Collective",
     "CollectiveFigures",
     "CommunicationFigures",
     "CopyFigures",
@@ -150,6 +153,7 @@ __all__ = [
     "StragglerFigures",
     "UserCodeFigures",
     "by_profiler",
+    "collective",
     "digits",
     "shard_messages",
     "short_name",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dptune.measured.collectives import COLLECTIVES
 from dptune.measured.exchange import CollectiveFigures, LinkFigures
 from dptune.measured.figure import Missing
 from dptune.measured.run import Measured
 
-KINDS = ("all_gather", "reduce_scatter")
+KINDS = tuple(sorted(one.kind for one in COLLECTIVES if one.shards))
 
 
 @dataclass(frozen=True)

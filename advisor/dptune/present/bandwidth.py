@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dptune.measure.exchange.bandwidth import bus_factor
 from dptune.measured import LinkFigures
+from dptune.measured.collectives import collective
 from dptune.present.amounts import data, number
 from dptune.present.lines import Line, Span, line, wrapped
 
@@ -86,5 +86,5 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
 
 def _rate(link: LinkFigures, took_ns: int, size: int) -> float:
     """Bus bandwidth of one size; 0, which is not drawn, where that is not defined."""
-    factor = bus_factor(link.kind, len(link.ranks))
+    factor = collective(link.kind).bus_factor(len(link.ranks))
     return size / took_ns * factor if took_ns > 0 and factor else 0.0

@@ -39,12 +39,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import Missing, digits
+from dptune.measured import COLLECTIVES, Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
 Ranks = tuple[int, ...]
 
-PARTED = ("all_gather", "reduce_scatter", "all_to_all")  # a rank sends its part
+PARTED = tuple(one.kind for one in COLLECTIVES if one.parted and one.crossings == 1)  # a rank sends its part
 MORE = 1.5  # times the collectives that were counted: those of a wrapper that sends buffers are not
 
 LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")

@@ -11,6 +11,7 @@ import numpy as np
 
 from dptune.measure.exchange.calls import Call
 from dptune.measure.intervals import Ints
+from dptune.measured.collectives import collective
 
 Row = list[Call | None]
 Key = tuple[str, int | None]
@@ -19,7 +20,7 @@ _FARTHEST = 64  # calls that may be missing at the head of a rank's step
 
 def key(call: Call) -> Key:
     """What calls of one collective have in common: the kind, and the size unless each rank sends its own."""
-    return call.kind, None if call.kind == "all_to_all" else call.message_bytes
+    return call.kind, None if collective(call.kind).uneven else call.message_bytes
 
 
 def by_sequence(ranks: Sequence[Sequence[Call]]) -> list[Row]:

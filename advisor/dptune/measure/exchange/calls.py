@@ -8,18 +8,18 @@ import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
-from dptune.measure.exchange.kinds import UNKNOWN, kernel_collective, kernel_dtype, kind_of
+from dptune.measure.exchange.kinds import kernel_collective, kernel_dtype
 from dptune.measure.exchange.shapes import size_of, tensors_of
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints
 from dptune.measure.views import DeviceView, RankView
+from dptune.measured.collectives import UNKNOWN, collective, kind_of
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
 from dptune.trace.schema import NONE
 
-_GATHERING = ("all_gather", "gather")
 _RUN_AS = {"reduce_scatter": "all_reduce"}  # by gloo, under the name of the latter
 
 
@@ -112,7 +112,7 @@ def _gloo_call(
     kind = kinds.get(row) or kind_of(columns.name(row))
     at = described.get(row)
     dtype, total_bytes = (None, None) if at is None else tensors_of(told.word(told.dims, at), told.word(told.types, at))
-    if total_bytes is not None and kind in _GATHERING:  # gloo lists what goes in; a gather's output is larger
+    if total_bytes is not None and collective(kind).gathers:  # gloo lists what goes in; a gather's output is larger
         total_bytes = total_bytes * unnamed.group_size if unnamed.group_size else None
     start_ns, dur_ns = int(columns.ts_ns[row]), int(columns.dur_ns[row])
     size = None if total_bytes is None else size_of(total_bytes)

@@ -9,13 +9,13 @@ from typing import Any, get_args
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.exchange.bandwidth import bus_factor
 from dptune.measure.exchange.calls import Call, Collectives, calls
-from dptune.measure.exchange.matching import SYMMETRIC, Exchange, RankCalls
+from dptune.measure.exchange.matching import Exchange, RankCalls
 from dptune.measure.exchange.sizes import NO_SIZE, with_sizes
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, view
 from dptune.measured import CollectiveFigures, MatchBasis
+from dptune.measured.collectives import collective
 from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
 
@@ -91,7 +91,7 @@ def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: 
     split = [exchange for exchange in matched if exchange.splits]
     figures = _transfer(first, split)
     why = (
-        (_INCOMPLETE if first.kind in SYMMETRIC else _ASYMMETRIC)
+        (_INCOMPLETE if collective(first.kind).symmetric else _ASYMMETRIC)
         if not split
         else NO_SIZE
         if first.message_bytes is None
@@ -125,6 +125,6 @@ def _transfer(call: Call, split: list[Exchange]) -> dict[str, Any]:
     figures["waiting_ns"] = sum(one.waiting_ns for one in split)
     if call.message_bytes and transfer_ns:
         figures["algbw_gb_per_s"] = call.message_bytes / transfer_ns
-        factor = bus_factor(call.kind, len(split[0].ranks))
+        factor = collective(call.kind).bus_factor(len(split[0].ranks))
         figures["busbw_gb_per_s"] = None if factor is None else factor * call.message_bytes / transfer_ns
     return figures

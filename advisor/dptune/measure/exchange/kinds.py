@@ -1,36 +1,16 @@
-"""Kinds of collective, from the names that torch, NCCL and gloo give them."""
+"""What collective a kernel runs and on which element type, from its name."""
 
 from __future__ import annotations
 
 import re
 
+from dptune.measured.collectives import kind_of
 from dptune.trace.collective_kernels import base_name, library_of
 
-UNKNOWN = "unknown"
-
-# In this order: `reduce_scatter` and `all_reduce` hold `reduce`, `all_gather` holds `gather`.
-_KINDS = (
-    (re.compile(r"reduce_?scatter"), "reduce_scatter"),
-    (re.compile(r"all_?reduce"), "all_reduce"),
-    (re.compile(r"all_?gather"), "all_gather"),
-    (re.compile(r"all_?to_?all"), "all_to_all"),
-    (re.compile(r"broadcast"), "broadcast"),
-    (re.compile(r"barrier"), "barrier"),
-    (re.compile(r"send|recv"), "p2p"),
-    (re.compile(r"scatter"), "scatter"),
-    (re.compile(r"gather"), "gather"),
-    (re.compile(r"reduce"), "reduce"),
-)
 # The type in a kernel's name is that of the arithmetic; kinds without any are all run as bytes.
 _KERNEL_DTYPE = re.compile(
     r"_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv|Avg)_(\w+?)(?:_(?:RING|TREE|NVLS|COLLNET|PAT)|\(|$)"
 )
-
-
-def kind_of(name: object) -> str:
-    """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, p2p, ...; or unknown."""
-    word = str(name).lower()
-    return next((kind for pattern, kind in _KINDS if pattern.search(word)), UNKNOWN)
 
 
 def kernel_collective(name: str) -> str:

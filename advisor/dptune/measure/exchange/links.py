@@ -14,12 +14,12 @@ from typing import Literal
 
 import numpy as np
 
-from dptune.measure.exchange.bandwidth import bus_factor
 from dptune.measure.exchange.fit import Fit, Times, fit, pooled
 from dptune.measure.exchange.matching import Exchange, RankCalls
 from dptune.measure.exchange.peaks import intra_node
 from dptune.measure.intervals import Ints
 from dptune.measured import LinkFigures, LinkSize, RankFigures
+from dptune.measured.collectives import collective
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, SweepFit
 
 NO_EXCHANGE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
@@ -189,7 +189,7 @@ def _figures(
     measured: str = "",
 ) -> LinkFigures:
     where = scope(hosts)
-    factor = bus_factor(kind, len(ranks))
+    factor = collective(kind).bus_factor(len(ranks))
     peak, no_peak = _peak(where, names)
     figures = {
         "group": (group, _NO_GROUP if basis == "trace" else _OF_ALL),
@@ -246,7 +246,7 @@ def fitted(record: LinkRecord) -> LinkRecord:
     kinds = []
     for one in record.kinds:
         found, why = fit(swept(one))
-        factor = bus_factor(one.kind, len(one.ranks))
+        factor = collective(one.kind).bus_factor(len(one.ranks))
         kinds.append(replace(one, fit=_kept(found, factor) if found and factor else None, no_fit=why))
     return replace(record, kinds=kinds)
 

@@ -20,8 +20,7 @@ from dptune.measure.exchange.alignment import Row, by_order, by_sequence, by_tim
 from dptune.measure.exchange.calls import Call
 from dptune.measure.intervals import Ints
 from dptune.measured import MatchBasis
-
-SYMMETRIC = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+from dptune.measured.collectives import collective
 
 
 class Shared(Protocol):
@@ -78,7 +77,7 @@ class Exchange:
     @property
     def symmetric(self) -> bool:
         """Whether no rank can end before the last has come."""
-        return self.kind in SYMMETRIC
+        return collective(self.kind).symmetric
 
     @property
     def splits(self) -> bool:
@@ -139,7 +138,7 @@ def _by_time(pool: list[_Part], rows: list[Row], clocks: Sequence[Shared]) -> li
     """The rows by time, where all ranks meet in more calls than by these rows, which some had left too early."""
     base_ns = [own.base_ns - clock.ahead_ns for (own, _), clock in zip(pool, clocks, strict=True)]
     slack_ns = max(clock.off_ns for clock in clocks)
-    kept = [row for row in rows if _kind(row) not in SYMMETRIC or together_ns(row, base_ns) >= -slack_ns]
+    kept = [row for row in rows if not collective(_kind(row)).symmetric or together_ns(row, base_ns) >= -slack_ns]
     if len(kept) == len(rows):
         return None
     timed = [row for row in by_time([calls for _, calls in pool], base_ns) if together_ns(row, base_ns) > 0]
