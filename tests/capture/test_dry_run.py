@@ -10,6 +10,7 @@ import pytest
 
 from dptune.capture import ranks
 from dptune.errors import UsageError
+from dptune.runfile.ranks import spans
 
 from .launching import DPTUNE, Done, run
 
@@ -158,7 +159,7 @@ def test_what_is_refused_is_one_sentence_and_a_hint(place: Path, case: str, way:
 )
 def test_ranks(text: str, expected: tuple[int, ...]) -> None:
     assert ranks.parse(text) == expected
-    assert ranks.parse(ranks.spans(expected)) == expected
+    assert ranks.parse(spans(expected, ",")) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from dptune.capture import disk, folder, launch, recording
 from dptune.capture.injected.plan import VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
-from dptune.capture.ranks import spans
 from dptune.knobs import ENVIRONMENT
 from dptune.runfile import paths
+from dptune.runfile.ranks import spans
 from dptune.runfile.record import PROFILER_WARMUP, Schedule
 from dptune.runfile.redaction import redacted_command, redacted_environment, redacted_settings
 
@@ -84,7 +84,7 @@ def _files(options: Options) -> Iterator[str]:
 def _ranks(started: Launch, options: Options) -> str:
     if options.ranks is not None:
         known = f" of {started.world_size}" if started.world_size else ""
-        return f"{spans(options.ranks)}{known}; the others run without a recording"
+        return f"{spans(options.ranks, ',')}{known}; the others run without a recording"
     if started.world_size:
         return f"all {started.world_size}" if started.world_size > 1 else "the only one"
     return "every rank that the script or its launcher starts"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from dptune.errors import UsageError
 
@@ -34,14 +33,3 @@ def check(ranks: tuple[int, ...] | None, world_size: int | None) -> None:
     if beyond and world_size is not None:
         only = "rank 0 alone" if world_size == 1 else f"ranks 0-{world_size - 1}"
         raise UsageError(f"--ranks: there is no rank {beyond[0]}", f"this run has {only}")
-
-
-def spans(ranks: Iterable[int]) -> str:
-    """Ranks as a user writes them."""
-    found: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -14,7 +14,7 @@ from pathlib import Path
 from dptune.capture import processes
 from dptune.capture.injected.plan import STACKS_SIGNAL
 from dptune.capture.progress import Said, everyone
-from dptune.capture.ranks import spans
+from dptune.runfile.ranks import spans
 from dptune.runfile.redaction import redacted_command
 
 _LONGEST_WAIT_S = 5.0
@@ -53,11 +53,11 @@ def in_words(found: Sequence[Waiting], expected: Sequence[int]) -> str:
     for one in found:
         if one.rank is not None:
             ranks.setdefault(one.where, []).append(one.rank)
-    told = [f"{'rank' if len(set(r)) == 1 else 'ranks'} {spans(r)}: {where}" for where, r in ranks.items()]
+    told = [f"{'rank' if len(set(r)) == 1 else 'ranks'} {spans(r, ',')}: {where}" for where, r in ranks.items()]
     told += [f"process {one.pid}: {one.where}" for one in found if one.rank is None]
     missing = sorted(set(expected) - {one.rank for one in found})
     if missing and all(one.rank is not None for one in found):
-        told.append(f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing)}: never showed up")
+        told.append(f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing, ',')}: never showed up")
     return "; ".join(told) or "no process is left that could say where it waits"
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.trace.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nanoseconds
-from dptune.trace.columns import Collectives, Columns, Counters, Memory
+from dptune.trace.columns import NONE, Collectives, Columns, Counters, Memory
 from dptune.trace.growing import Labels, Table, Words
 from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
 from dptune.trace.repair import REFUSED, decoded, repair
-from dptune.trace.schema import ABSENT, NONE, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
+from dptune.trace.schema import ABSENT, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
 
 MOST_EVENTS = 100_000_000  # of any kind; complete ones are 7.6 GB as columns: what 30 GB of text hold
 MOST_CHARACTERS = 2**29  # of distinct names and other words together

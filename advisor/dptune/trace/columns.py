@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dptune.trace.schema import NONE
+NONE = -1  # a number that the event does not carry
+
 
 Ints = NDArray[np.int64]
 Ids = NDArray[np.int32]

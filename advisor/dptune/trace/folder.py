@@ -11,9 +11,9 @@ from dptune.finding import Finding
 from dptune.runfile import form
 from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts
+from dptune.runfile.ranks import spans
 from dptune.runfile.record import RunRecord
 from dptune.trace import plausible
-from dptune.trace.run import spans
 
 _MOST_UNRECORDED, _MOST_SIGNS = 16, 300  # lines of the list that are read, and of each so much
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from dptune.errors import DptuneError, RunError
 from dptune.finding import Finding
+from dptune.runfile.ranks import spans
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
 from dptune.trace.reading import read, read_all
-from dptune.trace.run import Progress, RankTrace, Run, shown, spans
-from dptune.trace.source import located, redacted
+from dptune.trace.run import Progress, RankTrace, Run
+from dptune.trace.source import located, redacted, shown
 from dptune.trace.together import DOUBTFUL_NS, apart
 
 

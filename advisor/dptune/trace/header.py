@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
+from dptune.trace.columns import NONE
 from dptune.trace.events import Device, Distributed
-from dptune.trace.schema import NONE, Header, integer
+from dptune.trace.schema import Header, integer
 
 
 class Metadata(TypedDict):

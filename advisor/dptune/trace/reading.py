@@ -14,7 +14,8 @@ from dptune.trace.cache import Entry
 from dptune.trace.decode import decode
 from dptune.trace.events import Trace
 from dptune.trace.parcel import Parcel, folder, parcel
-from dptune.trace.run import Progress, shown
+from dptune.trace.run import Progress
+from dptune.trace.source import shown
 from dptune.trace.text import Tick
 from dptune.trace.workers import workers
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePath
 
 from dptune.finding import Finding
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 from dptune.trace.events import Trace
-from dptune.trace.source import located
 
 MOST_RANKS = 1_000_000  # a larger claim is damage
 Progress = Callable[[str, int, int], None]
@@ -62,20 +59,3 @@ class Run:
         if not any(claims):
             claims = [rank.lean.distributed.world_size or 0 for rank in self.ranks]
         return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)
-
-
-def shown(path: str | os.PathLike[str]) -> str:
-    """A file in a sentence: its name and the folder it lies in."""
-    where = located(path)
-    return str(PurePath(*where.parts[-2:])) if len(where.parts) > 2 else str(where)
-
-
-def spans(numbers: list[int]) -> str:
-    """Ascending numbers as spans: 2-7, 9."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
-        else:
-            spans.append([number])
-    return ", ".join("-".join(map(str, span)) for span in spans)

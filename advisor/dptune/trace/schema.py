@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec import Raw, Struct, defstruct, field
 
+from dptune.trace.columns import NONE
+
 ABSENT = Raw(b"")
-NONE = -1  # a number that the event does not carry
 _INT64_MAX = 2**63 - 1
 
 

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, cast
 
 from dptune.errors import TraceError
@@ -17,7 +17,7 @@ from dptune.trace.failure import RemoteError
 from dptune.trace.remote import Reading, Remote
 from dptune.trace.url import is_url, redacted
 
-__all__ = ["identity", "is_url", "located", "opened", "redacted", "size"]
+__all__ = ["identity", "is_url", "located", "opened", "redacted", "shown", "size"]
 
 
 def located(given: str | os.PathLike[str]) -> Path:
@@ -75,3 +75,9 @@ def _local(name: str) -> BinaryIO:
         raise TraceError(
             f"cannot read {name}: {error.strerror or error}", "check the path and its permissions"
         ) from None
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A file in a sentence: its name and the folder it lies in."""
+    where = located(path)
+    return str(PurePath(*where.parts[-2:])) if len(where.parts) > 2 else str(where)

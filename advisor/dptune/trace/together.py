@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dptune.trace.events import Trace
-from dptune.trace.run import shown
+from dptune.trace.source import shown
 
 # Ranks of one run record at the same time: the traces of 10 public runs of several ranks overlap. Those of unrelated
 # ones lie at least 318 s apart; clocks of one cluster differ by far less than a minute.

@@ -21,10 +21,9 @@ from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.windows import Step
 from dptune.measured import Loss
-from dptune.trace.columns import Columns
+from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
-from dptune.trace.schema import NONE
 from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
 
 EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other

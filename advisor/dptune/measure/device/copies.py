@@ -17,8 +17,8 @@ from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import CopyFigures
+from dptune.trace.columns import NONE
 from dptune.trace.kernels import Work
-from dptune.trace.schema import NONE
 
 # From here on start-up, a few microseconds, does not dominate: at 25 GB/s (PCIe 4 x16) and at 2 TB/s.
 _LARGE_BYTES, _LARGE_ON_DEVICE_BYTES = 2**20, 2**23

@@ -12,7 +12,7 @@ from dptune.measure.host.callers import Caller, callers, has_stacks
 from dptune.measure.intervals import Ints, Mask
 from dptune.measure.views import RankView
 from dptune.measured import CopySite
-from dptune.trace.schema import NONE
+from dptune.trace.columns import NONE
 
 MOST = 5  # sites that are told, of each kind of copy
 

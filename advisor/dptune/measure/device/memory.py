@@ -20,9 +20,8 @@ from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
 from dptune.measured import MemoryFigures
 from dptune.runfile.facts import DeviceFacts, Facts
-from dptune.trace.columns import Memory
+from dptune.trace.columns import NONE, Memory
 from dptune.trace.kernels import LAUNCH_CATEGORIES
-from dptune.trace.schema import NONE
 
 # c10::DeviceType; HIP calls itself cuda, as torch does.
 _TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}

@@ -17,7 +17,7 @@ import numpy as np
 from dptune.measure.device.communicating import launched_by_collectives
 from dptune.measure.host.launches import UNLAUNCHED, launch_rows
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
-from dptune.trace.columns import Columns
+from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
     DEVICE_CATEGORIES,
@@ -31,7 +31,7 @@ from dptune.trace.kernels import (
     Work,
     work_of,
 )
-from dptune.trace.schema import NONE, integer
+from dptune.trace.schema import integer
 from dptune.trace.vendors import LAUNCH_NAME, Vendor, unread, vendor_of
 
 # Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.

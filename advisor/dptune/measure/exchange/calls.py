@@ -15,10 +15,9 @@ from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured.collectives import UNKNOWN, collective, kind_of
-from dptune.trace.columns import Columns
+from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
-from dptune.trace.schema import NONE
 
 _RUN_AS = {"reduce_scatter": "all_reduce"}  # by gloo, under the name of the latter
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dptune.measure.intervals import Intervals, Ints
-from dptune.trace.columns import Columns
+from dptune.trace.columns import NONE, Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES
-from dptune.trace.schema import NONE
 
 UNLAUNCHED = -1  # launched before recording began, or its launch was not recorded
 

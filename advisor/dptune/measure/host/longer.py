@@ -18,8 +18,8 @@ from dptune.measure.host.pieces import Doing, Pieces, alike, pieces
 from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.views import RankView
 from dptune.measured import DifferenceKind, LagDifference
+from dptune.trace.columns import NONE
 from dptune.trace.kernels import COLLECTIVE_PREFIXES, LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, Work
-from dptune.trace.schema import NONE
 
 Floats = NDArray[np.float64]
 LEAST_SHARE = 0.1  # of the lag, from which on something is named
