@@ -18,6 +18,7 @@ from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFigures, digits
 from dptune.predicted import Prediction
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
+from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
@@ -38,7 +39,7 @@ UNVALIDATED = "; GPU predictions have been checked against measured steps for ba
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["LEADING", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+__all__ = ["LEADING", "DenseTableFacts", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
 
 
 @dataclass(frozen=True)
