@@ -155,6 +155,7 @@ class OperatorLoop(Model):
     operator: str = Field(description="the repeated operator that takes the most time")
     repeats: float = Field(description="its calls per call of the function, median")
     crossing: bool = Field(False, description="whether the function runs the training loop itself")
+    backward: bool = Field(True, description="whether the backward pass may run as many operators again")
     rank: int = Field(description="the rank where it takes most")
     cost_ns: int = Field(description="host time of its repeated operators in the median step, less profiler overhead")
     share: float = Field(description="that / the step")

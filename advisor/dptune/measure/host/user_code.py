@@ -292,6 +292,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     operator=loop.operator,
                     repeats=loop.repeats,
                     crossing=loop.crossing,
+                    backward=loop.backward,
                     rank=most,
                     cost_ns=loop.cost_ns,
                     share=min(1.0, shares[most]),
