@@ -177,6 +177,10 @@ class RunView:
         """Whether a function of that name collects what reinforcement learning trains on: `rollout`, `play_episode`."""
         return kind_of(name) == "experience"
 
+    def reports(self, name: str) -> bool:
+        """Whether a function of that name logs, computes metrics, plots, evaluates or saves."""
+        return kind_of(name) not in ("", "experience")
+
     def hottest_line(self, name: str, at: str, calling: str = "") -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was.
 

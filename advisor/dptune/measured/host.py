@@ -142,6 +142,7 @@ class CodeSite(Model):
     ranks: list[int] = Field(description="the ranks that were read where it takes at least half of that")
     cost_ns: int = Field(description="its time in the median step of the detailed window, less what the profiler takes")
     share: float = Field(description="that / the step")
+    operator_share: float = Field(0.0, description="the part of its time inside operators on tensors")
     operator: str | None = Field(None, description="the operator that it calls most often")
     operator_calls: float = Field(0.0, description="its calls per step")
 
