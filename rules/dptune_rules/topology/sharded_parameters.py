@@ -175,7 +175,7 @@ def _less(run: RunView, reshards: bool) -> str | None:
     more = COPIES * own * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)
-        return whole if left is None or more * _ranks_here(run) <= FULL_SHARE * left else None
+        return whole if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
     memory = run.measured.memory
     if not memory:
         raise Missing("how full the memory of the GPUs is was not recorded")
@@ -194,8 +194,3 @@ def _host_memory(run: RunView) -> float | None:
         return inf
     device = run.any_facts().device
     return device.available_bytes if device else None
-
-
-def _ranks_here(run: RunView) -> int:
-    """Ranks on the host of the lowest one."""
-    return sum(one.host == run.any_facts().host for one in run.facts)
