@@ -86,6 +86,11 @@ def test_quiet(ask, run, make_facts, rows):
     assert ask("DP111", run(), facts(make_facts, *rows)) == []
 
 
+def test_on_a_busy_machine_rows_are_counted_all_the_same(ask, run, make_facts):
+    (advice,) = ask("DP111", run(), facts(make_facts, table(2_000)), times_hold=False)
+    assert advice.confidence == "low"
+
+
 def test_traces_alone_do_not_say(ask, run):
     with pytest.raises(Missing):
         ask("DP111", run(), [])

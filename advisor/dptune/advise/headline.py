@@ -86,7 +86,7 @@ def headline(
     titles name a cost and its place in the script, which are the verdict where nothing else stands out.
     """
     if trust.level == "unjudgeable":
-        return _unjudgeable(trust.findings, next((one for one in advice if one.kind == "time"), None))
+        return _unjudgeable(trust.findings, next(filter(_is_sure_of_time, advice), None))
     try:
         found = shares(measured)
         late = straggler(measured, busy_ns) if leads else None
@@ -161,6 +161,10 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
     idle = measured.known("launch_idle")
     mostly = measured.share("launch_idle_ns") >= measured.share("idle_ns") / 2
     return idle.known("queued") if idle is not None and mostly and measured.step.basis == "traced" else None
+
+
+def _is_sure_of_time(one: Advice) -> bool:
+    return one.kind == "time" and one.confidence != "low"
 
 
 def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:

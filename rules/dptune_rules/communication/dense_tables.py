@@ -6,6 +6,8 @@ Rows of the gradient that are not zero, in two warm-up steps, of each `nn.Embedd
 optimizer updates; and what sending these gradients and updating the tables takes of a step, by their share of all
 gradients and of all parameters.
 
+Rows are counted, so the rule is asked on a machine that is too busy to time steps as well, with low confidence.
+
 ## Why it costs time
 
 A dense gradient is as large as its table: the backward pass fills it with zeros, DistributedDataParallel sends all of
@@ -63,6 +65,7 @@ RULE = Rule(
     summary="an embedding table has a dense gradient, though a step uses few of its rows",
     since="0.1",
     thresholds=(WORTH_SHARE, UNUSED_SHARE),
+    asked_when_busy=True,
 )
 
 
@@ -92,13 +95,16 @@ def check(run: RunView) -> Iterator[Advice]:
         + f" for {largest.optimizer} to update them.",
         changes=[],
         saves=run.bound(0.0, run.unstretched(share), "no more than sending and updating the unused rows takes"),
-        confidence="medium",
+        confidence="medium" if run.times_hold else "low",
         evidence=[
             *(
                 Evidence(
                     label=f"rows of {one.module} used in a step", value=one.used_rows, unit=f"of {one.rows:,} rows"
                 )
                 for one in tables[:3]
+            ),
+            Evidence(label="optimizer, for rows that are not used", value=updating, unit="of a step").at(
+                run.measured.where("optimizer")
             ),
             Evidence(label="their gradients", value=sum(one.gradient_bytes for one in tables), unit="bytes"),
             *([Evidence(label="table made at", value=largest.where)] if largest.where else []),
