@@ -79,7 +79,8 @@ class DenseTables:
         if table is None:
             if len(self._tables) >= _TABLES:
                 return
-            facts = DenseTableFacts("", *gradient.shape, 0, gradient.element_size(), optimizer)
+            rows, columns = gradient.shape
+            facts = DenseTableFacts("", rows, columns, 0, gradient.element_size(), optimizer)
             table = self._tables[id(module)] = _Table(facts)
         if table.looks < _LOOKS:
             table.looks += 1
