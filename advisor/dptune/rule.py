@@ -18,10 +18,11 @@ from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Measured, Missing, StragglerFigures, digits
 from dptune.predicted import Prediction
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
+from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
-from dptune.runfile.loader_lines import HotFunction, hottest_in_loader
+from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
@@ -38,7 +39,7 @@ UNVALIDATED = "; GPU predictions have been checked against measured steps for ba
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["LEADING", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+__all__ = ["LEADING", "DenseTableFacts", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Rule:
     """What a rule declares. `code` is the family and a number; `since` the version it appeared in.
 
     A `preview` rule runs with `preview = true`, or when its whole code is selected. One that comes `last` is asked
-    after all others, and sees their advice in `RunView.advised`.
+    after all others, and sees their advice in `RunView.advised`. One that is `asked_when_busy` is also asked where the
+    step times are no basis for advice; `RunView.times_hold` then is False.
     """
 
     code: str
@@ -67,13 +69,15 @@ class Rule:
     thresholds: tuple[Threshold, ...] = ()
     preview: bool = False
     last: bool = False
+    asked_when_busy: bool = False
 
 
 @dataclass(frozen=True)
 class RunView:
     """What a rule may ask: the figures, the facts of each rank, its own thresholds, and what a change would do.
 
-    Reading a figure or a fact that is not there raises `Missing`; the engine then reports the rule as skipped.
+    `times_hold`: whether the step times are a basis for advice. They are none on a machine that other processes keep
+    busy. Reading a figure or a fact that is not there raises `Missing`; the engine then reports the rule as skipped.
     """
 
     measured: Measured
@@ -81,6 +85,7 @@ class RunView:
     limits: Mapping[str, float] = field(default_factory=dict)
     predictor: Predictor | None = None
     advised: Sequence[Advice] = ()
+    times_hold: bool = True
 
     def limit(self, threshold: Threshold) -> float:
         """The threshold's value: the user's, else its default."""
@@ -176,6 +181,10 @@ class RunView:
         """Whether a function of that name collects what reinforcement learning trains on: `rollout`, `play_episode`."""
         return kind_of(name) == "experience"
 
+    def reports(self, name: str) -> bool:
+        """Whether a function of that name logs, computes metrics, plots, evaluates or saves."""
+        return kind_of(name) not in ("", "experience")
+
     def hottest_line(self, name: str, at: str, calling: str = "") -> str | None:
         """`file:line` in the function of that name and file where the script was found most; None if it rarely was.
 
@@ -186,6 +195,18 @@ class RunView:
     def hottest_in_loader(self) -> HotFunction | None:
         """The function of the script in which batches are prepared most of the time; None where it was not seen."""
         return hottest_in_loader(self.facts)
+
+    def least_loader_wait(self) -> float:
+        """The least share of any window on any rank that a loader without workers is waited for; 0 where one has some.
+
+        Workers may wait for cores that other processes took.
+        """
+        return least_wait_share(self.facts)
+
+    def ranks_here(self) -> int:
+        """Ranks on the host of the first recorded one, as far as is known."""
+        local = [1 + (one.local_rank or 0) for one in self.facts if one.host == self.facts[0].host]
+        return max(len(local), *local)
 
     def dealt_batches(self, rank: int) -> DealtBatches | None:
         """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""

@@ -11,7 +11,7 @@ from dptune.advise.engine import assemble
 from dptune.advise.trust import judge
 from dptune.config import Settings
 from dptune.measured import LoadFigures
-from dptune.runfile.facts import OptimizerFacts, Window
+from dptune.runfile.facts import LoaderFacts, OptimizerFacts, Window
 
 
 @pytest.fixture
@@ -119,6 +119,22 @@ def test_times_that_cannot_be_judged_leave_risks_and_skip_time_rules(make_measur
     reasons = {one.rule: one.reason for one in report.skipped}
     assert reasons["DP603"].startswith("the run cannot be judged: other processes used")
     assert "DP504" not in reasons or "cannot be judged" not in reasons["DP504"]
+
+
+def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured, make_facts, assembled):
+    windows = [
+        Window(name, 3, [10_000_000] * 4, loader_wait_ns=[6_000_000] * 4) for name in ("unprofiled", "lean", "rich")
+    ]
+    facts = make_facts(loaders=[LoaderFacts("train.py:12", num_workers=0, dataset="Photos")], windows=windows)
+    report = assembled(with_load(make_measured(wait_share=0.6), 0.9), [facts])
+    assert report.trust.level == "unjudgeable"
+    (advice,) = [one for one in report.advice if one.kind == "time"]
+    assert (advice.rule, advice.confidence) == ("DP501", "medium")
+    assert report.headline.verdict == (
+        "The times of this run are not reliable; only what is large in every window is advised."
+    )
+    assert report.headline.next.startswith("DP501: A step waits 60 % of its time for the data loader")
+    assert "Then record again: stop what else runs on this machine" in report.headline.next
 
 
 def test_an_optimizer_that_no_hardware_needs_so_long_for(make_measured, make_facts, hand_made):

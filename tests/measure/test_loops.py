@@ -15,7 +15,7 @@ STEPS = 3
 LENGTH = 4000
 
 
-def looped(folder, repeats=16, loop=None):
+def looped(folder, repeats=16, loop=None, nodes=()):
     def ours(at):
         return [operator("aten::dot", at + 1010 + 100 * n, at + 1030 + 100 * n) for n in range(repeats)]
 
@@ -31,6 +31,7 @@ def looped(folder, repeats=16, loop=None):
             *(loop or ours)(at),
             python("torch/_tensor.py(500): backward", at + 3000, at + 4000),
             operator(BACKWARD, at + 3010, at + 3990),
+            *(operator(name, at + 3100 + 10 * k, at + 3105 + 10 * k) for k, name in enumerate(nodes)),
         ]
     found = user_code([view(0, load_events(folder, events).ranks[0].lean)], {})
     return {one.name: one for one in found.loops}
@@ -65,3 +66,25 @@ def test_what_modules_call_is_no_loop(tmp_path):
         ]
 
     assert looped(tmp_path, loop=layers) == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backward"),
+    [
+        (["DotBackward0"] * 16, True),
+        (["MmBackward0"] * 16, False),
+        (["DotBackward0", *["MmBackward0"] * 15], False),  # elsewhere in the model
+    ],
+)
+def test_the_backward_pass_runs_nodes_of_operators_whose_results_need_gradients(tmp_path, nodes, backward):
+    names = [f"autograd::engine::evaluate_function: {name}" for name in nodes]
+    assert looped(tmp_path, nodes=names)["pairs"].backward is backward
+
+
+def test_in_place_operators_on_parts_of_a_tensor(tmp_path):
+    def fills(at):
+        return [operator("aten::fill_", at + 1010 + 100 * n, at + 1030 + 100 * n) for n in range(16)]
+
+    nodes = ["autograd::engine::evaluate_function: CopySlices"] * 16
+    assert looped(tmp_path, loop=fills, nodes=nodes)["pairs"].backward
+    assert not looped(tmp_path, nodes=nodes)["pairs"].backward

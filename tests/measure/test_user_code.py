@@ -123,6 +123,12 @@ def test_operators_that_a_function_calls_are_counted(tmp_path):
     assert (average.operator, average.operator_calls, average.cost_ns) == ("aten::lerp_", 10, 14 * US)
 
 
+def test_the_part_of_a_function_in_operators(tmp_path):
+    shares = {(one.name, one.mostly): one.operator_share for one in user_code([rank_view(tmp_path)], {}).sites}
+    assert shares["augment", "tensor operators"] == pytest.approx(140 / 199)
+    assert shares["save", "dump"] == shares["forward", "Python code"] == 0
+
+
 def test_time_in_which_a_gpu_computes_is_not_counted(tmp_path):
     """The GPU computes until 800 of each 1000 us, so of `save` only what comes after holds anything up."""
     kernels = [one for n in range(STEPS) for one in launched("gemm", 1000 * n + 205, 1000 * n + 210, 1000 * n + 800, n)]

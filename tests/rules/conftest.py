@@ -29,9 +29,11 @@ def ask_rule(
     facts: Sequence[Facts] = (),
     limits: Mapping[str, float] | None = None,
     predictor: Predictor | None = None,
+    *,
+    times_hold: bool = True,
 ) -> list[Advice]:
     """What one rule says of a run; figures that are missing raise Missing."""
-    return list(RULES[code].check(RunView(measured, facts, limits or {}, predictor)))
+    return list(RULES[code].check(RunView(measured, facts, limits or {}, predictor, times_hold=times_hold)))
 
 
 @pytest.fixture(name="bounding")

@@ -477,3 +477,25 @@ def test_the_metered_function_is_named_where_none_was_found_most_of_the_time(
     measured = make_measured(device="cpu", input=waiting(0.6, preparing=prepared(9, 9, 1, read_by=by)))
     (advice,) = ask("DP501", measured, facts)
     assert advice.title.startswith(f"Make {where} cheaper: ")
+
+
+@pytest.mark.parametrize(
+    ("waits", "workers", "fires"),
+    [((0.5, 0.31, 0.4), 0, True), ((0.5, 0.29, 0.4), 0, False), ((0.5, 0.5, 0.5), 2, False), ((), 0, False)],
+)
+def test_on_a_busy_machine_the_wait_must_be_large_in_each_window(
+    ask, make_measured, make_facts, hand_made, waits, workers, fires
+):
+    """The share of a wait that computes holds where steps take many times as long; what a change saves does not."""
+    windows = [
+        Window(name, 3, [10_000_000] * 4, loader_wait_ns=[int(share * 10_000_000)] * 4)
+        for name, share in zip(("unprofiled", "lean", "rich"), waits, strict=False)
+    ]
+    measured, facts = make_measured(wait_share=0.4), [make_facts(loaders=[loader(workers)], windows=windows)]
+    predictor = hand_made.predicting("loader.num_workers", {2: 0.7})
+    if not fires:
+        with pytest.raises(Missing, match="kept the machine busy"):
+            ask("DP501", measured, facts, predictor=predictor, times_hold=False)
+        return
+    (advice,) = ask("DP501", measured, facts, predictor=predictor, times_hold=False)
+    assert (advice.confidence, advice.saves.basis) == ("medium", "bound")

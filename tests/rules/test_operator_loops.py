@@ -47,6 +47,12 @@ def test_beside_the_training_nothing_is_computed_backward(ask, make_measured, ma
     assert "`nt_xent` (loss.py:20)" in advice.title  # two looks may be chance
 
 
+def test_results_that_need_no_gradient_have_no_backward_pass(ask, make_measured, make_facts):
+    (advice,) = ask("DP610", looping(make_measured, backward=False), [make_facts(windows=sampled(25))])
+    assert advice.saves.high_share == pytest.approx(0.12)
+    assert "backward" not in advice.why + advice.saves.how
+
+
 def test_steps_with_the_profiler_tell_less(ask, make_measured, make_facts):
     (advice,) = ask("DP610", looping(make_measured, basis="traced"), [make_facts()])
     assert advice.confidence == "low"

@@ -28,6 +28,7 @@ FAULTS = {
     "DP108": "unsynchronized-ranks",
     "DP109": "unused-gradients",
     "DP110": "averaged-one-by-one",
+    "DP111": "dense-tables",
     "DP202": "sharded-optimizer",
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",

@@ -1,8 +1,8 @@
 import pytest
 
-from dptune.measured import MemoryFigures, Missing, ShardingFigures
+from dptune.measured import LoadFigures, MemoryFigures, Missing, ShardingFigures
 from dptune.runfile.communication import FsdpFacts
-from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 
 ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)
@@ -11,16 +11,15 @@ TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.42, units_m
 
 @pytest.fixture
 def told(ask, make_measured, make_facts, hand_made):
-    def say(rows=ROWS, sharded=SHARDED, parameters=1000, peak=None, waiting=0.0, **more):
+    def say(rows=ROWS, sharded=SHARDED, parameters=1000, peak=None, waiting=0.0, facts=None, ranks=1, **more):
         if peak is not None:
             one = {"rank": 0, "device": "cuda:0", "capacity_bytes": 100_000, "peak_reserved_bytes": peak}
             more["memory"] = [hand_made.figures(MemoryFigures, peak_share=peak / 100_000, **one)]
         of_hooks = [row if len(row) == 4 else (*row, "sharding") for row in rows]
         known = {"overlap": hand_made.overlap(*of_hooks, waiting=waiting), "sharding": TAKEN}
         run = make_measured(**{**known, "device": "cpu", **more})
-        return ask(
-            "DP204", run, [make_facts(fsdp=[sharded], optimizers=[OptimizerFacts("AdamW", parameters=parameters)])]
-        )
+        known = {"fsdp": [sharded], "optimizers": [OptimizerFacts("AdamW", parameters=parameters)], **(facts or {})}
+        return ask("DP204", run, [make_facts(rank=rank, **known) for rank in range(ranks)])
 
     return say
 
@@ -77,10 +76,13 @@ def test_memory_that_is_not_known(told):
 
 
 def test_what_the_script_gathers_itself_is_not_blamed_on_sharding(told):
-    own = ("all_gather", "forward", 0.3, "other")
-    assert told(rows=[own, ("all_gather", "forward", 0.04)]) == []
-    (advice,) = told(rows=[own, *ROWS])
+    def own(share):
+        return ("all_gather", "forward", share, "other")
+
+    assert told(rows=[own(0.3), ("all_gather", "forward", 0.04)]) == []
+    (advice,) = told(rows=[own(0.09), *ROWS])
     assert advice.title.startswith("Gathering sharded parameters holds up 10 % of a step")
+    assert told(rows=[own(0.11), *ROWS]) == []  # whose gathers are what to change
     with pytest.raises(Missing, match="do not show which all-gathers FSDP issued"):
         told(rows=[("all_gather", "forward", 0.3, None)])
 
@@ -101,3 +103,25 @@ def test_a_slow_profiler_raises_the_upper_bound(told, make_measured):
 def test_gathered_layers_that_are_kept_are_gathered_once(told):
     (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False))
     assert advice.why == "Each layer is gathered before its forward pass; whole parameters never are."
+
+
+@pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])
+def test_on_a_busy_machine_waits_for_cores_look_like_gathering(told, hand_made, withheld, fires):
+    load = {"host": "one", "window": "unprofiled", "cores": 2, "job_cores": 1.0, "other_cores": 0.5}
+    load = [hand_made.figures(LoadFigures, **load, withheld_share=withheld)]
+    if fires:
+        assert len(told(load=load)) == 1
+    else:
+        with pytest.raises(Missing, match="other processes withheld 5 % of the CPU time"):
+            told(load=load)
+
+
+def test_on_a_cpu_the_host_must_have_room(told):
+    """Each of two ranks would hold 4 copies of the other's 1,000 floats: 32,000 bytes, nine tenths at most."""
+
+    def confidences(left):
+        return [one.confidence for one in told(facts={"device": DeviceFacts("cpu", available_bytes=left)}, ranks=2)]
+
+    assert confidences(36_000) == ["medium"]
+    assert confidences(35_000) == []
+    assert confidences(None) == ["low"]

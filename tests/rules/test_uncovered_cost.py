@@ -104,3 +104,36 @@ def test_collecting_experience_is_part_of_the_method():
     assert (rollout.impact, rollout.confidence) == ("low", "low")
     (inline,) = ask(found(site(name="main", part=True, mostly="play_episode")))
     assert (inline.impact, inline.confidence) == ("low", "low")
+
+
+def test_tensor_operators_of_the_training_loop_itself_are_training():
+    main = {"name": "main", "at": "train.py:61", "part": True, "mostly": "tensor operators"}
+    assert ask(found(site(0.2, **main, operator="aten::index", operator_calls=3))) == []
+    (advice,) = ask(found(site(0.2, **main, operator="aten::select", operator_calls=16)))  # a loop over samples
+    assert advice.impact == "medium"
+    main["mostly"] = "Python code"
+    assert len(ask(found(site(0.2, **main, operator="aten::index", operator_calls=3)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "impact", "confidence"),
+    [
+        ({"name": "sample"}, "low", "low"),
+        ({"name": "token_accuracy"}, "medium", "medium"),  # need not be done in each step
+        ({"name": "sample", "operator_calls": 16}, "medium", "medium"),
+        ({"name": "sample", "operator_share": 0.7}, "medium", "medium"),
+        ({"name": "sample", "phase": "input"}, "medium", "medium"),  # a worker could do it
+    ],
+)
+def test_a_function_of_few_tensor_operators_may_be_part_of_the_method(changed, impact, confidence):
+    few = {"mostly": "aten::gather", "operator": "aten::gather", "operator_calls": 2, "operator_share": 0.9}
+    (advice,) = ask(found(site(0.2, **{**few, **changed})))
+    assert (advice.impact, advice.confidence) == (impact, confidence)
+    assert ("part of the method" in advice.watch) == (impact == "low")
+
+
+def test_a_second_function_is_named_as_well():
+    errors = site(0.06, name="edit_distance", at="train.py:66", mostly="Python code")
+    assert [one.title.split("`")[1] for one in ask(found(site(), errors))] == ["save_checkpoint", "edit_distance"]
+    first = other(rule="DP610", title="`save_checkpoint` (train.py:90) calls aten::select 2,002 times")
+    assert [one.title.split("`")[1] for one in ask(found(site(), errors), [first])] == ["edit_distance"]

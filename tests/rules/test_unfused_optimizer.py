@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import CodeSite, Missing, UserCodeFigures
+from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.facts import OptimizerFacts
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
@@ -122,3 +123,30 @@ def test_large_tensors_cost_reading_and_writing_not_calls(
     run = operators(make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2)), 10_000_000)
     (advice,) = ask("DP603", run, facts(make_facts, parameter_tensors=4, parameters=parameters, dtypes=dtypes))
     assert advice.title == f"AdamW takes 20 % of a step {reason}: pass fused=True"
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.15, None), (0.2, 0.11)])
+def test_of_sgd_on_large_tensors_a_fused_step_reads_and_writes_nearly_as_much(
+    ask, make_measured, make_facts, hand_made, share, most
+):
+    run = make_measured(device="cpu", phases=hand_made.phases(0.3, 0.7 - share, share))
+    large = facts(make_facts, name="SGD", parameter_tensors=12, parameters=12_000_000)
+    assert [one.saves.high_share for one in ask("DP603", run, large)] == ([] if most is None else [pytest.approx(most)])
+    assert len(ask("DP603", run, facts(make_facts, name="SGD"))) == 1  # of many small ones the calls take the time
+
+
+def test_rows_of_tables_that_a_step_does_not_use_are_left_to_sparse_gradients(
+    ask, make_measured, make_facts, hand_made
+):
+    run = make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2))
+    optimizers = [OptimizerFacts(**{**ADAM, "parameters": 10_000_000})]
+
+    def asked(used):
+        return ask(
+            "DP603",
+            run,
+            [make_facts(optimizers=optimizers, dense_tables=[DenseTableFacts("table", 100_000, 90, used)])],
+        )
+
+    assert asked(1_000) == []  # 1 - 0.9 * 0.99 of 20 %
+    assert [one.saves.high_share for one in asked(50_000)] == [pytest.approx(0.2)]

@@ -45,6 +45,7 @@ class Asked:
     facts: Sequence[Facts]
     settings: Settings
     predictor: Predictor | None = None
+    times_hold: bool = True
 
     def ask(self, loaded: LoadedRule, advised: Sequence[Advice] = ()) -> Answer:
         """What the rule says; `advised` is what others said before it.
@@ -53,10 +54,10 @@ class Asked:
         """
         limits = self.settings.limits(loaded.rule)
         if loaded.ours:
-            return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor, advised))
+            return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor, advised, self.times_hold))
         measured, facts = pickle.loads(self._pickled)
         copies = [one.model_copy(deep=True) for one in advised]
-        return _in_time(loaded, RunView(measured, facts, limits, self.predictor, copies))
+        return _in_time(loaded, RunView(measured, facts, limits, self.predictor, copies, self.times_hold))
 
     @cached_property
     def _pickled(self) -> bytes:

@@ -100,7 +100,7 @@ def assemble(
     trust = judge(measured, facts, [*findings, *of_rules])
     refused = {loaded.rule.code: why for loaded in chosen if (why := why_not_asked(loaded.rule, trust))}
     asked = [loaded for loaded in chosen if loaded.rule.code not in refused]
-    outcome = run_rules(asked, measured, facts, settings, predictor)
+    outcome = run_rules(asked, measured, facts, settings, predictor, times_hold=trust.level != "unjudgeable")
     outcome.skipped += [Skipped(rule=code, reason=why) for code, why in refused.items()]
     trust = trust.model_copy(update={"findings": [*trust.findings, *outcome.failures]})
     advice, saving_nothing = saving_time(outcome.advice)
@@ -139,9 +139,11 @@ def run_rules(
     facts: Sequence[Facts],
     settings: Settings,
     predictor: rule.Predictor | None = None,
+    *,
+    times_hold: bool = True,
 ) -> Outcome:
     """Ask every rule given, those of dptune first, and those that come last after all others, with their advice."""
-    outcome, asked = Outcome(), Asked(measured, facts, settings, predictor)
+    outcome, asked = Outcome(), Asked(measured, facts, settings, predictor, times_hold)
     # Ours build the step model, which can take long.
     for loaded in sorted(rules, key=lambda one: (one.rule.last, not one.ours)):
         code = loaded.rule.code

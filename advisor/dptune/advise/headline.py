@@ -86,7 +86,7 @@ def headline(
     titles name a cost and its place in the script, which are the verdict where nothing else stands out.
     """
     if trust.level == "unjudgeable":
-        return _unjudgeable(trust.findings)
+        return _unjudgeable(trust.findings, next(filter(_is_sure_of_time, advice), None))
     try:
         found = shares(measured)
         late = straggler(measured, busy_ns) if leads else None
@@ -163,7 +163,12 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
     return idle.known("queued") if idle is not None and mostly and measured.step.basis == "traced" else None
 
 
-def _unjudgeable(findings: Sequence[Finding]) -> Headline:
+def _is_sure_of_time(one: Advice) -> bool:
+    return one.kind == "time" and one.confidence != "low"
+
+
+def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
+    """`surest`: the first advice that saves time, of rules that need no step times."""
     why = [one for one in findings if one.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
     broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
@@ -173,6 +178,9 @@ def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     verdict = "This run cannot be judged."
     if all(one.code in OF_TIMES for one in why):
         verdict = "The times of this run are not reliable, so no speedup is advised."
+        if surest is not None:
+            verdict = "The times of this run are not reliable; only what is large in every window is advised."
+            remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
     return Headline(verdict=verdict, why=sentence(why[0].text), next=remedy)
 
 

@@ -105,10 +105,10 @@ def only_times(trust: Trust) -> bool:
 
 
 def why_not_asked(rule: Rule, trust: Trust) -> str:
-    """Why a rule has no basis in this run; empty where it has one. Rules that read no times keep it."""
+    """Why a rule has no basis in this run; empty where it has one. Rules that need no step times keep it."""
     if rule.kind != "time":
         return "" if only_times(trust) else _first(trust)
-    if trust.level == "unjudgeable":
+    if trust.level == "unjudgeable" and not (rule.asked_when_busy and only_times(trust)):
         return _first(trust)
     wrong = (one for one in trust.findings if rule.family in _OF_FAMILIES.get(one.code, ()))
     return next((one.text for one in wrong), "")

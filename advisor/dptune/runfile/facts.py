@@ -11,6 +11,7 @@ from math import ceil, floor
 from statistics import median, median_low
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.kept import KeptFacts
@@ -358,6 +359,7 @@ class Facts:
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
     `kept` the tensors that stay alive from step to step;
+    `dense_tables` embedding tables with dense gradients, and how many rows a step touches;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -406,6 +408,7 @@ class Facts:
     repeated_passes: list[RepeatedPassFacts] = field(default_factory=list)
     kept: KeptFacts | None = None
     frozen_norms: FrozenNormFacts | None = None
+    dense_tables: list[DenseTableFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

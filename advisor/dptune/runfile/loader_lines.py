@@ -62,3 +62,12 @@ def _function(frame: str) -> tuple[str, str] | None:
     """Name and file of a place of the script; of a comprehension those of the function around it."""
     place = _FRAME.fullmatch(frame)
     return (_WITHIN.sub("", place["name"]), place["file"]) if place else None
+
+
+def least_wait_share(facts: Sequence[Facts]) -> float:
+    """The least share of any window that a rank waits for its loaders; 0 without a window, or where one has workers."""
+    if any(loader.num_workers for own in facts for loader in own.loaders):
+        return 0.0
+    windows = [window for own in facts for window in own.windows if window.steps and window.name != "noise"]
+    shares = [sum(one.loader_wait_ns) / sum(one.durations_ns) for one in windows if sum(one.durations_ns)]
+    return min(shares, default=0.0)

@@ -7,6 +7,9 @@ the profiler where dptune recorded the run. On a GPU only the part in which it i
 work is queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that
 waits most in each step, because the others wait for it in the next all-reduce.
 
+Where other processes keep the machine too busy to time steps, a loader without workers is still reported if the wait is
+30 % of each window on each rank: preparing batches is then slowed like the rest. Nothing is predicted.
+
 ## Why it costs time
 
 With `num_workers=0` the training process prepares every batch itself, and the device waits meanwhile. With workers it
@@ -82,6 +85,7 @@ WARNING_SHARE = Threshold("warning_share", 0.05, "what a warning is: a step pays
 ERROR_SHARE = Threshold("error_share", 0.20, "above the 15 % of other errors: a wait on the host may be hidden in part")
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: workers that spare a step less are not worth their cores")
 MOST_SHARE = Threshold("most_share", 0.6, "a part of preparing a batch that is less is not what it is slow for")
+BUSY_SHARE = Threshold("busy_share", 0.3, "of each window on a busy machine: twice what makes advice high in impact")
 
 RULE = Rule(
     code="DP501",
@@ -90,7 +94,8 @@ RULE = Rule(
     kind="time",
     summary="the training process waits for its data loader",
     since="0.1",
-    thresholds=(WARNING_SHARE, ERROR_SHARE, HANDOVER_MS, WORTH_SHARE, MOST_SHARE),
+    thresholds=(WARNING_SHARE, ERROR_SHARE, HANDOVER_MS, WORTH_SHARE, MOST_SHARE, BUSY_SHARE),
+    asked_when_busy=True,
 )
 
 
@@ -98,6 +103,8 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose workers, or a cheaper batch where no core is left for them."""
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
+    if not run.times_hold and run.least_loader_wait() < run.limit(BUSY_SHARE):
+        raise Missing("other processes kept the machine busy, and the wait is not large in each window and rank")
     host = run.measured.input.wait_share
     longest = max([host, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
     wait, longest_idle = _idle(run, host, longest)
@@ -130,7 +137,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
         how = "no more than the wait, and no more than this many workers can take off it"
-        saves = run.saving(changes, run.bound(0.0, most, how))
+        saves = run.bound(0.0, most, how)
+        saves = run.saving(changes, saves) if run.times_hold else saves
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
     if saves.basis == "replayed" and not saves.predicted_share:
         reason = f"the replay with {then} workers is no faster"
@@ -267,7 +275,7 @@ def _freed(run: RunView, preparing: PreparingFigures | None) -> float:
     device = run.facts[0].device if run.facts else None
     if preparing is None or device is None or not device.usable_cores:
         return 1.0
-    computed_ns = preparing.computed_share * preparing.batch_ns * _batches(run) * _ranks_here(run)
+    computed_ns = preparing.computed_share * preparing.batch_ns * _batches(run) * run.ranks_here()
     return min(1.0, computed_ns / device.usable_cores / run.measured.step.median_ns)
 
 
@@ -281,14 +289,7 @@ def _a_core(run: RunView, workers: int | None) -> float:
     """How much of a core each process has where all compute: less than that it does not compute for lack of cores."""
     device = run.facts[0].device if run.facts else None
     cores = device.usable_cores if device else None
-    return min(1.0, cores / (_ranks_here(run) * (1 + (workers or 0)))) if cores else 1.0
-
-
-def _ranks_here(run: RunView) -> int:
-    """Ranks on the host of the first one, as far as is known."""
-    first = run.facts[0]
-    local = [1 + (facts.local_rank or 0) for facts in run.facts if facts.host == first.host]
-    return max(len(local), *local)
+    return min(1.0, cores / (run.ranks_here() * (1 + (workers or 0)))) if cores else 1.0
 
 
 def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str | None:
@@ -336,7 +337,7 @@ def _free_cores(run: RunView, computed: float | None, workers: int | None) -> in
     device = run.facts[0].device
     if computed is not None and computed < COMPUTED_SHARE * _a_core(run, workers):
         return None
-    share = max(1, (device.usable_cores or 1) // _ranks_here(run))
+    share = max(1, (device.usable_cores or 1) // run.ranks_here())
     return max(0, share - (device.torch_threads or 1)) if device.kind == "cpu" else share
 
 
@@ -361,7 +362,7 @@ def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high
     if now is None:
         return "low"
     # where the model computes on the CPU, workers take cores from it
-    sure = run.measured.input.basis == "unprofiled" and run.measured.known("device_kind") != "cpu"
+    sure = run.times_hold and run.measured.input.basis == "unprofiled" and run.measured.known("device_kind") != "cpu"
     return "high" if sure else "medium"
 
 

@@ -23,7 +23,8 @@ batch pays that once.
 - `torch.vmap` for a function of one sample.
 
 The saving is an upper bound: the time of the loop; three times that for a loop in the forward pass, because its
-backward pass takes up to twice as long.
+backward pass takes up to twice as long. Not so where the backward pass runs no such operators: the loop's results need
+no gradient.
 
 ## When to leave it alone
 
@@ -90,7 +91,7 @@ def _share(run: RunView, loop: OperatorLoop) -> float:
 
 def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
-    times = 1 + BACKWARD_TIMES if loop.phase == "forward" else 1
+    times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
     most = "no more than the loop" + (", and twice that in the backward pass" if times > 1 else "")
     return Advice(
         rule=RULE.code,

@@ -4,7 +4,8 @@
 
 The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
 whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. What the
-script gathers itself, as with `full_tensor()`, is not counted: `collectives-in-steps` reports that.
+script gathers itself, as with `full_tensor()`, is not counted: `collectives-in-steps` reports that, and where it takes
+longer than the gathers of FSDP this rule is quiet.
 
 ## Why it costs time
 
@@ -24,12 +25,15 @@ The upper bound is all that sharding takes of a step: every collective of FSDP, 
 reduce-scatters; DDP's all-reduces may be hidden), the host's time in its hooks, the copies into and out of gathered
 buffers, and the optimizer, which updates sharded tensors one by one. Where layers are to stay gathered it is the
 gathering in backward passes. On a GPU it is proposed only where there is room for what it takes, parameters counted
-as floats and as the optimizer holds them: what it does not hold, such as a frozen base, is not counted.
+as floats and as the optimizer holds them: what it does not hold, such as a frozen base, is not counted. On a CPU it is
+proposed where the host has that much memory left for all of its ranks; with low confidence where that was not recorded.
 
 ## When to leave it alone
 
 - The memory is needed for a larger batch, which gains more.
 - It was tried for a model that will be larger.
+- Other processes kept the cores busy: a gather then waits for a rank that does not run, as an all-reduce of DDP would.
+  The rule is skipped where they withheld 5 % or more of the CPU time that the ranks needed.
 - The units are many and small: follow `small-shard-units` first, which keeps the memory savings. What is left to gain
   with larger units is not known, so confidence is low.
 
@@ -42,6 +46,7 @@ as floats and as the optimizer holds them: what it does not hold, such as a froz
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, Missing, shard_messages
@@ -53,6 +58,8 @@ _AGAIN = "no more than gathering in backward passes takes"
 COPIES = 4  # of the parameters, at most: themselves, gradients and two of Adam's
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers
+
+BUSY_SHARE = 0.05  # of the CPU time a job needs, withheld by others: as the report names a shared machine from there on
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
 
@@ -88,8 +95,9 @@ def check(run: RunView) -> Iterator[Advice]:
         rows = [one for one in rows if one.known("phase") == "backward"]
         share = _transfer_ns(rows) / run.measured.account.window_ns
     impact = run.impact(share, WORTH_SHARE)
-    if impact is None:
+    if impact is None or _of_script_ns(run) > _transfer_ns(rows):
         return
+    _check_load(run)
     where = next((one.where for one in sharded if one.where), None)
     taken = run.measured.sharding
     most, how = (taken.again_most_share, _AGAIN) if less == ONCE else (taken.most_share, _ALL)
@@ -102,7 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
-        confidence="low" if _small_units(run) else "medium",
+        confidence="low" if _small_units(run) or _host_memory(run) is None else "medium",
         evidence=[
             *(
                 Evidence(
@@ -129,6 +137,22 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
     return [one for one in rows if one.known("purpose") == "sharding"]
 
 
+def _of_script_ns(run: RunView) -> int:
+    """Exposed transfer of what the script or a library gathers itself."""
+    rows = run.measured.overlap.rows
+    return _transfer_ns([one for one in rows if one.kind == "all_gather" and one.known("purpose") != "sharding"])
+
+
+def _check_load(run: RunView) -> None:
+    """Raise Missing where waits for cores that other processes took may look like gathering."""
+    withheld = max((one.known("withheld_share") or 0.0 for one in run.measured.known("load") or []), default=0.0)
+    if withheld >= BUSY_SHARE:
+        raise Missing(
+            f"other processes withheld {100 * withheld:.0f} % of the CPU time this job needed, so waits for cores may "
+            "look like gathering: record again on an idle machine"
+        )
+
+
 def _small_units(run: RunView) -> bool:
     """Whether larger units alone would spare much of the gathering."""
     if sum(one.units for one in run.any_facts().fsdp if one.mesh) < MANY_UNITS:
@@ -147,13 +171,14 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
 def _less(run: RunView, reshards: bool) -> str | None:
     """How much less to shard, by the memory; None where there is no room."""
     whole = "DistributedDataParallel gathers none"
+    own = sum(one.parameters for one in run.any_facts().optimizers) * 4  # as floats: of this rank's part
+    more = COPIES * own * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
-        return whole
+        left = _host_memory(run)
+        return whole if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
     memory = run.measured.memory
     if not memory:
         raise Missing("how full the memory of the GPUs is was not recorded")
-    own = sum(one.parameters for one in run.any_facts().optimizers) * 4  # as floats: of this rank's part
-    more = COPIES * own * (run.measured.world_size - 1)
     if own and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
         return whole
     whole_bytes = own * run.measured.world_size  # what layers that stay gathered take at most, as floats
@@ -161,3 +186,11 @@ def _less(run: RunView, reshards: bool) -> str | None:
     if reshards and room and all(one.peak_share <= ROOM_SHARE for one in memory):
         return ONCE
     return None
+
+
+def _host_memory(run: RunView) -> float | None:
+    """Bytes that the host of the lowest rank has left; None where not known. Infinite where the ranks have GPUs."""
+    if run.measured.device_kind != "cpu":
+        return inf
+    device = run.any_facts().device
+    return device.available_bytes if device else None

@@ -3,10 +3,17 @@
 ## What it measures
 
 Host time of functions of the script that nothing hides, as a share of the step without the profiler. It is read from
-Python's stacks in the detailed window. Modules, losses, backward passes and optimizers are the training itself: what
-they compute is left out. A function of the script inside them counts with its Python code only, outside of operators.
-Time in which a GPU computes, or the script waits for a GPU or for another rank, is left out as well. If another rule
-names the function, this one is quiet.
+Python's stacks in the detailed window. Left out is the training itself:
+
+- what modules, losses, backward passes and optimizers compute; a function of the script inside them counts with its
+  Python code only, outside of operators;
+- tensor operators that the training loop itself calls, to make inputs or targets, unless it calls one of them 16 times
+  or more per step;
+- time in which a GPU computes, or the script waits for a GPU or for another rank.
+
+A function that does little but a few calls of tensor operators may be part of the method, as sampling neighbours is. It
+is reported with low impact and confidence, unless its name says that it logs, computes metrics, plots, evaluates or
+saves. If another rule names a function, this one is quiet.
 
 ## Why it costs time
 
@@ -49,6 +56,9 @@ from dptune.rule import Rule, RunView, Threshold
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
 
 MOST = 3  # functions that are named
+FEW_CALLS = 16  # of one operator in a step: from there on it is a loop, as for `operator-loops`
+OPERATING = 0.8  # of a function's time in operators on tensors, from which on it computes, and Python takes little
+OPERATORS = "tensor operators"  # as the figures name what the training loop itself computes
 
 INPUT_RULES = "DP5"  # rules on the data loader: they explain what is done to draw a batch
 WORDS = {
@@ -79,6 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     looping = {(loop.name, loop.at) for loop in found.loops if _has_advice(run, loop.name)}
     sites = [_agreed(run, site) for site in found.sites if (site.name, site.at) not in looping]
+    sites = [site for site in sites if not (site.part and site.mostly == OPERATORS and _computes(run, site))]
     named = [site for site in sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
     for site in named[:MOST]:
         yield _advice(run, site, found.ranks, found.basis)
@@ -94,10 +105,22 @@ def _has_advice(run: RunView, loop: str) -> bool:
     return any(one.fingerprint == f"DP610:{loop}" for one in run.advised)
 
 
+def _computes(run: RunView, site: CodeSite) -> bool:
+    """Whether it computes on whole tensors beside the passes, by its name for the model."""
+    few = site.phase == "loop" and site.operator_calls < FEW_CALLS
+    return few and (site.operator_share >= OPERATING or site.mostly == OPERATORS) and not run.reports(site.name)
+
+
 def _explained(run: RunView, site: CodeSite) -> bool:
     if site.phase == "input" and any(one.kind == "time" and one.rule.startswith(INPUT_RULES) for one in run.advised):
         return True
     return run.explained(site.mostly) or (not site.part and run.explained(site.at, site.name))
+
+
+def _watch(collects: bool) -> str:
+    if collects:
+        return "It collects experience, which reinforcement learning needs."
+    return "It calls a few tensor operators and may be part of the method: then leave it as it is."
 
 
 def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice:
@@ -106,7 +129,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
     what = f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
     saves = run.without_function(site.name, site.at) if site.phase == "loop" and not site.part else None
-    of_method = run.collects_experience(site.mostly if site.part else site.name)
+    collects = run.collects_experience(site.mostly if site.part else site.name)
+    of_method = collects or _computes(run, site)
     impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,
@@ -124,6 +148,6 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
             Evidence(label="most of it in", value=site.mostly),
         ],
         numerics="same",
-        watch="It collects experience, which reinforcement learning needs." if of_method else "",
+        watch=_watch(collects) if of_method else "",
         fingerprint=f"{RULE.code}:{site.name}{f':{site.mostly}' if site.part else ''}",
     )

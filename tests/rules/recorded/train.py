@@ -71,12 +71,17 @@ FAULTS = (
     "small-shard-units",
     "kept-outputs",
     "frozen-batch-norm",
+    "dense-tables",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
 parser.add_argument("--mended", action="store_true")
 parser.add_argument("--steps", type=int, default=200)
 args = parser.parse_args()
+
+
+ROWS = 40_000  # of an embedding table
+IDS = ("padded-batches", "dense-tables")  # the model's inputs, which are no targets
 
 
 class Rows(Dataset):
@@ -227,6 +232,8 @@ def build_model():
         return layers(256, 9)
     if args.fault == "padded-batches":
         return nn.Sequential(nn.Embedding(1000, 256), *layers(256, 3))
+    if args.fault == "dense-tables":
+        return nn.Sequential(nn.Embedding(ROWS, 32, sparse=args.mended), *layers(32, 3))
     if args.fault == "operator-loops":
         return layers(64, 3)
     if args.fault == "small-batch":
@@ -276,6 +283,10 @@ def build_loader(width):
         texts = Texts(640)
         sampler = DistributedSampler(texts)
         return DataLoader(texts, 16, sampler=sampler, collate_fn=padded, drop_last=True), sampler
+    if args.fault == "dense-tables":
+        ids = Rows(torch.randint(0, ROWS, (40 * 512,)))
+        sampler = DistributedSampler(ids)
+        return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
     dtype = torch.float64 if has("double-precision") else torch.float32
     data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
     options = {"collate_fn": as_it_is, "drop_last": True}
@@ -352,11 +363,15 @@ def main():
     averages = [weight.clone() for weight in weights]
     if args.fault == "wide-gradients" and args.mended:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    of_table = None
     fused = not has("unfused-optimizer") and not has("sharded-parameters")
     if has("sharded-optimizer"):
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, fused=True)
     else:
         trained = model.module[-2] if args.fault == "unused-gradients" else model
+        if args.fault == "dense-tables" and args.mended:
+            of_table = torch.optim.SparseAdam([*model.module[0].parameters()])
+            trained = model.module[1:]
         optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
@@ -380,7 +395,7 @@ def main():
                 casts = args.fault == "scaler-without-need" or has("unsupported-dtype")
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
-                    loss = outputs.square().mean() if args.fault == "padded-batches" else error(outputs, batch)
+                    loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
                 for part in (loss, *((outputs.mean(), outputs.std()) if has("separate-backward-passes") else ())):
                     scaler.scale(part).backward(retain_graph=has("separate-backward-passes"))
             if has("averaged-one-by-one"):
@@ -390,6 +405,9 @@ def main():
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
+            if of_table is not None:
+                of_table.step()
+                of_table.zero_grad()
             if args.fault == "gathered-for-logging" and (not args.mended or step % 50 == 0):
                 norms = [parameter.full_tensor().norm().item() for parameter in model.parameters()]
                 history.append(sum(norms))

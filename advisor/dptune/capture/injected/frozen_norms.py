@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +17,13 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
+from dptune.capture.injected.module_paths import DEEPEST, Parents, joined, parents
 from dptune.capture.injected.places import Places, is_the_users, users_line
 from dptune.runfile.frozen_norms import FrozenNormFacts
 
 _LAYERS = 10_000
 _NAMED = 2
 _PARTS = 3
-_DEEPEST = 100
-_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 
 
 @dataclass
@@ -111,10 +108,10 @@ class FrozenNorms:
         layers = [layer for layer in frozen if (module := layer.module()) is not None and module.training]
         if not layers:
             return None
-        parents = _parents()
+        known = parents()
         found = FrozenNormFacts(0, train_where=self._line)
         for layer in layers:
-            path, part, whole = _place(layer.module(), parents)
+            path, part, whole = _place(layer.module(), known)
             if whole and not layer.with_graph:
                 continue  # all of the model is frozen, and only looked at: a teacher, or an average of weights
             found.layers += 1
@@ -126,38 +123,22 @@ class FrozenNorms:
         return found if found.layers else None
 
 
-def _parents() -> dict[int, tuple[Any, str]]:
-    """By module: the one that holds it, and under which name."""
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
-    return {
-        id(child): (module, name)
-        for module in modules
-        for name, child in (module.__dict__.get("_modules") or {}).items()
-        if child is not None
-    }
-
-
-def _place(module: Any, parents: dict[int, tuple[Any, str]]) -> tuple[str, str, bool]:
+def _place(module: Any, known: Parents) -> tuple[str, str, bool]:
     """Its path in the model, that of the outermost module around it without a trained parameter, and if that is all."""
     names: list[str] = []
     part, frozen = module, True
     frozen_at = 0
-    for _ in range(_DEEPEST):
-        if id(module) not in parents:
+    for _ in range(DEEPEST):
+        if id(module) not in known:
             break
-        module, name = parents[id(module)]
+        module, name = known[id(module)]
         names.append(name)
         frozen = frozen and not _is_trained(module)
         if frozen:
             part, frozen_at = module, len(names)
-    path, inside = (_path(some) for some in (names, names[frozen_at:]))
+    path, inside = (joined(some) for some in (names, names[frozen_at:]))
     return path, inside or type(part).__name__, frozen
 
 
 def _is_trained(module: Any, *, recurse: bool = True) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters(recurse=recurse))
-
-
-def _path(names: Sequence[str]) -> str:
-    """From names with the innermost first; without what wrappers add."""
-    return ".".join(name for name in reversed(names) if name not in _WRAPPERS)

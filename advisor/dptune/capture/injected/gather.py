@@ -75,6 +75,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "repeated_passes": observers.unused.repeated,
         "doubled": lambda: observers.doubling.facts() or facts.doubled,
         "frozen_norms": observers.frozen_norms.facts,
+        "dense_tables": observers.dense_tables.facts,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }

@@ -10,6 +10,7 @@ from dptune.capture.injected.averaging import Averaging
 from dptune.capture.injected.calls import Calls
 from dptune.capture.injected.checkpointing import Checkpointing
 from dptune.capture.injected.compilations import Compilations
+from dptune.capture.injected.dense_tables import DenseTables
 from dptune.capture.injected.doubling import Doubling
 from dptune.capture.injected.frozen_norms import FrozenNorms
 from dptune.capture.injected.garbage import Garbage
@@ -36,11 +37,13 @@ class Observers:
     checkpointing: Checkpointing
     doubling: Doubling
     frozen_norms: FrozenNorms
+    dense_tables: DenseTables
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
         self.averaging.stepped(optimizer)
         self.unused.stepped(optimizer)
+        self.dense_tables.stepped(optimizer)
 
 
 @functools.cache
@@ -67,8 +70,11 @@ def observers() -> Observers:
     doubling.install()
     frozen_norms = FrozenNorms(places)
     frozen_norms.install()
+    dense_tables = DenseTables(places)
+    dense_tables.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
         frozen_norms=frozen_norms,
+        dense_tables=dense_tables,
     )

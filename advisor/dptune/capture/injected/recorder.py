@@ -134,6 +134,7 @@ class Recorder:
             return
         self._take, self._recorded = take, True
         self._observers.frozen_norms.begin()
+        self._observers.dense_tables.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 

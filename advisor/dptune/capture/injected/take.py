@@ -110,6 +110,7 @@ class Take:
             self._observers.calls.begin(self.facts.steps)
             self._observers.checkpointing.begin()
             self._observers.frozen_norms.end()
+            self._observers.dense_tables.end()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"
         self._observers.unused.timing = name == "unprofiled"

@@ -6,6 +6,7 @@ that calls one operator sixteen times by itself, in one run, does in Python what
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,12 @@ from dptune.measure.host.pieces import Pieces, alike
 from dptune.measure.intervals import Intervals
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
 
 LEAST_REPEATS = 16  # more than a function writes out line by line, or a model has heads or scales
+_NODE = re.compile(r"(\w+?)Backwards?\d*$")
+_IN_PLACE = "copyslices"  # the node of any operator that writes into a part of a tensor
 AROUND_NS = 50_000  # that Python takes at most to call the next operator, with the profiler
 
 
@@ -27,7 +32,8 @@ AROUND_NS = 50_000  # that Python takes at most to call the next operator, with 
 class Loop:
     """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator.
 
-    `crossing`: whether the function lasts longer than a step.
+    `crossing`: whether the function lasts longer than a step. `backward`: whether the backward pass may run as many
+    nodes of these operators: it runs none of operators whose results need no gradient.
     """
 
     phase: CodePhase
@@ -35,6 +41,7 @@ class Loop:
     repeats: float
     crossing: bool
     cost_ns: int
+    backward: bool
 
 
 def loops(
@@ -94,10 +101,40 @@ def _loop(
     for phase, time in phases.items():
         where[phase] += int(time.hold(begin).sum())
     where["loop"] += len(rows) - sum(where.values())
+    called = columns.rows(OPERATOR_CATEGORIES)
+    names = {columns.name(row) for row in called[inside.hold(columns.ts_ns[called])].tolist()}
     return Loop(
         where.most_common(1)[0][0],
         longest,
         float(median(len(run) for run in operators[longest])),
         crossing,
         round(median_low(by_step.tolist())),
+        _goes_back(names, _nodes(columns), len(rows) // 2),
     )
+
+
+def _nodes(columns: Columns) -> Counter[str]:
+    """How many nodes of each operator the backward passes run, by its name as `_plain` has it."""
+    rows = columns.rows(OPERATOR_CATEGORIES | RANGE_CATEGORIES, lambda name: BACKWARD_NAME.search(name) is not None)
+    found: Counter[str] = Counter()
+    for row in rows.tolist():
+        name = columns.name(row).rpartition(": ")[2]
+        if _IN_PLACE in name.lower():
+            found[_IN_PLACE] += 1
+        elif match := _NODE.fullmatch(name):
+            found[_plain(match[1])] += 1
+    return found
+
+
+def _goes_back(operators: Collection[str], nodes: Mapping[str, int], least: int) -> bool:
+    """Whether so many nodes are run of these operators; True where the trace names no node."""
+    if not nodes:
+        return True
+    plain = {_plain(name) for name in operators}
+    if any(name.endswith("_") for name in operators):
+        plain.add(_IN_PLACE)
+    return sum(count for name, count in nodes.items() if name in plain) >= least
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("aten::").replace("_", "").lower()

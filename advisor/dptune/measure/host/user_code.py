@@ -92,14 +92,16 @@ def _has_stacks(view: RankView) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Rank:
-    """One rank: by site the median step's cost, ns, and what most of it is spent in; `lines` by function its first;
-    `calls` the operators that a site calls, in all steps; `loops` by function those that call operators in a loop.
+    """One rank: by site the median step's cost, ns, and what most of it is spent in; `operating` the part of it inside
+    operators that the script calls; `lines` by function its first; `calls` the operators that a site calls, in all
+    steps; `loops` by function those that call operators in a loop.
     """
 
     steps: int
     step_ns: float
     cost_ns: dict[_Site, int]
     mostly: dict[_Site, str]
+    operating: dict[_Site, float]
     lines: dict[str, int]
     calls: dict[_Site, Counter[str]]
     loops: dict[str, Loop]
@@ -117,16 +119,19 @@ class _Rank:
         spent = np.maximum(0.0, found.work_ns - each_ns * events)
         by_step: dict[_Site, NDArray[np.float64]] = {}
         parts: dict[_Site, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        operating: dict[_Site, float] = defaultdict(float)
         for (row, phase), steps_ns in _by_row(view, found, spent, phases).items():
             counted = stacks.site(row, phase)
             if counted is not None:
                 site, part = counted
                 by_step[site] = by_step.get(site, 0) + steps_ns
                 parts[site][part] += float(steps_ns.sum())
+                operating[site] += float(steps_ns.sum()) * stacks.is_operator(row)
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
+        shares = {site: operating[site] / sum(own.values()) for site, own in parts.items()}
         looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
-        return cls(len(view.steps), step_ns, cost_ns, mostly, stacks.lines, stacks.calls(view), looping)
+        return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
 
 
 def _by_row(
@@ -249,6 +254,10 @@ class _Stacks:
                 found[counted[0]][columns.name(row)] += 1
         return found
 
+    def is_operator(self, row: int) -> bool:
+        """Whether a row is an operator on tensors, or lies in one."""
+        return self._rows.get(row, self._rows[NOWHERE]).operator
+
     def site(self, row: int, phase: CodePhase) -> tuple[_Site, str] | None:
         """What time in a row is counted for, and in which part of that; None where it is not counted."""
         own = self._rows.get(row, self._rows[NOWHERE])
@@ -292,6 +301,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     operator=loop.operator,
                     repeats=loop.repeats,
                     crossing=loop.crossing,
+                    backward=loop.backward,
                     rank=most,
                     cost_ns=loop.cost_ns,
                     share=min(1.0, shares[most]),
@@ -334,6 +344,7 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
         ranks=[number for number, share in sorted(shares.items()) if share >= shares[most] / 2],
         cost_ns=ranks[most].cost_ns[site],
         share=min(1.0, shares[most]),
+        operator_share=ranks[most].operating[site],
         operator=operator,
         operator_calls=calls / ranks[most].steps,
     )

@@ -1,0 +1,40 @@
+"""Where a module is in the model: the modules around it, by the names that its parents give it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+DEEPEST = 100
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+
+Parents = dict[int, tuple[Any, str]]
+
+
+def parents() -> Parents:
+    """By module: the one that holds it, and under which name. One look at all objects of the process."""
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    return {
+        id(child): (module, name)
+        for module in modules
+        for name, child in (module.__dict__.get("_modules") or {}).items()
+        if child is not None
+    }
+
+
+def joined(names: Sequence[str]) -> str:
+    """From names with the innermost first; without what wrappers add."""
+    return ".".join(name for name in reversed(names) if name not in _WRAPPERS)
+
+
+def path_of(module: Any, known: Parents) -> str:
+    """Its path in the model; its class where nothing holds it."""
+    names: list[str] = []
+    at = module
+    while id(at) in known and len(names) < DEEPEST:
+        at, name = known[id(at)]
+        names.append(name)
+    return joined(names) or type(module).__name__

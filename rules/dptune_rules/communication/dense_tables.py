@@ -1,0 +1,165 @@
+"""An embedding table has a dense gradient, though a step uses few of its rows.
+
+## What it measures
+
+Rows of the gradient that are not zero, in two warm-up steps, of each `nn.Embedding` and `nn.EmbeddingBag` that an
+optimizer updates; and what sending these gradients and updating the tables takes of a step, by their share of all
+gradients and of all parameters.
+
+Rows are counted, so the rule is asked on a machine that is too busy to time steps as well, with low confidence.
+
+## Why it costs time
+
+A dense gradient is as large as its table: the backward pass fills it with zeros, DistributedDataParallel sends all of
+it, and the optimizer reads and writes each row, with its state. A step that looks up 2,000 of 60,000 rows does that for
+58,000 rows whose gradient is zero.
+
+## What to change
+
+- `sparse=True` of the table, and an optimizer that takes sparse gradients: `torch.optim.SparseAdam`, or SGD or Adagrad
+  without weight decay. Give the tables an optimizer of their own, and leave the other parameters with theirs. DDP sends
+  the rows that are used, with their numbers, over gloo.
+- NCCL reduces no sparse gradients. Shard the table there, so that each rank holds and updates a part of its rows
+  (TorchRec, or `torch.distributed.tensor` by rows).
+
+The saving is an upper bound: the time for the rows that a step does not use. On a CPU that is all of the time of the
+all-reduces, because they take the cores from what computes beside them.
+
+## When to leave it alone
+
+- Weights tied to an output layer: its gradient is dense in any case. Such tables are not reported.
+- Adam also moves rows without a gradient, by their momentum; SparseAdam does not. Results differ.
+- Gradients are clipped by their norm: `clip_grad_norm_` fails on sparse gradients.
+
+## References
+
+- torch.nn.Embedding, `sparse`: https://pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+- torch.optim.SparseAdam: https://pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html
+- PyTorch, "Sparse allreduce for ProcessGroupNCCL": https://github.com/pytorch/pytorch/issues/22400
+- TorchRec: https://docs.pytorch.org/torchrec/
+- Tried with torch 2.13 on CPU ranks: DDP over gloo trains a table with `sparse=True`; SGD, SGD with momentum, Adagrad
+  and SparseAdam step on its gradient; SGD with weight decay, AdamW and `clip_grad_norm_` raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Missing
+from dptune.rule import DenseTableFacts, Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is no reason for another optimizer")
+UNUSED_SHARE = Threshold(
+    "unused_share",
+    0.75,
+    "ranks gather the rows that each of them uses, with a number of 8 bytes for each, instead of adding them up: where "
+    "a quarter of the rows is used, two ranks may send as much as before",
+)
+
+RULE = Rule(
+    code="DP111",
+    name="dense-tables",
+    family="communication",
+    kind="time",
+    summary="an embedding table has a dense gradient, though a step uses few of its rows",
+    since="0.1",
+    thresholds=(WORTH_SHARE, UNUSED_SHARE),
+    asked_when_busy=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose sparse gradients, or a sharded table, where rows that a step does not use take a share worth it."""
+    facts = run.any_facts()
+    tables = [one for one in facts.dense_tables if one.unused_share >= run.limit(UNUSED_SHARE)]
+    if not tables or facts.fsdp or facts.engine:
+        return
+    sending, updating = _sending(run, tables), _updating(run, tables)
+    share = min(1.0, sending + updating)
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    largest = tables[0]
+    rows, used = sum(one.rows for one in tables), sum(one.used_rows for one in tables)
+    on_nccl = any(one.backend == "nccl" for one in facts.ddp)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{_what(tables)}, but a step uses {used:,} of {rows:,} rows: "
+        + ("shard the table over the ranks" if on_nccl else "pass sparse=True"),
+        why=f"Rows without a gradient take up to {100 * share:.0f} % of a step: "
+        + (f"{100 * sending:.0f} % to send them, {100 * updating:.0f} %" if facts.ddp else "all of that")
+        + f" for {largest.optimizer} to update them.",
+        changes=[],
+        saves=run.bound(0.0, run.unstretched(share), "no more than sending and updating the unused rows takes"),
+        confidence="medium" if run.times_hold else "low",
+        evidence=[
+            *(
+                Evidence(
+                    label=f"rows of {one.module} used in a step", value=one.used_rows, unit=f"of {one.rows:,} rows"
+                )
+                for one in tables[:3]
+            ),
+            Evidence(label="optimizer, for rows that are not used", value=updating, unit="of a step").at(
+                run.measured.where("optimizer")
+            ),
+            Evidence(label="their gradients", value=sum(one.gradient_bytes for one in tables), unit="bytes"),
+            *([Evidence(label="table made at", value=largest.where)] if largest.where else []),
+        ],
+        numerics="changes",
+        watch=_watch(largest.optimizer, on_nccl),
+        fingerprint=f"{RULE.code}:{largest.module}",
+    )
+
+
+def _what(tables: Sequence[DenseTableFacts]) -> str:
+    largest = tables[0]
+    at = f" ({largest.where})" if largest.where else ""
+    others = len(tables) - 1
+    if not others:
+        return f"The gradient of embedding table `{largest.module}`{at} is dense"
+    more = f"{others} other embedding tables" if others > 1 else "another embedding table"
+    return f"The gradients of `{largest.module}`{at} and {more} are dense"
+
+
+def _watch(optimizer: str, on_nccl: bool) -> str:
+    if on_nccl:
+        return "NCCL reduces no sparse gradients, so sparse=True fails under DDP there."
+    words = "clip_grad_norm_ and weight decay fail on sparse gradients."
+    if optimizer.startswith("Adam"):
+        return f"{optimizer} refuses them: give the tables a SparseAdam of their own, which skips unused rows. {words}"
+    return words
+
+
+def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
+    """The share of a step that all-reduces of unused rows take: exposed, and on a CPU all of their time."""
+    wrapped = run.any_facts().ddp
+    whole = sum(one.gradient_bytes or 0 for one in wrapped)
+    if not whole or run.measured.world_size == 1:
+        return 0.0
+    rows = [one for one in run.measured.overlap.rows if one.kind == "all_reduce"]
+    if rows and all(one.known("purpose") is None for one in rows):
+        raise Missing("the traces do not show which all-reduces carry gradients")
+    rows = [one for one in rows if one.known("purpose") == "gradients"]
+    cpu = run.measured.device_kind == "cpu"
+    spent_ns = sum(one.communication_ns if cpu else one.exposed_transfer_ns for one in rows)
+    unused = sum(one.unused_share * one.gradient_bytes for one in tables)
+    return min(1.0, unused / whole) * spent_ns / run.measured.account.window_ns
+
+
+def _updating(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
+    """The share of a step that optimizers take for unused rows: on a CPU of the host's time, else of the device's."""
+    parameters = sum(one.parameters for one in run.any_facts().optimizers)
+    if not parameters:
+        return 0.0
+    phases = [one for one in run.measured.phases if one.phase != "unknown"]
+    own = [one for one in phases if one.phase == "optimizer"]
+    if run.measured.device_kind == "cpu":
+        spent, whole = sum(one.host_ns for one in own), sum(one.host_ns for one in phases)
+    else:
+        spent, whole = sum(one.compute_ns for one in own), run.measured.account.window_ns
+    unused = sum(one.unused_share * one.rows * one.columns for one in tables)
+    return min(1.0, unused / parameters) * spent / whole if whole else 0.0

@@ -1,0 +1,96 @@
+"""Embedding tables of which a step uses few rows, and whose gradients are dense."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.dense_tables import DenseTableFacts
+from dptune.runfile.facts import OptimizerFacts
+
+MB = 10**6
+
+
+def table(used, rows=100_000, module="users", where="train.py:9"):
+    """One of 10 columns: 4 MB of gradient for 100,000 rows."""
+    return DenseTableFacts(module, rows, 10, used, 4, "Adam", where)
+
+
+def facts(make_facts, *tables, backend="gloo", **more):
+    """5 MB of gradients in all, and as many parameters."""
+    ddp = [DdpFacts(module="Net", gradient_bytes=5 * MB, backend=backend)]
+    optimizers = [OptimizerFacts(name="Adam", parameters=5 * MB // 4, parameter_tensors=8)]
+    return [make_facts(**{"ddp": ddp, "optimizers": optimizers, "dense_tables": [*tables], **more})]
+
+
+@pytest.fixture
+def run(make_measured, hand_made):
+    """20 % of each step in all-reduces of gradients, none of it exposed, and 30 % in the optimizer."""
+
+    def made(device="cpu", **row):
+        window = make_measured().account.window_ns
+        row = {"communication_ns": window // 5, "hidden_ns": window // 5, "exposed_ns": 0, **row}
+        reduced = hand_made.figures(
+            hand_made.CommunicationFigures,
+            **{"kind": "all_reduce", "purpose": "gradients", "calls": 2, "most_share": 0.2, **row},
+        )
+        overlap = hand_made.figures(hand_made.OverlapFigures, rows=[reduced])
+        return make_measured(device=device, overlap=overlap, phases=hand_made.phases(0.3, 0.4, 0.3))
+
+    return made
+
+
+def test_unused_rows_are_sent_and_updated(ask, run, make_facts):
+    """80 % of the gradients and of the parameters are the table, 98 % of which no step uses."""
+    (advice,) = ask("DP111", run(), facts(make_facts, table(2_000)))
+    assert advice.title == (
+        "The gradient of embedding table `users` (train.py:9) is dense, but a step uses 2,000 of 100,000 rows: "
+        "pass sparse=True"
+    )
+    assert advice.why == (
+        "Rows without a gradient take up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
+    )
+    assert advice.saves.high_share == pytest.approx(0.8 * 0.98 * (0.2 + 0.3) * 1.0, rel=0.01)
+    assert (advice.impact, advice.numerics, advice.changes) == ("high", "changes", [])
+    assert "SparseAdam" in advice.watch
+
+
+def test_several_tables_are_one_finding(ask, run, make_facts):
+    tables = [table(2_000, 50_000), table(1_000, 25_000, "items"), table(20_000, 25_000, "shops")]
+    (advice,) = ask("DP111", run(), facts(make_facts, *tables))
+    assert advice.title.startswith("The gradients of `users` (train.py:9) and another embedding table are dense, but")
+    assert "3,000 of 75,000 rows" in advice.title
+
+
+def test_nccl_reduces_no_sparse_gradients(ask, run, make_facts):
+    (advice,) = ask("DP111", run(), facts(make_facts, table(2_000), backend="nccl"))
+    assert advice.title.endswith("shard the table over the ranks")
+    assert "sparse=True fails" in advice.watch
+
+
+def test_on_a_gpu_what_is_hidden_costs_nothing(ask, run, make_facts):
+    nccl = facts(make_facts, table(2_000), backend="nccl")
+    assert ask("DP111", run("cuda"), nccl) == []
+    window = run().account.window_ns
+    (advice,) = ask("DP111", run("cuda", hidden_ns=0, exposed_ns=window // 5, exposed_transfer_ns=window // 5), nccl)
+    assert "16 % to send them" in advice.why
+
+
+def test_without_ddp_only_the_optimizer_counts(ask, run, make_facts):
+    (advice,) = ask("DP111", run(), facts(make_facts, table(2_000), ddp=[]))
+    assert advice.why == "Rows without a gradient take up to 24 % of a step: all of that for Adam to update them."
+
+
+@pytest.mark.parametrize("rows", [(), (table(30_000),), (table(100_000),), (table(20, 10_000),)])
+def test_quiet(ask, run, make_facts, rows):
+    """No table, one of whose rows many are used, or all (as with tied weights), and a small one."""
+    assert ask("DP111", run(), facts(make_facts, *rows)) == []
+
+
+def test_on_a_busy_machine_rows_are_counted_all_the_same(ask, run, make_facts):
+    (advice,) = ask("DP111", run(), facts(make_facts, table(2_000)), times_hold=False)
+    assert advice.confidence == "low"
+
+
+def test_traces_alone_do_not_say(ask, run):
+    with pytest.raises(Missing):
+        ask("DP111", run(), [])
