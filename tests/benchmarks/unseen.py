@@ -3,6 +3,7 @@
     python tests/benchmarks/unseen.py                   run what is missing of the open half, print the table
                                                         (make bench-unseen)
     python tests/benchmarks/unseen.py --half sealed     the other half: to be run when nothing is changed any more
+    python tests/benchmarks/unseen.py --half second     a later draw of scripts, sealed as a whole
     python tests/benchmarks/unseen.py --again           read anew what was recorded, with the commit as it is
     python tests/benchmarks/unseen.py --table           print the table of what there is
 
@@ -43,11 +44,13 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "unseen"))
 
 from catalogue import SCRIPTS, Script, halves, mistakes  # noqa: E402
+from catalogue_second import SECOND  # noqa: E402
 
 RESULTS = HERE / "results" / "unseen.json"
 JUDGED = HERE / "results" / "unseen_judged.json"
 DPTUNE = (sys.executable, "-m", "dptune")
 LOADS = ("quiet", "busy")
+ALL = (*SCRIPTS, *SECOND)
 DRAW = "first"  # another word draws other sizes and another order
 PAIRS = 4
 WARMUP, STEPS, LONG_STEPS = 5, 35, 65  # long ones where not all steps have the fault
@@ -55,9 +58,14 @@ LONGEST_S = 600
 TO_JUDGE = ("right_at", "second_at", "line_named", "false_advice", "harmful", "note")
 
 
+def half_of(script: Script) -> str:
+    """open or sealed of the first draw, else second: sealed as a whole."""
+    return halves().get(script.name, "second")
+
+
 def runs(half: str) -> list[tuple[Script, str]]:
     """Scripts and loads, in a drawn order."""
-    chosen = [script for script in SCRIPTS if half in ("all", halves()[script.name])]
+    chosen = [script for script in ALL if half in ("all", half_of(script))]
     order = [(script, load) for script in chosen for load in LOADS]
     random.Random(DRAW).shuffle(order)
     return order
@@ -286,7 +294,7 @@ def _or_dash(value: Any) -> str:
 
 def table(results: dict[str, Any], judged: dict[str, Any], half: str, rows: bool = True) -> str:
     """The results as text, joined with what a reader judged; `rows`: with a row for each run."""
-    scripts = {script.name: script for script in SCRIPTS if half in ("all", halves()[script.name])}
+    scripts = {script.name: script for script in ALL if half in ("all", half_of(script))}
     names = [name for name, run in results["runs"].items() if run["script"] in scripts]
     names.sort(key=lambda name: (scripts[results["runs"][name]["script"]].kind, name))
     commits = ", ".join(dict.fromkeys(results["runs"][name]["commit"] for name in names))
@@ -347,14 +355,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kept = Path(tempfile.gettempdir()) / "dptune-benchmark-unseen"
     parser.add_argument("--work", type=Path, default=kept, help="where recordings lie")
-    parser.add_argument("--half", choices=("open", "sealed", "all"), default="open", help="of the scripts")
+    parser.add_argument("--half", choices=("open", "sealed", "second", "all"), default="open", help="of the scripts")
     parser.add_argument("--again", action="store_true", help="read the recordings anew")
     parser.add_argument("--recordings", action="store_true", help="without the pairs that measure what is truly saved")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--summary", action="store_true", help="with --table: only what is counted")
     parser.add_argument("--earlier", metavar="NAME", help="with --table: of results/unseen_NAME.json")
     args = parser.parse_args()
-    if wrong := mistakes():
+    if wrong := mistakes(ALL):
         parser.error("the catalogue is not right: " + "; ".join(wrong))
     if args.table:
         kept_in = RESULTS.with_name(f"unseen_{args.earlier}.json") if args.earlier else RESULTS

@@ -9,6 +9,7 @@ dptune, and `sealed` tells what that was worth.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -719,13 +720,13 @@ def halves() -> dict[str, str]:
     return drawn
 
 
-def mistakes() -> list[str]:
-    """What of this catalogue is not so: scripts without an entry or a file, markers not on exactly one line."""
-    here = {path.stem for path in HERE.glob("*.py")} - {"catalogue", "drawn"}
-    named = {script.name for script in SCRIPTS}
-    found = [f"{name}: no entry" for name in sorted(here - named)]
-    found += [f"{name}: no file" for name in sorted(named - here)]
-    for script in SCRIPTS:
+def mistakes(scripts: Iterable[Script]) -> list[str]:
+    """What of a catalogue is not so: scripts without an entry or a file, markers not on exactly one line."""
+    here = {path.stem for path in HERE.glob("*.py")} - {"catalogue", "catalogue_second", "drawn"}
+    named = {script.name: script for script in scripts}
+    found = [f"{name}: no entry" for name in sorted(here - named.keys())]
+    found += [f"{name}: no file" for name in sorted(named.keys() - here)]
+    for script in named.values():
         if script.name in here:
             text = script.path.read_text()
             found += [
@@ -735,7 +736,3 @@ def mistakes() -> list[str]:
                 if len(script.lines(marker)) != 1:
                     found.append(f"{script.name}: {marker!r} on lines {script.lines(marker)}")
     return found
-
-
-if __name__ == "__main__":
-    print("\n".join(mistakes()) or f"{len(SCRIPTS)} scripts, {sum(bool(s.faults) for s in SCRIPTS)} with faults")
