@@ -1,4 +1,4 @@
-"""The second draw of scripts, written as the first were, by someone who had seen neither rules nor results. All sealed."""
+"""The second draw of scripts, by someone who had seen neither rules nor results. Sealed as a whole."""
 
 from __future__ import annotations
 
