@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from dptune.advice import Advice, Headline, Skipped, Trust
+from dptune.advice import Advice, Headline, Saving, Skipped, Trust
 from dptune.advise import disturbance, physics
 from dptune.advise.limits import (
     BOUND_SHARE,
@@ -19,6 +19,7 @@ from dptune.advise.limits import (
     Limit,
     greatest,
     milliseconds,
+    of_step,
     parts,
     percent,
     shares,
@@ -124,7 +125,8 @@ def headline(
     whole = trust.level == "sound" and bool(answered) and not unanswered
     most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
     limit = most[0] if most else None
-    verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing, locating)
+    step = of_step(measured)
+    verdict = most[0].said(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)
@@ -197,12 +199,12 @@ def _why(measured: Measured) -> str:
     return why
 
 
-def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str]) -> str:
+def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str], step: str) -> str:
     found = [one for one in advice if one.impact != "low" and one.confidence != "low"]
     if advice and advice[0].rule in locating:
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
-        spent = f"computing takes {percent(computing)} of each step, and no other cause stands out"
+        spent = f"computing takes {percent(computing)} of {step}, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(one.kind == "time" for one in found):
         return "Compute-bound, and the computing can be made cheaper."
@@ -310,14 +312,18 @@ def _change(one: Advice) -> str:
         low = percent(one.saves.low_share).removesuffix(" %")
         saves = f" It saves {low} to {percent(one.saves.high_share)} of the time per sample."
     elif one.saves and one.saves.basis == "bound":
-        step = "each step" if one.saves.mean_step_ms is None else "the mean step"
-        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {step}."
+        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {_of_step(one.saves)}."
     elif one.saves:
-        saves = f" It saves {digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms of each step."
+        interval = f"{digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms"
+        saves = f" It saves {interval} of {_of_step(one.saves)}."
     more_changes = len(one.changes) - 1
     beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {one.rule}"
     learning = " What is learned may change." if one.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
+
+
+def _of_step(saves: Saving) -> str:
+    return "each step" if saves.mean_step_ms is None else "the mean step"
 
 
 def sentence(text: str) -> str:

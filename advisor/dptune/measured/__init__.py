@@ -57,6 +57,7 @@ from dptune.measured.host import (
 )
 from dptune.measured.lag import (
     LAG_CAUSES,
+    LAG_CLASSES,
     OF_SCRIPT,
     ArrivalFigures,
     DifferenceKind,
@@ -88,6 +89,7 @@ __all__ = [
     "IDLE",
     "IDLE_CAUSES",
     "LAG_CAUSES",
+    "LAG_CLASSES",
     "OF_SCRIPT",
     "PATH",
     "Account",

@@ -33,6 +33,18 @@ LAG_CAUSES: dict[LagCause, str] = {
     "unexplained": "its device is idle, and why is not known",
 }
 
+# The same as what its lag is made of.
+LAG_CLASSES: dict[LagCause, str] = {
+    "input": "waiting for its data loader",
+    "copies": "copies",
+    "slower compute": "slower compute",
+    "more compute": "more compute",
+    "gc": "garbage collection",
+    "host": "its device waiting for the host",
+    "communication": "other collectives",
+    "unexplained": "idle time of unknown cause",
+}
+
 
 class ArrivalFigures(Figures):
     """How a rank comes to symmetric collectives (those that no rank can leave before the last has come)."""
