@@ -60,6 +60,12 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+# What a cut-off trace lacks is lost with its end, not while recording.
+_CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
+_COPY_AGAIN = (
+    "A trace file is cut off. Copy it again from where it was recorded; if it is cut off there too, the process was "
+    "stopped while it wrote the file: record again."
+)
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
@@ -168,6 +174,8 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
 def _unjudgeable(findings: Sequence[Finding]) -> Headline:
     why = [one for one in findings if one.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
+    if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
+        remedy = _COPY_AGAIN
     broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from dptune.errors import DptuneError, RunError
+from dptune.errors import DptuneError, NotATrace, RunError
 from dptune.finding import Finding
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
 from dptune.trace.reading import read_all
-from dptune.trace.run import Progress, RankTrace, Run, shown, spans
+from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run, shown, spans
 from dptune.trace.source import located, redacted
 from dptune.trace.together import DOUBTFUL_NS, apart
 
@@ -52,6 +52,9 @@ def load(
         if trace is not None:
             gathered.foreign.append(trace)
             known = ranks.rank_of(trace, path)
+            if ranks.beyond(path.name):
+                text = f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,}, which no run has; it is ignored"
+                gathered.findings.append(Finding(code="rank-impossible", level="partial", text=text))
             if known is None:
                 gathered.rankless.append(trace)
             else:
@@ -96,7 +99,10 @@ class _Gathered:
         if isinstance(found, Trace):
             return found
         self.failed.append(found)
-        self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
+        if isinstance(found, NotATrace) and not _claims_a_rank(path):
+            self.findings.append(Finding(code="file-not-a-trace", level="info", text=f"left out: {found.message}"))
+        else:
+            self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
         return None
 
     def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
@@ -161,6 +167,11 @@ class _Gathered:
         return f": the script ended ({record.ending.how}){status}" + (
             f", {record.ending.note}" if record.ending.note else ""
         )
+
+
+def _claims_a_rank(path: Path) -> bool:
+    """Whether the file is named as the trace of a rank is, so that a trace is lost where it is none."""
+    return ranks.rank_in_name(path.name) is not None or ".trace." in path.name
 
 
 def _absent(run: Run) -> list[Finding]:
