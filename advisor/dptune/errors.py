@@ -3,7 +3,7 @@
     DptuneError             one sentence, a hint, an exit status
     ├── UsageError          the command line or the configuration asks for something that is not there
     ├── TraceError          a file that is not a trace, or of which nothing could be read
-    │   └── NotATrace       a whole JSON file of something else
+    │   └── NotATraceError       a whole JSON file of something else
     ├── RunError            a folder or set of files that does not make a run
     └── CaptureError        a recording that could not be made
 
@@ -31,7 +31,7 @@ class TraceError(DptuneError):
     """A file that is not a torch.profiler trace, or of which nothing could be read."""
 
 
-class NotATrace(TraceError):
+class NotATraceError(TraceError):
     """A whole JSON file of something else: settings, metrics, another tool's trace."""
 
 

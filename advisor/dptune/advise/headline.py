@@ -250,7 +250,7 @@ def _look_at(late: StragglerFigures) -> str:
     if named.kind in ("host", "kernels", "copies"):
         return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than on the other ranks."
     where = f" ({named.at})" if named.known("at") else ""
-    return f"Find out what differs on rank {late.rank} in `{named.name}`{where}."
+    return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
 
 
 def _next(measured: Measured, limit: Limit | None, whole: bool, recorded: bool) -> str:

@@ -53,7 +53,6 @@ from dptune.measured.host import (
     SourceTime,
     UserCodeFigures,
     by_profiler,
-    short_name,
 )
 from dptune.measured.lag import (
     LAG_CAUSES,
@@ -67,6 +66,7 @@ from dptune.measured.lag import (
     StragglerFigures,
 )
 from dptune.measured.load import LoadFigures
+from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
 from dptune.measured.steps import (

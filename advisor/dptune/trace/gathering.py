@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from dptune.errors import DptuneError, NotATrace, RunError
+from dptune.errors import DptuneError, NotATraceError, RunError
 from dptune.finding import Finding
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
@@ -53,7 +53,9 @@ def load(
             gathered.foreign.append(trace)
             known = ranks.rank_of(trace, path)
             if ranks.beyond(path.name):
-                text = f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,}, which no run has; it is ignored"
+                text = (
+                    f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,}, which no run has; it is ignored"
+                )
                 gathered.findings.append(Finding(code="rank-impossible", level="partial", text=text))
             if known is None:
                 gathered.rankless.append(trace)
@@ -99,7 +101,7 @@ class _Gathered:
         if isinstance(found, Trace):
             return found
         self.failed.append(found)
-        if isinstance(found, NotATrace) and not _claims_a_rank(path):
+        if isinstance(found, NotATraceError) and not _claims_a_rank(path):
             self.findings.append(Finding(code="file-not-a-trace", level="info", text=f"left out: {found.message}"))
         else:
             self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dptune.errors import NotATrace, TraceError
+from dptune.errors import NotATraceError, TraceError
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import STEP_NAME, TORCH_CATEGORIES
 
@@ -45,7 +45,7 @@ def refusal(path: str, text: bytes, columns: Columns | None = None, *, whole: bo
 
     `whole`: it is JSON with a beginning and an end, so that no part of a trace was lost; `{}` may have lost all of it.
     """
-    kind = NotATrace if whole and text.strip() not in (b"{}", b"[]") else TraceError
+    kind = NotATraceError if whole and text.strip() not in (b"{}", b"[]") else TraceError
     return kind(f"{path} is not a torch.profiler trace: it looks like {_looks_like(text, columns)}", _HINT)
 
 

@@ -259,7 +259,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
     """What explains how much of its lag."""
     for one in late.differences:
-        yield Evidence(label=f"`{one.name}` explains", value=one.share, unit="of its lag", rank=late.rank)
+        yield Evidence(label=f"`{one.short}` explains", value=one.share, unit="of its lag", rank=late.rank)
     if cause:
         yield Evidence(label=LAG_CLASSES[cause], value=covered, unit="of its lag", rank=late.rank)
 
