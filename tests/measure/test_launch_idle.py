@@ -162,7 +162,7 @@ def test_what_public_runs_wait_for(real_traces: Path, path: str, words: str) -> 
         ("<lambda>", "<lambda>"),
         ("train.py(31): <module>", "train.py(31): <module>"),
         (
-            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128>(cutlass_80_tensorop_s1688gemm_128x128::Params)",
+            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128>(cutlass_80_tensorop::Params)",
             "cutlass_80_tensorop_s1688gemm_128x128",
         ),
         ("triton_per_fused_" + 90 * "x", "triton_per_fused_" + 60 * "x" + "..."),
