@@ -111,8 +111,8 @@ def headline(
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
         lack = next(f for f in trust.findings if f.level == "partial")
-        implausible = lack.code in (physics.COLLECTIVES, physics.COPIES)
-        why += f" {sentence(lack.text)}" if implausible else f" Only a part of the run could be read: {lack.text}."
+        whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
+        why += f" {sentence(lack.text)}" if whole_run else f" Only a part of the run could be read: {lack.text}."
     answered = {one.rule for one in advice} | set(quiet) | {one.rule for one in skipped if one.set_aside}
     unanswered = {one.rule for one in skipped} - answered
     if not answered and not unanswered:

@@ -30,7 +30,8 @@ def slowdown(spent: Sequence[Spent], compute_ns: int) -> tuple[float | str, int]
     """Time of the compute seen beside communication / what it takes without, by medians of each place; how many places.
 
     Why there is none where there are fewer than FEWEST_PAIRS places, or what they take without communication is less
-    than LEAST_SHARE of all compute, `compute_ns`: a moment's disturbance then decides. An operation counts by how often it ran beside communication.
+    than LEAST_SHARE of all compute, `compute_ns`: a moment's disturbance then decides. An operation counts by how often
+    it ran beside communication.
     """
     beside, without, pairs = 0.0, 0.0, 0
     for view, device, timeline in spent:
@@ -52,10 +53,9 @@ def slowdown(spent: Sequence[Spent], compute_ns: int) -> tuple[float | str, int]
         few = f"operations seen both with and without communication beside them, at one place in the step: {pairs}"
         return f"{few}; it takes {FEWEST_PAIRS}", pairs
     if without < LEAST_SHARE * compute_ns:
-        share = (
-            f"{100 * without / compute_ns:.1g} % of the compute was seen both with and without communication beside it"
-        )
-        return f"{share}; it takes {100 * LEAST_SHARE:g} %", pairs
+        compared = f"{100 * without / compute_ns:.1g} % of the compute"
+        need = f"it takes {100 * LEAST_SHARE:g} %"
+        return f"{compared} was seen both with and without communication beside it; {need}", pairs
     return beside / without, pairs
 
 
