@@ -76,7 +76,7 @@ def written_since(folder: Path, code: Files, launch: Launch, when: float) -> lis
 def _used(code: Files, launch: Launch) -> list[Path]:
     """The files that the command names, or a file that is used: as a module, a package or a file's name, in any text.
 
-    All of them where the command names none.
+    All of them where the command names no program of theirs.
     """
     words = set(_WORD.findall(" ".join(launch.shown)))
     used: dict[Path, None] = {}
@@ -85,12 +85,13 @@ def _used(code: Files, launch: Launch) -> list[Path]:
             used[path] = None
             with contextlib.suppress(OSError):
                 words.update(_WORD.findall(path.read_text(encoding="utf-8", errors="replace")))
-    return list(used or code)
+    return list(used if any(path.suffix in _PROGRAM for path in used) else code)
 
 
 def _stem(path: Path) -> str:
     """What a text that uses the file calls it by: its last word, or that of its package."""
-    return (_WORD.findall(path.parent.name if path.stem == "__init__" else path.stem) or [""])[-1]
+    words: list[str] = _WORD.findall(path.parent.name if path.stem == "__init__" else path.stem)
+    return words[-1] if words else ""
 
 
 def content(data: bytes) -> bytes:
