@@ -63,16 +63,6 @@ def test_little_compute_beside_communication_is_no_base_for_a_ratio(tmp_path, ot
             _ = found.slowdown
 
 
-def test_a_call_that_a_step_did_not_launch_counts_where_it_runs(tmp_path):
-    """Launched before the first step: one runs within it, one ends before it begins; one more is the step's own."""
-    events = [step(0, 1000, 2000), step(1, 2000, 3000)]
-    events += launched("gemm", 1010, 1020, 1100, 1) + launched("gemm", 2010, 2020, 2900, 3)
-    events += launched(NCCL, 100, 300, 400, 5, stream=8) + launched(NCCL, 110, 1050, 1300, 7, stream=8)
-    events += launched(NCCL, 1400, 1410, 1500, 9, stream=8)
-    (row,) = measure_events(tmp_path, events).overlap.rows
-    assert row.calls == 2
-
-
 def test_a_name_that_one_step_runs_more_often_has_no_places(tmp_path):
     assert overlap_of(tmp_path, 40, 2, extra_in_second=True).slowdown_pairs == 0
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
 from dptune.measure.exchange.calls import Collectives
 from dptune.measure.exchange.purposes import NO_PURPOSE, PURPOSES, UNKNOWN, issuers, purposes
 from dptune.measure.exchange.slowdown import slowdown
-from dptune.measure.intervals import Intervals, Ints, first_begun
+from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place, Purpose
 from dptune.trace.kernels import Work
@@ -55,13 +52,12 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
         purpose = purposes(columns, issuers(view, device)[exchanges])
         by_key: dict[_Key, list[int]] = {}
         rows = own.rows[exchanges]
-        within = _within(columns.ts_ns[rows], columns.ends(rows), begin, end)
         number_of = {row: number for number, row in enumerate(rows.tolist())}
         for call in ran[view.rank, own.device]:
             number = number_of[call.row]
             key = call.kind, call.group, None if phase is None else int(phase[number]), int(purpose[number])
             by_key.setdefault(key, []).append(number)
-            calls[key] = calls.get(key, 0) + (call.step != OUTSIDE or bool(within[number]))
+            calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)
         since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
         for key, numbers in by_key.items():
             pieces = Intervals.union(since[numbers], until[numbers])
@@ -78,15 +74,6 @@ def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[
         _figures(key, calls[key], whole[key], hidden[key], waited[key], most[key], where[key], told) for key in shown
     ]
     return sorted(figures, key=lambda one: (-one.exposed_ns, -one.communication_ns))
-
-
-def _within(start_ns: Ints, end_ns: Ints, begin_ns: Ints, until_ns: Ints) -> NDArray[np.bool_]:
-    """Whether each operation runs in a step, if only for a part; steps are in order and apart."""
-    if not len(begin_ns):
-        return np.zeros(len(start_ns), dtype=np.bool_)
-    at = np.searchsorted(until_ns, start_ns, side="right")
-    inside: NDArray[np.bool_] = (at < len(begin_ns)) & (begin_ns[np.minimum(at, len(begin_ns) - 1)] < end_ns)
-    return inside
 
 
 def _figures(
