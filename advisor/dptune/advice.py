@@ -104,7 +104,7 @@ class Saving(Model):
     low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
     high_us_per_sample: float | None = None
     mean_step_ms: float | None = Field(
-        None, description="the mean step, of which the rest is where slow steps are spared; null: of the step time"
+        None, description="the mean step that the figures are of, where steps differ much; null: of the step time"
     )
     global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
     samples_times: float = Field(

@@ -3,6 +3,7 @@
     DptuneError             one sentence, a hint, an exit status
     ├── UsageError          the command line or the configuration asks for something that is not there
     ├── TraceError          a file that is not a trace, or of which nothing could be read
+    │   └── NotATraceError       a whole JSON file of something else
     ├── RunError            a folder or set of files that does not make a run
     └── CaptureError        a recording that could not be made
 
@@ -28,6 +29,10 @@ class UsageError(DptuneError):
 
 class TraceError(DptuneError):
     """A file that is not a torch.profiler trace, or of which nothing could be read."""
+
+
+class NotATraceError(TraceError):
+    """A whole JSON file of something else: settings, metrics, another tool's trace."""
 
 
 class RunError(DptuneError):

@@ -238,9 +238,14 @@ class RunView:
             raise Missing("the traces do not name the GPU, so what its tensor cores compute in is not known")
         return capability, name
 
-    def bound(self, low_share: float, high_share: float, how: str) -> Saving:
-        """A saving between two shares of the step that is a bound: more cannot be saved."""
-        return self._saving(low_share, high_share, "bound", how)
+    def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
+        """A saving between two shares of the step that is a bound: more cannot be saved.
+
+        `in_few_steps`: most steps do not have what is saved, so ms are of the mean step.
+        """
+        step = self.measured.step
+        mean_ns = (step.unprofiled_mean_ns or step.median_ns) if in_few_steps else None
+        return self._saving(low_share, high_share, "bound", how, mean_ns=mean_ns)
 
     def bound_of_all(self, high_share: float, how: str, durations_ns: Sequence[float]) -> Saving:
         """A bound that is a share of the time of all steps, such as some that are slow: ms of the mean step.
@@ -298,8 +303,10 @@ class RunView:
         predicted_share: float | None = None,
         mean_ns: float | None = None,
     ) -> Saving:
-        """The shares are of the mean step where that is given, else of the step time."""
-        step_ns = self.measured.step.median_ns if mean_ns is None else mean_ns
+        """The shares are of the mean step where that is given or the step time is a mean of uneven steps."""
+        step = self.measured.step
+        mean_ns = step.median_ns if mean_ns is None and step.uneven else mean_ns
+        step_ns = step.median_ns if mean_ns is None else mean_ns
         batch = self.measured.known("samples_per_step")
         per_sample_us = step_ns / batch / 1e3 if batch else None
         return Saving(

@@ -52,7 +52,8 @@ def scattered(measured):
         (0.02, False, None),  # below what two runs differ by: not worth a word
         (0.2, False, "info"),
         (0.4, True, "info"),  # moderately busy: still judged
-        (0.6, False, "info"),  # steady all the same
+        (0.49, False, "info"),
+        (0.6, False, "partial"),  # steady all the same
         (0.6, True, "unjudgeable"),
         (0.8, False, "unjudgeable"),
     ],

@@ -274,3 +274,26 @@ def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measur
     assert found.verdict == "`save` (train.py:88) takes 9 % of the step."
     assert found.next.startswith("DP901: `save` (train.py:88) takes 9 % of the step. How: `dptune rules explain DP901`")
     assert "Nothing to change" not in found.next
+
+
+@pytest.mark.parametrize("code", ["communication-missing", "device-events-lost", "steps-few"])
+def test_what_a_cut_off_trace_lacks_is_no_matter_of_recording(make_measured, code):
+    lacks = Finding(code=code, level="unjudgeable", text="rank 0 lacks much of its trace")
+    cut = Finding(code="trace-partial", level="partial", text="rank0.json.gz breaks off after 12 whole events")
+    whole = said(make_measured(), trust=Trust(level="unjudgeable", findings=[lacks]))
+    assert "Record again" in whole.next or "Record more" in whole.next
+    told = said(make_measured(), trust=Trust(level="unjudgeable", findings=[cut, lacks]))
+    assert told.next.startswith("A trace file is cut off. Copy it again from where it was recorded;")
+
+
+@pytest.mark.parametrize(
+    ("basis", "q3_ms", "step"),
+    [("traced", 12.9, "each step"), ("traced", 13.1, "the mean step"), ("unprofiled", 13.1, "each step")],
+)
+def test_where_traced_steps_differ_much_a_share_is_of_their_mean(make_measured, basis, q3_ms, step):
+    """Interquartile range 3 of 10 ms; without the profiler the step time is a median."""
+    measured = make_measured(wait_share=0.3)
+    quartiles = {"lean_q1_ns": 10_000_000, "lean_median_ns": 10_000_000, "lean_q3_ns": int(q3_ms * 1e6)}
+    of_step = measured.step.model_copy(update={"basis": basis, **quartiles})
+    told = said(measured.model_copy(update={"step": of_step}))
+    assert told.verdict == f"Input-bound: 30 % of {step} waits for the data loader."

@@ -243,10 +243,20 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     assert told.why.endswith(
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
         "(0 ms on the others), which explains 60 % of its lag. Kernels, mainly `gemm`, take 2 ms on rank 1, 1 ms "
-        "on the others, which explains 25 % of its lag. 13 % of its lag is unexplained. The other ranks spend 50 % "
-        "of their time waiting; without its delays, a step would be 40 % shorter."
+        "on the others, which explains 25 % of its lag. In all, 100 % of its lag is its device waiting for the host; "
+        "what causes 13 % of the lag is not known. The other ranks spend 50 % of their time waiting; replayed without "
+        "its delays, a step is 40 % shorter."
     )
     assert told.next == "Find out what differs on rank 1 in `# arch`."
+
+
+@pytest.mark.parametrize(("cause", "covers"), [(None, 0), ("host", 0.9)])
+def test_what_nothing_explains(make_late, cause, covers):
+    """Where the class of the device's time covers no more of the lag than the operator found, or is not known."""
+    told = said(
+        make_late(5_000, cause=cause, covers=covers, found=[difference("operator", "aten::cat", 5.3, 1.2, 0.85)])
+    )
+    assert "which explains 85 % of its lag. 15 % of its lag is unexplained." in told.why
 
 
 def test_a_function_is_named_with_its_line(make_late):
@@ -254,7 +264,7 @@ def test_a_function_is_named_with_its_line(make_late):
     told = said(make_late(5_000, gain=0.0, found=found))
     assert "`hook` (train.py:15) in `## backward ##` takes 5 ms on rank 1 and does not run on the others" in told.why
     assert "unexplained" not in told.why
-    assert told.why.endswith("without its delays, a step would not be shorter.")
+    assert told.why.endswith("replayed without its delays, a step is no shorter.")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,13 @@ Main thread   loader [0,100) with an operator inside; mm [100,400); c10d call [4
 Gloo thread   all_reduce [420,700), a division after it; all_reduce [1480,1600)
 """
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from dptune.measure import measure
+from dptune.measure.intervals import Intervals
 from dptune.measure.steps import feeding
 from dptune.measured import Missing
 from dptune.runfile import form
@@ -276,3 +280,12 @@ def test_what_a_wait_is_besides_preparing_batches():
     assert feeding.input_figures([(0.1, 100.0, True)], [own]).other_share == pytest.approx(0.4)
     window.loader_fetch_ns = [0, 0, 0, 900]  # workers prepare those of the steps
     assert feeding.other_share([own]) == 0.0
+
+
+def test_the_wait_of_uneven_traced_steps_is_its_share_of_their_mean() -> None:
+    """Steps of 100, 100 and 400 us, which wait 10, 10 and 100: 20 % of the time, and 40 us a step."""
+    spans = [(0, 100_000), (100_000, 200_000), (200_000, 600_000)]
+    steps = [SimpleNamespace(start_ns=start, end_ns=end, length_ns=end - start) for start, end in spans]
+    loading = Intervals.union(np.array([0, 100_000, 200_000]), np.array([10_000, 110_000, 300_000]))
+    view = SimpleNamespace(steps=steps, host=SimpleNamespace(loading=loading), no_steps="")
+    assert feeding.waits(None, view) == (0.2, 40_000, False)

@@ -4,6 +4,9 @@ Each step is 1000 us long on the host. The device computes from 100 on, for 200 
 begins when compute ends. On the late rank, what is planted takes 300 us more. Times in microseconds.
 """
 
+import gzip
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -304,3 +307,31 @@ def test_a_late_rank_that_none_can_be_compared_with_is_not_said_to_compute_more(
     late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {"compute_ns": 40.0})]
     found = arrivals(exchanges, late, {1: computing(5.0, 140, 104, 11)})[1]  # the other has no step accounted for
     assert found.cause == "slower compute"
+
+
+def test_the_lags_of_a_real_straggler_are_what_the_others_wait_for_it(real_traces):
+    """From the JSON itself: what the other ranks' collectives take longer than its own, less what computes beside."""
+    folder = real_traces / "torchrec_straggler_4xv100"
+    ran = {}
+    for path in folder.glob("*.json.gz"):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and "cat" in e]
+        steps = [e["ts"] for e in events if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"]
+        calls = [e for e in events if e["cat"] == "cuda_runtime" and "correlation" in e.get("args", {})]
+        called = {e["args"]["correlation"]: e["ts"] for e in calls}
+        kernels = [e for e in events if e["cat"] == "kernel" and called.get(e["args"]["correlation"], 0) >= min(steps)]
+        exchanges = sorted((e["ts"], e["dur"]) for e in kernels if "nccl" in e["name"].lower())
+        compute = sorted((e["ts"], e["ts"] + e["dur"]) for e in kernels if "nccl" not in e["name"].lower())
+        ran[trace["distributedInfo"]["rank"]] = exchanges, compute
+    waited = 0.0
+    for exchanges, compute in (ran[rank] for rank in (0, 1, 3)):
+        for at, (begin, took) in enumerate(exchanges):
+            free, until = begin, begin + took - min(each[at][1] for each, _ in ran.values())
+            for start, end in compute:
+                waited += max(0.0, min(start, until) - free)
+                free = max(free, min(end, until))
+            waited += until - free
+    measured = measure(load([folder]))
+    (late,) = (one.arrival for one in measured.ranks if one.rank == 2)
+    assert measured.straggler.rank == 2
+    assert sum(step.lag_ns for step in late.steps) == pytest.approx(1000 * waited / 3, rel=2e-3)

@@ -158,8 +158,14 @@ def test_what_public_runs_wait_for(real_traces: Path, path: str, words: str) -> 
         ),
         ("linear_relu_square_kernel", "linear_relu_square_kernel"),
         ("ncclDevKernel_SendRecv(ncclDevComm*, unsigned long)", "ncclDevKernel_SendRecv"),
-        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
         ("<lambda>", "<lambda>"),
+        ("train.py(31): <module>", "train.py(31): <module>"),
+        (
+            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128>(cutlass_80_tensorop::Params)",
+            "cutlass_80_tensorop_s1688gemm_128x128",
+        ),
+        ("triton_per_fused_" + 90 * "x", "triton_per_fused_" + 60 * "x" + "..."),
     ],
 )
 def test_short_names(name: str, short: str) -> None:

@@ -80,6 +80,7 @@ def test_a_foreign_trace_with_allocations(tmp_path):
         "malloc_calls_per_step": 2 / 3,
         "malloc_ns": 30 * US,
         "malloc_share": 0.1,
+        "malloc_steps_ns": [10 * US, 10 * US, 10 * US],
     }
 
 

@@ -13,12 +13,12 @@ from dptune.trace import load
 from .handmade import NCCL, annotation, launched, measure_events, operator, step
 
 
-def overlap_of(tmp_path, places, slow, extra_in_second=False, covered=(0, 1)):
+def overlap_of(tmp_path, places, slow, extra_in_second=False, covered=(0, 1), more=()):
     """Two steps of `places` kernels, alone in the first; in the second beside an all-reduce and `slow` times as long.
 
     Kernel n takes 10 + n: the same name, another size. `covered`: by which share of a kernel in each step.
     """
-    events, number = [], 0
+    events, number = [*more], 0
     for second in (False, True):
         begin = at = 100_000 * second
         events.append(step(int(second), begin, begin + 100_000))
@@ -46,6 +46,21 @@ def test_few_places_are_not_enough(tmp_path):
     found = overlap_of(tmp_path, 29, 2)
     with pytest.raises(Missing, match="29; it takes 30"):
         _ = found.slowdown
+
+
+@pytest.mark.parametrize(("other_us", "told"), [(50_000, True), (70_000, False)])
+def test_little_compute_beside_communication_is_no_base_for_a_ratio(tmp_path, other_us, told):
+    """Places of 10 to 49 us, 1,180 in all, and of them 1,180 beside an all-reduce as long: 2,360 of that and `other_us`
+    twice is all compute, of which 1,180 is 1.15 % or 0.83 %."""
+    events = [
+        launched("big", begin, begin + 20_000, begin + 20_000 + other_us, 1000 + begin) for begin in (50, 100_050)
+    ]
+    found = overlap_of(tmp_path, 40, 1, more=[event for each in events for event in each])
+    if told:
+        assert found.slowdown == pytest.approx(1)
+    else:
+        with pytest.raises(Missing, match=r"^0\.8 % of the compute was seen both .*; it takes 1 %$"):
+            _ = found.slowdown
 
 
 def test_a_name_that_one_step_runs_more_often_has_no_places(tmp_path):

@@ -26,5 +26,5 @@ def test_a_gap_and_what_lies_around_it(report: Report) -> None:
 
 def test_what_is_not_known_is_not_named(report: Report) -> None:
     text = said(report)
-    assert "after nothing, at the end of the step" in text
+    assert "host 25.0 % at the end of the step" in text
     assert "mostly" not in text

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dptune.advice import Advice, Change, Impact, Location, Saving, Skipped, Trust, Verified
+from dptune.advice import Advice, Change, Evidence, Impact, Location, Saving, Skipped, Trust, Verified
 from dptune.finding import Finding
 from dptune.judged import Budget, Gate, PassedOver, Regression
 from dptune.present import github, junit, markdown
@@ -296,3 +296,18 @@ def test_markdown_counts_what_it_leaves_out():
     told = markdown.text(gate(tripped=[advice(number=n) for n in range(60)]))
     assert told.count("| high | high |") == markdown.MOST
     assert "and 10 more" in told
+
+
+@pytest.mark.parametrize(
+    ("title", "value", "where"),
+    [
+        ("`log_step` (train.py:44) takes 20 % of each step", "loop.py:3", "file=train.py,line=44,"),
+        ("a step waits for its loader", "src/data.py:12", "file=src/data.py,line=12,"),
+        ("a step waits for its loader", "no line", ""),
+    ],
+)
+def test_an_annotation_without_a_change_stands_at_the_line_that_the_advice_names(title, value, where):
+    seen = Evidence(label="the loader is made at", value=value)
+    one = advice(title=title).model_copy(update={"changes": [], "evidence": [seen]})
+    (line,) = [row for row in github.text(gate(tripped=[one])).splitlines() if "DP101" in row]
+    assert line.startswith(f"::error {where}title=DP101 made-up::")

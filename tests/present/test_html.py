@@ -34,7 +34,7 @@ LANES = StepLanes(
         Lane(
             "stream 7", [Piece(0, 4_000_000, "compute", EVIL, 12), Piece(5_000_000, 1_000_000, "communication", "a", 1)]
         ),
-        Lane(EVIL, [Piece(1_000_000, 10, "copy", "b", 1)]),
+        Lane(EVIL, [Piece(1_000_000, 10, "copy", "", 1)]),
     ],
 )
 VOID = {"meta"}
@@ -151,6 +151,7 @@ def test_pictures_are_whole_and_to_scale() -> None:
     assert second["x"] - first["x"] == pytest.approx(0.5 * room, abs=0.01)
     assert sliver["width"] == 0.5  # what is too short to be seen is seen
     assert "and 11 more: 4.00 ms from 0 ms on" in (boxes[0].find("title").text or "")  # type: ignore[union-attr]
+    assert (boxes[2].find("title").text or "").startswith("an operator's own compute: ")  # type: ignore[union-attr]
     bars = ElementTree.fromstring(pictures.bars([("rank 0", [("compute_ns", 0.75), ("input_idle_ns", 0.25)])], "t"))
     widths = [float(one.get("width", "")) for one in bars.iter("rect")]
     assert widths[0] == pytest.approx(3 * widths[1])

@@ -151,3 +151,11 @@ def test_what_issued_a_collective_is_named_where_several_did(told: Report) -> No
 def _with(told: Report, rows: list[CommunicationFigures]) -> Report:
     overlap = told.measured.overlap.model_copy(update={"rows": rows})
     return told.model_copy(update={"measured": told.measured.model_copy(update={"overlap": overlap})})
+
+
+def test_communication_that_no_step_launched_says_so_in_place_of_a_number_of_calls(told: Report) -> None:
+    (row,) = told.measured.overlap.rows
+    unlaunched = row.model_copy(update={"kind": "p2p", "calls": 0})
+    page = " ".join(text(_with(told, [row, unlaunched])).split())
+    assert "p2p default_pg backward [a] 9.0 % 21.0 % 30.0 %" in page
+    assert "[a] not measured: launched before the first traced step, or its launch was not recorded" in page

@@ -288,6 +288,10 @@ def test_evidence_inside_a_step_is_told_by_the_step(report: Report) -> None:
     assert "a wait: 25.0 % of a step (see rank 1, step 3, 5.00 ms after its begin, for 2.50 ms)" in page
     assert "a wait: 25.0 % of a step (see rank 1, step 3, for 7.50 ms)" in page
     assert "b: 2 (rank 0)" in page
+    account = report.measured.ranks[1].devices[0].steps[0].account
+    full = whole.model_copy(update={"end_ns": 1 + account.window_ns})
+    page = flat(text(report.model_copy(update={"advice": [advice.model_copy(update={"evidence": [full]})]}), width=100))
+    assert f"(see rank 1, step 3: the whole step, {account.window_ns / 1e6:.1f} ms)" in page
     later = seen.model_copy(update={"start_ns": 10**12, "end_ns": None})  # after all steps
     page = flat(
         text(report.model_copy(update={"advice": [advice.model_copy(update={"evidence": [later]})]}), width=100)

@@ -102,17 +102,17 @@ def test_a_search_shows_the_curve_and_the_best():
 
 
 def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
-    words = "The unchanged replay misses the measured step by 20.0 %, so the best is not looked for."
+    words = "The unchanged replay misses the measured step by 20.0 %, so no search was run."
     assert words in text([], error_share=0.2)
     other = text([], error_share=0.01, held_out_share=0.2)
     assert "The unchanged replay misses steps that it was not made from by 20.0 %, so" in other
-    both = "misses the measured step by 20.0 % and steps that it was not made from by 30.0 %, so the best is not looked"
-    assert f"{both} for. A recording of more traced steps (--lean 20)" in text([], error_share=0.2, held_out_share=0.3)
+    both = "misses the measured step by 20.0 % and steps that it was not made from by 30.0 %, so no search was run"
+    assert f"{both}. Record more traced steps (--lean 20)" in text([], error_share=0.2, held_out_share=0.3)
 
 
 def test_a_bound_says_by_how_much_it_is_lower_for_what_the_replay_misses():
     bound = Prediction.only("only a bound", changes={"ddp.no_sync": True}, low_ns=40_000_000)
-    lower = "Bounds Lower by all that the replay is off, here 50.0 % of a step."
+    lower = "Bounds Each is lowered by the error of the replay, 50.0 % of a step."
     assert lower in text([bound], error_share=0.2, held_out_share=0.3)
     assert "Bounds" not in text([bound])
 

@@ -142,7 +142,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     (project / "train.py").write_text(TRAIN + "# mended\n")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--time-limit", "0.1", cwd=project)
     assert "dptune: begun anew: trials made before (12) were of other code" in done.stderr
-    assert "dptune: written after the run was recorded: train.py; both sides run the code as it is now" in done.stderr
+    assert "dptune: written after the run was recorded: train.py; both sides run the current code," in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
     again = run("report", "base", "--no-tui", cwd=project)

@@ -99,12 +99,23 @@ def test_what_changed_since(project):
     code = files(project, started(), project / "run")
     assert changed(project, code) == []
     newest = max(path.stat().st_mtime for path in code)
-    assert written_since(project, code, newest) == []
+    assert written_since(project, code, started(), newest) == []
     os.utime(project / "lib" / "net.py", (newest + 5, newest + 5))
-    assert written_since(project, code, newest) == ["lib/net.py"]
+    assert written_since(project, code, started(), newest) == ["lib/net.py"]
     assert changed(project, code) == []  # of the same content
     (project / "ds.json").write_text("{}")
     (project / "train.py").unlink()
     (project / "new.py").touch()  # what a run may have written
     assert changed(project, code) == ["ds.json", "train.py"]
     assert changed(project, code, programs_alone=True) == ["train.py"]
+
+
+def test_of_what_the_script_does_not_use_nothing_is_said(project):
+    """fixed.py lies beside the script; layers.py is imported by what it imports, job.yaml read by name."""
+    (project / "lib" / "net.py").write_text("from lib import layers\nCONFIG = 'job.yaml'\n")
+    for name in ("fixed.py", "lib/layers.py", "lib/__init__.py", "job.yaml", "other.yaml"):
+        (project / name).write_text("")
+    code = files(project, started(), project / "run")
+    used = ["ds.json", "job.yaml", "lib/__init__.py", "lib/layers.py", "lib/net.py", "train.py"]
+    assert written_since(project, code, started(), 0) == used
+    assert len(written_since(project, code, started("elsewhere/run"), 0)) == 8  # what that uses is not known

@@ -3,9 +3,10 @@ import pytest
 from dptune.measured import MemoryFigures, Place
 
 
-def memory(hand_made, *shares):
+def memory(hand_made, *shares, steps_ns=None):
+    known = {"malloc_calls_per_step": 12.0, "malloc_steps_ns": steps_ns}
     return [
-        hand_made.figures(MemoryFigures, rank=n, device="cuda:0", malloc_share=share, malloc_calls_per_step=12.0)
+        hand_made.figures(MemoryFigures, rank=n, device="cuda:0", malloc_share=share, **known)
         for n, share in enumerate(shares)
     ]
 
@@ -73,3 +74,18 @@ def test_quiet(ask, make_measured, hand_made):
     assert ask("DP801", make_measured(memory=memory(hand_made, 0.2))) == []  # the GPU is never idle
     assert ask("DP801", make_measured(memory=[])) == []
     assert ask("DP801", make_measured(device="cpu")) == []
+
+
+def test_one_step_of_three_has_the_calls(ask, make_measured, hand_made):
+    """Of 33 ms in calls, 30 are in the second step; of 30 ms each, all three steps pay."""
+    once = memory(hand_made, 0.2, steps_ns=[1_500_000, 30_000_000, 1_500_000])
+    (advice,) = ask("DP801", make_measured(memory=once, wait_share=0.5))
+    assert advice.title.endswith("costs up to 20 % of the mean step: it happens in 1 of 3 steps")
+    assert advice.saves.mean_step_ms == pytest.approx(10)
+    told = advice.evidence[-1]
+    assert (told.label, told.unit, told.rank) == ("in 1 of 3 steps", "of the time in these calls", 0)
+    assert told.value == pytest.approx(30 / 33)
+    always = memory(hand_made, 0.2, steps_ns=[10_000_000] * 3)
+    (advice,) = ask("DP801", make_measured(memory=always, wait_share=0.5))
+    assert advice.title.endswith("of a step")
+    assert advice.saves.mean_step_ms is None

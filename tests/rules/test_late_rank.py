@@ -51,7 +51,7 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
         "late": pytest.approx(0.3),
         "late and last": 1.0,
         "all ranks wait for the last to come": 0.12,
-        "host": 0.95,
+        "its device waiting for the host": 0.95,
     }
 
 
@@ -198,7 +198,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
     assert (advice.impact, advice.confidence) == ("high", "medium")
     assert advice.saves.high_share == pytest.approx(0.25)
     shown = {one.label: one.value for one in advice.evidence}
-    assert (shown["step time saved without its delays"], shown["`hook` explains"]) == (0.25, 0.9)
+    assert (shown["saved in a replay without its delays"], shown["`hook` explains"]) == (0.25, 0.9)
 
 
 def test_a_difference_that_explains_little_is_no_reason(ask, make_measured):
@@ -217,6 +217,8 @@ def test_it_saves_at_most_what_the_replay_gains_or_all_others_wait(ask, make_mea
     run = make_measured(straggler=late(gain=gain), lags_ms=lags(3, 3, 3, 3, 3), spent=[waits, none])
     (advice,) = ask("DP701", run)
     assert advice.saves.high_share == pytest.approx(high)
+    assert f"{100 * gain:.1f} %" in advice.saves.how
+    assert ("every other rank waits, 10.0 %" in advice.saves.how) == (gain < 0.1)
 
 
 def test_a_lag_whose_end_gains_nothing_is_at_most_a_note(ask, make_measured):

@@ -419,3 +419,62 @@ def test_what_is_kept_of_links_and_proofs_is_no_trace(tmp_path):
     with pytest.raises(RunError, match="holds 2 runs"):
         load([tmp_path])
     assert sorted(ranks(load([tmp_path / "a"]))) == [0, 1]
+
+
+@pytest.mark.parametrize("rank", [10**30, 10**15, str(10**30), 2e6])
+def test_a_rank_that_no_run_has_is_ignored_and_named(tmp_path, rank):
+    write(tmp_path / "rank0.json", rank=0, world=2)
+    write(tmp_path / "rank1.json", rank=rank, world=2)
+    run = load([tmp_path])
+    assert ranks(run) == {0: "rank0.json", 1: "rank1.json"}
+    (finding,) = run.findings
+    assert finding.text == "rank1.json: the rank in distributedInfo is above 1,000,000, which no run has; it is ignored"
+
+
+def test_a_world_size_that_no_run_has_is_ignored_and_named(tmp_path):
+    run = load([write(tmp_path / "rank0.json", rank=0, world=10**30)])
+    assert run.world_size is None
+    assert codes(run) == ["world-size-impossible"]
+
+
+def test_a_rank_in_a_file_name_that_no_run_has_is_ignored_and_named(tmp_path):
+    write(tmp_path / "rank0.json")
+    write(tmp_path / f"rank{10**30}.json")
+    run = load([tmp_path])
+    assert list(ranks(run)) == [0, 1]
+    (finding,) = run.findings
+    assert "the rank in the file name is above 1,000,000, which no run has" in finding.text
+
+
+STRAY = [
+    ("config.json", '{"lr": 0.1, "steps": [1, 2]}'),
+    ("metrics.json", '[{"loss": 1.5}]'),
+    ("viewer.json", '{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), STRAY)
+def test_json_of_something_else_beside_traces_is_named_and_no_damage(tmp_path, name, text):
+    write(tmp_path / "rank0.json")
+    (tmp_path / name).write_text(text)
+    (finding,) = load([tmp_path]).findings
+    assert (finding.code, finding.level) == ("file-not-a-trace", "info")
+    assert name in finding.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rank1.json", STRAY[0][1]),  # named as a rank's trace is
+        ("node.pt.trace.json", STRAY[0][1]),
+        ("config.json", STRAY[0][1][:-5]),  # cut off: what it was is not known
+        ("metrics.json", STRAY[1][1][:-5]),
+        ("viewer.json", STRAY[2][1][:-5]),
+        ("empty.json", "{}"),
+        ("nothing.json", ""),
+    ],
+)
+def test_what_may_have_been_a_trace_is_damage(tmp_path, name, text):
+    write(tmp_path / "rank0.json")
+    (tmp_path / name).write_text(text)
+    assert ("file-unreadable", "partial") in [(one.code, one.level) for one in load([tmp_path]).findings]

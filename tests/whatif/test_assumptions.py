@@ -49,14 +49,14 @@ def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
     ],
 )
 def test_latency_that_is_another_than_the_fit_tells_is_said(latency, told):
-    sentence = f"latency is {told} times what the link's fit tells: so it was"
+    sentence = f"latency is {told} times the fitted value: so it was"
     assert sentence in assumed(on_cpus(latency=latency), {"ddp.bucket_cap_mb": 1.0}, traced=False)
     assert not any("latency" in one for one in assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0}, traced=False))
 
 
 def test_latency_that_is_set_is_taken_as_that_of_the_fit_is():
     model = on_cpus(latency=Latency(0.65, why="so it was"))
-    assert "latency is 0.65 times what is set: so it was" in assumed(model, {"link.alpha_us": 5.0}, traced=False)
+    assert "latency is 0.65 times the value set: so it was" in assumed(model, {"link.alpha_us": 5.0}, traced=False)
 
 
 @pytest.mark.parametrize("changes", [{"straggler.removed": False}, {"ddp.comm_hook": "none"}, {"ddp.no_sync": False}])

@@ -7,6 +7,9 @@ its cores all the same. What counts is the CPU time that the job needed and wait
 - three quarters of the CPU time that the job needed, or
 - half of it, and the steps scatter, drift, or differ between windows by more than tracing explains.
 
+Where half of it was withheld and the steps do not show it, there is advice, of medium confidence at most, and data
+quality says by how much times may be too long.
+
 Steps that differ many-fold within one recording block it, too, unless others are known to have withheld next to
 nothing: then it is the script that changes, as with sequences that grow.
 
@@ -35,7 +38,7 @@ _APART = 1.5  # of quarters that are apart: more than the usual drift
 _LEAST_STEPS = 6  # of which each third has two
 _LEAST_NS = 1_000_000_000  # of all of them: within less, one interruption or the end of warm-up changes steps many-fold
 
-BUSY, UNSTEADY = "machine-busy", "steps-unsteady"
+BUSY, UNSTEADY, SHARED = "machine-busy", "steps-unsteady", "machine-shared"
 
 
 def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
@@ -57,8 +60,12 @@ def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
         return
     if apart:
         yield Finding(code=UNSTEADY, level="info", text=f"{apart}, though the machine was quiet")
-    if worst is not None and withheld >= WORTH_NAMING:
-        yield Finding(code="machine-shared", level="info", text=_words(worst))
+    if worst is not None and withheld >= LARGE:
+        times = f"up to {1 / (1 - withheld):.1f} times as long as on a quiet machine"
+        text = f"{_words(worst)}: CPU work and waits for it, and with them the steps, may have taken {times}"
+        yield Finding(code=SHARED, level="partial", text=text)
+    elif worst is not None and withheld >= WORTH_NAMING:
+        yield Finding(code=SHARED, level="info", text=_words(worst))
 
 
 def _words(load: LoadFigures) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from dptune.advice import Advice, Headline, Skipped, Trust
+from dptune.advice import Advice, Headline, Saving, Skipped, Trust
 from dptune.advise import disturbance, physics
 from dptune.advise.limits import (
     BOUND_SHARE,
@@ -19,6 +19,7 @@ from dptune.advise.limits import (
     Limit,
     greatest,
     milliseconds,
+    of_step,
     parts,
     percent,
     shares,
@@ -59,6 +60,12 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+# What a cut-off trace lacks is lost with its end, not while recording.
+_CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
+_COPY_AGAIN = (
+    "A trace file is cut off. Copy it again from where it was recorded; if it is cut off there too, the process was "
+    "stopped while it wrote the file: record again."
+)
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
@@ -104,8 +111,8 @@ def headline(
         why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
     if trust.level == "partial":
         lack = next(f for f in trust.findings if f.level == "partial")
-        implausible = lack.code in (physics.COLLECTIVES, physics.COPIES)
-        why += f" {sentence(lack.text)}" if implausible else f" Only a part of the run could be read: {lack.text}."
+        whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
+        why += f" {sentence(lack.text)}" if whole_run else f" Only a part of the run could be read: {lack.text}."
     answered = {one.rule for one in advice} | set(quiet) | {one.rule for one in skipped if one.set_aside}
     unanswered = {one.rule for one in skipped} - answered
     if not answered and not unanswered:
@@ -124,7 +131,8 @@ def headline(
     whole = trust.level == "sound" and bool(answered) and not unanswered
     most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
     limit = most[0] if most else None
-    verdict = most[0].said(most[1], computing) if most else _unlimited(advice, whole, computing, locating)
+    step = of_step(measured)
+    verdict = most[0].said(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)
@@ -171,6 +179,8 @@ def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline
     """`surest`: the first advice that saves time, of rules that need no step times."""
     why = [one for one in findings if one.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
+    if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
+        remedy = _COPY_AGAIN
     broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
@@ -205,12 +215,12 @@ def _why(measured: Measured) -> str:
     return why
 
 
-def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str]) -> str:
+def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str], step: str) -> str:
     found = [one for one in advice if one.impact != "low" and one.confidence != "low"]
     if advice and advice[0].rule in locating:
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
-        spent = f"computing takes {percent(computing)} of each step, and no other cause stands out"
+        spent = f"computing takes {percent(computing)} of {step}, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(one.kind == "time" for one in found):
         return "Compute-bound, and the computing can be made cheaper."
@@ -248,7 +258,7 @@ def _look_at(late: StragglerFigures) -> str:
     if named.kind in ("host", "kernels", "copies"):
         return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than on the other ranks."
     where = f" ({named.at})" if named.known("at") else ""
-    return f"Find out what differs on rank {late.rank} in `{named.name}`{where}."
+    return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
 
 
 def _next(measured: Measured, limit: Limit | None, whole: bool, recorded: bool) -> str:
@@ -318,14 +328,18 @@ def _change(one: Advice) -> str:
         low = percent(one.saves.low_share).removesuffix(" %")
         saves = f" It saves {low} to {percent(one.saves.high_share)} of the time per sample."
     elif one.saves and one.saves.basis == "bound":
-        step = "each step" if one.saves.mean_step_ms is None else "the mean step"
-        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {step}."
+        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {_of_step(one.saves)}."
     elif one.saves:
-        saves = f" It saves {digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms of each step."
+        interval = f"{digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms"
+        saves = f" It saves {interval} of {_of_step(one.saves)}."
     more_changes = len(one.changes) - 1
     beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {one.rule}"
     learning = " What is learned may change." if one.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
+
+
+def _of_step(saves: Saving) -> str:
+    return "each step" if saves.mean_step_ms is None else "the mean step"
 
 
 def sentence(text: str) -> str:

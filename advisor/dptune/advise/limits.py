@@ -9,6 +9,7 @@ from dptune.measured import Measured, digits
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's impact
 MOSTLY = 0.5  # of a step, from which on it mostly computes
 NEARLY_ALL = 0.8  # from which on it computes nearly all the time
+_EACH = "each step"
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,14 @@ class Limit:
     class_ns: str
     least_share: float = 0.05
 
-    def said(self, share: float, computing: float) -> str:
-        """The verdict where it takes this share, and computing that."""
-        what = self.sentence.format(percent(share))
+    def said(self, share: float, computing: float, step: str = _EACH) -> str:
+        """The verdict where it takes this share, and computing that, of `step`."""
+        what = self.sentence.format(percent(share)).replace(_EACH, step)
         if share >= BOUND_SHARE:
             return f"{self.verdict}: {what}."
         if computing >= MOSTLY:
             return f"Mostly computing, but {what}."
-        return f"No single bottleneck: computing takes {percent(computing)} of each step, and {what}."
+        return f"No single bottleneck: computing takes {percent(computing)} of {step}, and {what}."
 
 
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
@@ -117,6 +118,11 @@ def greatest(found: dict[Limit, float], unsplit: float = 0.0) -> tuple[Limit, fl
     worth = [limit for limit, share in candidates.items() if share >= limit.least_share]
     most = max(worth, key=lambda limit: candidates[limit], default=None)
     return None if most is None else (most, candidates[most])
+
+
+def of_step(measured: Measured) -> str:
+    """What shares of the account are of: where steps differ much, they are true of no single one."""
+    return "the mean step" if measured.step.uneven else _EACH
 
 
 def parts(measured: Measured) -> str:

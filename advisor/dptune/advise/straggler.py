@@ -8,7 +8,7 @@ from statistics import median
 
 from dptune.advice import Advice
 from dptune.advise.limits import milliseconds, percent
-from dptune.measured import IDLE, LAG_CAUSES, ArrivalFigures, LagCause, Measured, StragglerFigures
+from dptune.measured import IDLE, LAG_CAUSES, LAG_CLASSES, ArrivalFigures, LagCause, Measured, StragglerFigures
 
 LEAST_SHARE = 0.10  # that the lag is of the traced step, and that the step would gain: less is no bottleneck
 LEAST_WAIT_SHARE = 0.05  # that the others wait, from which on a straggler is named beside another bottleneck
@@ -61,8 +61,8 @@ class Straggler:
         gain = self.figures.known("gain_share")
         if gain is None:
             return f"{words}."
-        gains = f"would be {percent(gain)} shorter" if gain >= _LEAST_GAIN else "would not be shorter"
-        return f"{words}; without its delays, a step {gains}."
+        gains = f"{percent(gain)} shorter" if gain >= _LEAST_GAIN else "no shorter"
+        return f"{words}; replayed without its delays, a step is {gains}."
 
     def remedy(self, advice: Sequence[Advice]) -> Advice | None:
         """The first advice on the delays of this rank, if there is one."""
@@ -121,7 +121,15 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     words = [f"{one.words(figures.rank)}, which explains {percent(one.share)} of its lag" for one in found]
     said = ". ".join(text[:1].upper() + text[1:] for text in words)
     left = 1 - figures.explained_share
-    return f"{said}." if left < LEAST_NAMED_SHARE else f"{said}. {percent(left)} of its lag is unexplained."
+    if left < LEAST_NAMED_SHARE:
+        return f"{said}."
+    known, covers = arrival.known("cause"), arrival.known("cause_share")
+    if known in (None, "unexplained") or covers is None or covers < figures.explained_share + LEAST_NAMED_SHARE:
+        return f"{said}. {percent(left)} of its lag is unexplained."
+    return (
+        f"{said}. In all, {percent(min(1.0, covers))} of its lag is {LAG_CLASSES[known]}; what causes {percent(left)} "
+        "of the lag is not known."
+    )
 
 
 def meanwhile(arrival: ArrivalFigures, who: str = "it") -> str:

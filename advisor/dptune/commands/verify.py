@@ -129,7 +129,7 @@ def _rewritten(task: Task) -> str:
     more = len(task.written_since) - _MOST_NAMED
     return (
         f"written after the run was recorded: {named}{f' and {more} more' if more > 0 else ''}; both sides run the "
-        f"code as it is now, which its report does not speak of: record again with `dptune profile`"
+        f"current code, which is not the code that the report describes: record again with `dptune profile`"
     )
 
 
@@ -233,7 +233,7 @@ def _task(
         advice=advice,
         command=" ".join(shown) if args.command and shown != list(record.command) else "",
         code={"A": files, "B": files},
-        written_since=identity.written_since(source, files, (folder / RUN_JSON).stat().st_mtime),
+        written_since=identity.written_since(source, files, launch, (folder / RUN_JSON).stat().st_mtime),
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
         within=args.within,

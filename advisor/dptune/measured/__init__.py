@@ -54,10 +54,10 @@ from dptune.measured.host import (
     SourceTime,
     UserCodeFigures,
     by_profiler,
-    short_name,
 )
 from dptune.measured.lag import (
     LAG_CAUSES,
+    LAG_CLASSES,
     OF_SCRIPT,
     ArrivalFigures,
     DifferenceKind,
@@ -67,6 +67,7 @@ from dptune.measured.lag import (
     StragglerFigures,
 )
 from dptune.measured.load import LoadFigures
+from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
 from dptune.measured.steps import (
@@ -90,6 +91,7 @@ __all__ = [
     "IDLE",
     "IDLE_CAUSES",
     "LAG_CAUSES",
+    "LAG_CLASSES",
     "OF_SCRIPT",
     "PATH",
     "Account",

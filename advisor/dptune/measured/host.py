@@ -68,12 +68,6 @@ def by_profiler(queued: QueuedSteps) -> str:
     )
 
 
-def short_name(operation: str) -> str:
-    """A kernel's name without its return type, namespaces' brackets, template arguments and parameters."""
-    plain = operation.replace("(anonymous namespace)::", "").removeprefix("void ")
-    return plain.split("<")[0].split("(")[0].strip() or operation
-
-
 class LaunchIdleFigures(Figures):
     """Time in which devices waited for launches: by phase, by operator, and by the operation that was waited for."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from dptune.measured.figure import ABSENT, Figure, Figures, Model, digits
+from dptune.measured.naming import cut, short_name
 
 
 class StepLag(Model):
@@ -31,6 +32,18 @@ LAG_CAUSES: dict[LagCause, str] = {
     "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
     "communication": "it takes part in other collectives",
     "unexplained": "its device is idle, and why is not known",
+}
+
+# The same as what its lag is made of.
+LAG_CLASSES: dict[LagCause, str] = {
+    "input": "waiting for its data loader",
+    "copies": "copies",
+    "slower compute": "slower compute",
+    "more compute": "more compute",
+    "gc": "garbage collection",
+    "host": "its device waiting for the host",
+    "communication": "other collectives",
+    "unexplained": "idle time of unknown cause",
 }
 
 
@@ -78,26 +91,31 @@ class LagDifference(Figures):
     detail_others_ns: Figure[int] = Field(ABSENT, description="time per step of that on the others, the median of them")
     share: float = Field(description="share of the lag that it explains")
 
+    @property
+    def short(self) -> str:
+        """The name in a sentence: of a kernel without its template arguments."""
+        return short_name(self.name) if self.kind in ("kernels", "copies") else cut(self.name)
+
     def words(self, rank: int) -> str:
         """What takes how long on the late rank and on the others."""
         times = f"{_ms(self.rank_ns)} on rank {rank}, {_ms(self.others_ns)} on the others"
         if self.kind == "gap":
-            return f"the host runs no operator before `{self.name}` for {times}"
+            return f"the host runs no operator before `{self.short}` for {times}"
         if self.kind == "host":
-            return f"CPU operators, mainly `{self.name}`, take {times}"
+            return f"CPU operators, mainly `{self.short}`, take {times}"
         if self.kind in ("kernels", "copies"):
-            return f"{self.kind}, mainly `{self.name}`, take {times}"
+            return f"{self.kind}, mainly `{self.short}`, take {times}"
         place = f" ({self.at})" if self.known("at") else ""
-        within = f" in `{self.within}`" if self.known("within") else ""
+        within = f" in `{cut(self.within)}`" if self.known("within") else ""
         if not self.others_ns:
             times = f"{_ms(self.rank_ns)} on rank {rank} and does not run on the others"
-        said = f"`{self.name}`{place}{within} takes {times}"
+        said = f"`{self.short}`{place}{within} takes {times}"
         if not self.known("detail") or self.detail_rank_ns == self.rank_ns:
             return said
         spent, usual = _ms(self.detail_rank_ns), f"({_ms(self.detail_others_ns)} on the others)"
         if self.detail.startswith(_BEFORE):
-            return f"{said}: no operator runs for {spent} before `{self.detail.removeprefix(_BEFORE)}` {usual}"
-        return f"{said}: {spent} in `{self.detail}` {usual}"
+            return f"{said}: no operator runs for {spent} before `{cut(self.detail.removeprefix(_BEFORE))}` {usual}"
+        return f"{said}: {spent} in `{cut(self.detail)}` {usual}"
 
 
 class StragglerFigures(Figures):

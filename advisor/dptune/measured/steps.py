@@ -10,6 +10,7 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, dig
 
 # Why the last traced step may be in no figure.
 CUT_SHORT = "the trace ends before the next step starts, so the wait at its end is unknown"
+_UNEVEN = 0.3  # interquartile range, of the median: from there on the mean step is like none of them
 _MEAN_DIFFERS = 0.2  # of the mean step: from there on the median alone misleads
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
@@ -107,6 +108,12 @@ class StepTime(Figures):
     rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
 
     @property
+    def uneven(self) -> bool:
+        """Whether the step time is a mean of traced steps that differ much: few take as long as it says."""
+        low, middle, high = self.known("lean_q1_ns"), self.known("lean_median_ns"), self.known("lean_q3_ns")
+        return self.basis == "traced" and bool(low and middle and high and high - low > _UNEVEN * middle)
+
+    @property
     def slow_share(self) -> float:
         """The share of the time that steps take longer than the median one; 0 where that is little."""
         typical_ns = self.known("unprofiled_median_ns") or 0
@@ -130,7 +137,7 @@ class InputFigures(Figures):
     """Waiting for the data loader, per rank and step."""
 
     wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
-    wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of that share of the median step")
+    wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of that share of the step time")
     computed_share: Figure[float] = Field(
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
     )

@@ -121,7 +121,7 @@ def _comparable(compared: Compared, width: int) -> Iterator[Line]:
             every = len(condition.unknown) == len(compared.runs)
             known = "" if every else f"{text}; "
             whose = "any run" if every else ", ".join(condition.unknown)
-            text = f"{known}not known of {whose}: taken to be the same"
+            text = f"{known}not recorded in {whose}; assumed equal"
         role: Role = "error" if condition.differs else "plain"
         yield from labelled(condition.name, text, width, column=18, indent="  ", role=role)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import GapFigures, LaunchFigures, Missing
+from dptune.measured import GapFigures, LaunchFigures, Missing, short_name
 from dptune.present.account import CLASSES
 from dptune.present.amounts import Hole, number, percent, shown, times
 from dptune.present.lines import Line, heading, wrapped
 
 _AT_MOST = 5
-_LONGEST_NAME = 60
 _NAMES = {kind.field.removesuffix("_idle_ns"): kind.name for kind in CLASSES}
 
 
@@ -44,9 +43,11 @@ def where(gap: GapFigures) -> str:
 def around(gap: GapFigures) -> str:
     """What ran before and after it, and what the host was in."""
     before, after, meanwhile = (gap.known(name) for name in ("before", "after", "meanwhile"))
-    said = f"after {_short(before) if before else 'nothing'}"
-    said += f", before {_short(after)}" if after else ", at the end of the step"
-    return f"{said}; host mostly in {_short(meanwhile)}" if meanwhile else said
+    start = f"after {short_name(before)}, " if before else ""
+    end = (
+        f"before {'' if before else 'the first operation, '}{short_name(after)}" if after else "at the end of the step"
+    )
+    return f"{start}{end}" + (f"; host mostly in {short_name(meanwhile)}" if meanwhile else "")
 
 
 def _ahead(launching: LaunchFigures) -> str:
@@ -56,7 +57,3 @@ def _ahead(launching: LaunchFigures) -> str:
         f"The host runs ahead of the device by {times(launching.queue_median)} operations (median); "
         f"{percent(launching.empty_share)} of them were launched when the device had nothing to do{took}."
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."

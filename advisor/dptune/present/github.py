@@ -6,15 +6,18 @@ Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from dptune.advice import Advice, Location
 from dptune.judged import Gate
 from dptune.present.advice import promise
 from dptune.present.gate import budget_in_words, opening, proofs
 from dptune.present.visible import visible
 
 MOST = 10
+_LINE = re.compile(r"(?<![\w/\\.~-])[\w/\\.~-]{1,255}\.py:[0-9]{1,9}(?![0-9])")
 _MOST_CHARACTERS = 2000  # of a message or a title: a name out of a trace may be as long as someone likes
 _LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
@@ -60,10 +63,17 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
             yield _Annotation("notice", "dptune check", f"but: {reservation}")
     for one in gate.tripped:
         saves = f" {promise(one.saves, gate.step_ns)}." if one.saves else ""
-        at = next((change.at for change in one.changes if change.at), None)
+        at = _place(one)
         where = (at.file, at.line) if at else ("", 0)
         told = " ".join([f"{one.title}.{saves}", *(f"{proven}." for proven in proofs(one, gate)), one.why])
         yield _Annotation(_LEVELS[one.impact], f"{one.rule} {one.slug}", told, *where)
+
+
+def _place(one: Advice) -> Location | None:
+    """The line of the script that the advice is on: that of its first change, else the first that its text names."""
+    of_change = next((change.at for change in one.changes if change.at), None)
+    named = _LINE.search(" ".join([one.title, *(f"{each.label} {each.value}" for each in one.evidence)]))
+    return of_change or Location.parse(named[0] if named else None)
 
 
 def _command(one: _Annotation) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import PATH, OnPath
+from dptune.measured import PATH, OnPath, short_name
 from dptune.present.amounts import number, percent, step_milliseconds
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
@@ -60,10 +61,14 @@ def path(report: Report, width: int) -> Iterator[Line]:
     idle = step_milliseconds(measured, min(found.idle_share, idle_share))
     words = f"While the host is on it the device is idle for {idle}: about that is what a quicker host saves at most."
     yield from wrapped(words if isinstance(idle, str) else str(idle), width, "  ")
-    named = [_named(one, found.path_ns, found.steps, report) for one in found.longest[:_AT_MOST]]
+    longest = found.longest[:_AT_MOST]
+    short = Counter(short_name(one.name) for one in longest)
+    named = [_named(one, found.path_ns, found.steps, report, short[short_name(one.name)] == 1) for one in longest]
     yield from table(_NAMED, named, width)
 
 
-def _named(one: OnPath, path_ns: int, steps: int, report: Report) -> list[Cell]:
-    name = one.name if len(one.name) <= _LONGEST_NAME else f"{one.name[: _LONGEST_NAME - 3]}..."
+def _named(one: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:
+    """A row of its time and name; `distinct`: whether the short name is that of no other row."""
+    whole = one.name if len(one.name) <= _LONGEST_NAME else f"{one.name[: _LONGEST_NAME - 3]}..."
+    name = short_name(one.name) if distinct else whole
     return [step_milliseconds(report.measured, one.total_ns / path_ns), number(one.count / steps), name]

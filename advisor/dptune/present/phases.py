@@ -35,6 +35,8 @@ _NAMES: dict[Phase, str] = {
 _AT_MOST = 8
 _ISSUERS = {"gradients": "DDP", "sharding": "FSDP"}
 
+_UNLAUNCHED = "launched before the first traced step, or its launch was not recorded"
+
 
 def phases(report: Report, width: int) -> Iterator[Line]:
     """The phases of a step, then its communication by kind, group and phase."""
@@ -95,7 +97,7 @@ def _communication(one: CommunicationFigures, kind: str, window_ns: int, steps: 
         kind,
         shown(lambda: one.group),
         shown(lambda: _NAMES[one.phase]),
-        times(one.calls / steps),
+        times(one.calls / steps) if one.calls else Hole(_UNLAUNCHED),
         percent(one.hidden_ns / window_ns),
         percent(one.exposed_ns / window_ns),
         percent(one.hidden_ns / one.communication_ns) if one.communication_ns else "",

@@ -12,19 +12,11 @@ import unicodedata
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-MOST = 500  # characters of a name
-
-
 def visible(text: str) -> str:
     r"""The text with every character that cannot be seen written as its code: `\x1b`, `\u202e`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_code(c) if unicodedata.category(c) in _HIDDEN else c for c in text)
-
-
-def shortened(text: str) -> str:
-    """A name as long as a reader would read: an event's may be megabytes."""
-    return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
 
 
 def _code(character: str) -> str:

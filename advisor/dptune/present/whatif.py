@@ -69,12 +69,12 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         return
     if not told.predictions:
         words = missed(told.error_share, told.held_out_share).capitalize()
-        hint = "A recording of more traced steps (--lean 20) and processes (--repeat 3) tells more often."
-        yield from labelled("Nothing", f"{words}, so the best is not looked for. {hint}", width, role="warning")
+        hint = "Record more traced steps (--lean 20) and more processes (--repeat 3)."
+        yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
         return
     if not any(one.known("low_ns") is not None for one in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
-            yield from labelled("Nothing", f"Nothing is predicted: {why}.", width, role="warning")
+            yield from labelled("Prediction", f"Not available: {why}.", width, role="warning")
         return
     yield from _predicted(told, width, run)
 
@@ -97,7 +97,7 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
     if bounds and missed(told.error_share, told.held_out_share):
         share = percent(told.error_share + told.held_out_share)
-        yield from labelled("Bounds", f"Lower by all that the replay is off, here {share} of a step.", width)
+        yield from labelled("Bounds", f"Each is lowered by the error of the replay, {share} of a step.", width)
     if len(bounds) < len(told.predictions):
         yield from labelled("From, to", "Where nine of ten such steps are meant to lie.", width)
     if any("world_size" in one.changes for one in told.predictions):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ _CODE = {*_PROGRAM, ".yaml", ".yml", ".toml", ".cfg", ".ini"}
 _WHERE_NAMED = ".json"  # scripts write such files, too
 _LARGEST_BYTES = 2**20
 _MOST_FILES = 5000
+_WORD = re.compile(r"\w+")
 _MOST_LINKED = 20_000  # files of all kinds below links to folders: data sets lie behind such links, too
 _NOT_CODE = {"__pycache__", "node_modules"}
 
@@ -61,14 +63,35 @@ def changed(folder: Path, code: Files, programs_alone: bool = False) -> list[str
     return sorted(found)
 
 
-def written_since(folder: Path, code: Files, when: float) -> list[str]:
-    """Those of the files that were written after a moment (seconds since 1970)."""
+def written_since(folder: Path, code: Files, launch: Launch, when: float) -> list[str]:
+    """Those of the files that the script uses and that were written after a moment (seconds since 1970)."""
     found = []
-    for path in code:
+    for path in _used(code, launch):
         with contextlib.suppress(OSError):
             if path.stat().st_mtime > when:
                 found.append(_shown(path, folder))
     return sorted(found)
+
+
+def _used(code: Files, launch: Launch) -> list[Path]:
+    """The files that the command names, or a file that is used: as a module, a package or a file's name, in any text.
+
+    All of them where the command names no program of theirs.
+    """
+    words = set(_WORD.findall(" ".join(launch.shown)))
+    used: dict[Path, None] = {}
+    while more := [path for path in code if path not in used and _stem(path) in words]:
+        for path in more:
+            used[path] = None
+            with contextlib.suppress(OSError):
+                words.update(_WORD.findall(path.read_text(encoding="utf-8", errors="replace")))
+    return list(used if any(path.suffix in _PROGRAM for path in used) else code)
+
+
+def _stem(path: Path) -> str:
+    """What a text that uses the file calls it by: its last word, or that of its package."""
+    words: list[str] = _WORD.findall(path.parent.name if path.stem == "__init__" else path.stem)
+    return words[-1] if words else ""
 
 
 def content(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ VERIFIED = "verified"
 REPEATS = "repeats"
 LATEST = "latest"
 LIVE = "live"
-_RANK_FILE = re.compile(r"^rank-(\d+)\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
+_RANK_FILE = re.compile(r"^rank-(\d{1,9})\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
 
 
 def new(name: str) -> Path:

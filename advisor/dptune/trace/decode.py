@@ -15,7 +15,7 @@ from dptune.trace.builder import Builder
 from dptune.trace.doubts import doubts
 from dptune.trace.events import Trace
 from dptune.trace.footer import footer
-from dptune.trace.header import is_torch, metadata
+from dptune.trace.header import impossible, is_torch, metadata
 from dptune.trace.repair import REFUSED, repair
 from dptune.trace.schema import Header
 from dptune.trace.text import LIMIT_BYTES, Text, Tick
@@ -57,17 +57,18 @@ def _decode(path: str, text: Text) -> Trace:
     if opening.rest is None:
         header = _header(opening.header)
         if not is_torch(header):
-            raise likeness.refusal(name, opening.start)
+            raise likeness.refusal(name, opening.start, whole=not text.broken and _is_object(opening.header))
         raise _no_events(name, b'"traceEvents"' in opening.start)
     body = Body(text, opening.rest, opening.offset, builder)
     body.take()
     header = _header(opening.header, _rest(body, listed=opening.start.startswith(b"[")))
     columns = builder.columns()
     if not likeness.is_torch(columns, is_torch(header)):
-        raise likeness.refusal(name, opening.start, columns)
+        raise likeness.refusal(name, opening.start, columns, whole=not (body.damage or text.broken))
     if not builder.events:
         raise _no_events(name, True, body.damage or text.broken)
     partial = _partial(builder.events, body.damage, text.broken)
+    base = source.located(path).name
     return Trace(
         path=path,
         events=builder.events,
@@ -78,7 +79,7 @@ def _decode(path: str, text: Text) -> Trace:
         blocks=body.blocks(),
         partial=partial,
         thread_names=builder.thread_names,
-        findings=tuple(doubts(source.located(path).name, columns, builder, partial)),
+        findings=(*doubts(base, columns, builder, partial), *impossible(base, header)),
         **metadata(header),
     )
 

@@ -8,14 +8,14 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
-from dptune.errors import DptuneError, RunError
+from dptune.errors import DptuneError, NotATraceError, RunError
 from dptune.finding import Finding
 from dptune.runfile.ranks import spans
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
 from dptune.trace.reading import read, read_all
-from dptune.trace.run import Progress, RankTrace, Run
+from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
 from dptune.trace.source import located, redacted, shown
 from dptune.trace.together import DOUBTFUL_NS, apart
 
@@ -54,6 +54,11 @@ def load(
         if trace is not None:
             gathered.foreign.append(trace)
             known = ranks.rank_of(trace, path)
+            if ranks.beyond(path.name):
+                text = (
+                    f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,}, which no run has; it is ignored"
+                )
+                gathered.findings.append(Finding(code="rank-impossible", level="partial", text=text))
             if known is None:
                 gathered.rankless.append(trace)
             else:
@@ -98,7 +103,10 @@ class _Gathered:
         if isinstance(found, Trace):
             return found
         self.failed.append(found)
-        self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
+        if isinstance(found, NotATraceError) and not _claims_a_rank(path):
+            self.findings.append(Finding(code="file-not-a-trace", level="info", text=f"left out: {found.message}"))
+        else:
+            self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
         return None
 
     def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
@@ -164,6 +172,11 @@ class _Gathered:
         return f": the script ended ({record.ending.how}){status}" + (
             f", {record.ending.note}" if record.ending.note else ""
         )
+
+
+def _claims_a_rank(path: Path) -> bool:
+    """Whether the file is named as the trace of a rank is, so that a trace is lost where it is none."""
+    return ranks.rank_in_name(path.name) is not None or ".trace." in path.name
 
 
 def _absent(run: Run) -> list[Finding]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
+from dptune.finding import Finding
 from dptune.trace.columns import NONE
 from dptune.trace.events import Device, Distributed
+from dptune.trace.run import MOST_RANKS
 from dptune.trace.schema import Header, integer
 
 
@@ -39,6 +41,23 @@ def is_torch(header: Header) -> bool:
     )
 
 
+def impossible(name: str, header: Header) -> Iterator[Finding]:
+    """Numbers of the process group that no run has; they are left out."""
+    given = header.distributed if isinstance(header.distributed, dict) else {}
+    for key, what in (("rank", "rank"), ("world_size", "world size")):
+        if _beyond(given.get(key)):
+            text = f"{name}: the {what} in distributedInfo is above {MOST_RANKS:,}, which no run has; it is ignored"
+            yield Finding(code=f"{what.replace(' ', '-')}-impossible", level="partial", text=text)
+
+
+def _beyond(value: object) -> bool:
+    """Whether it is a number above that of any rank, as JSON or as digits of any length."""
+    if isinstance(value, str):
+        digits = value.strip().lstrip("0")
+        return digits.isdecimal() and (len(digits) > len(str(MOST_RANKS)) or int(digits) > MOST_RANKS)
+    return isinstance(value, (int, float)) and value > MOST_RANKS
+
+
 def _device(entry: dict[str, Any]) -> Device:
     name = entry.get("name")
     return Device(
@@ -55,8 +74,8 @@ def _distributed(entry: object) -> Distributed:
         return Distributed()
     backend = entry.get("backend")
     return Distributed(
-        rank=_known(entry.get("rank")),
-        world_size=_known(entry.get("world_size")),
+        rank=_of_ranks(entry.get("rank")),
+        world_size=_of_ranks(entry.get("world_size")),
         backend=backend if isinstance(backend, str) and backend else None,
         groups=dict(_groups(entry.get("pg_config"))),
     )
@@ -67,6 +86,11 @@ def _groups(config: object) -> Iterator[tuple[str, int]]:
         size = _known(group.get("pg_size")) if isinstance(group, dict) else None
         if size is not None:
             yield str(group.get("pg_name", "")), size
+
+
+def _of_ranks(value: object) -> int | None:
+    number = _known(value)
+    return None if number is None or number > MOST_RANKS else number
 
 
 def _known(value: object) -> int | None:

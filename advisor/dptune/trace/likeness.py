@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dptune.errors import TraceError
+from dptune.errors import NotATraceError, TraceError
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import STEP_NAME, TORCH_CATEGORIES
 
@@ -40,9 +40,13 @@ def is_torch(columns: Columns, header_is_torch: bool) -> bool:
     return any(STEP_NAME.match(name) for name in columns.names)
 
 
-def refusal(path: str, text: bytes, columns: Columns | None = None) -> TraceError:
-    """The error for a file that is not a torch.profiler trace, naming what it looks like."""
-    return TraceError(f"{path} is not a torch.profiler trace: it looks like {_looks_like(text, columns)}", _HINT)
+def refusal(path: str, text: bytes, columns: Columns | None = None, *, whole: bool = False) -> TraceError:
+    """The error for a file that is not a torch.profiler trace, naming what it looks like.
+
+    `whole`: it is JSON with a beginning and an end, so that no part of a trace was lost; `{}` may have lost all of it.
+    """
+    kind = NotATraceError if whole and text.strip() not in (b"{}", b"[]") else TraceError
+    return kind(f"{path} is not a torch.profiler trace: it looks like {_looks_like(text, columns)}", _HINT)
 
 
 def _looks_like(text: bytes, columns: Columns | None) -> str:

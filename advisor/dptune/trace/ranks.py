@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dptune.trace.events import Trace
+from dptune.trace.run import MOST_RANKS
 
 FACTS = "the run folder"
 DISTRIBUTED_INFO = "distributedInfo in the trace"
@@ -26,12 +27,24 @@ def rank_of(trace: Trace, path: Path) -> tuple[int, str] | None:
         return named, FILE_NAME
     for folder in reversed(path.parts[:-1]):
         match = _RANK.search(folder)
-        if match:
-            return int(match[1]), FOLDER_NAME
+        number = _number(match[1]) if match else None
+        if number is not None:
+            return number, FOLDER_NAME
     return None
 
 
 def rank_in_name(name: str) -> int | None:
     """The rank in a file's name, as torchtitan, HTA's examples, tensorboard's worker names and people write it."""
     match = _RANK.search(name) or _WORKER.search(name)
-    return int(match[1]) if match else None
+    return _number(match[1]) if match else None
+
+
+def beyond(name: str) -> bool:
+    """Whether a file's name gives a rank that no run has."""
+    match = _RANK.search(name) or _WORKER.search(name)
+    return match is not None and _number(match[1]) is None
+
+
+def _number(digits: str) -> int | None:
+    """The rank; None where no run has so many: it is a number of something else."""
+    return int(digits) if len(digits) <= len(str(MOST_RANKS)) and int(digits) <= MOST_RANKS else None

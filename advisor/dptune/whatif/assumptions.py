@@ -40,9 +40,9 @@ _ON_CPUS = {
     "ddp.first_bucket": _SIZES,
     "ddp.comm_hook": "the C library keeps the memory that is freed, or gives it back, as it did",
     "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
-    "loader.num_workers": "workers prepare a batch as fast as the script did, as far as there are cores; to take it "
-    f"takes {TAKING_NS / 1e6:g} ms, and without persistent_workers starting one {WORKER_STARTS_NS / 1e6:g} ms in "
-    "each epoch",
+    "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
+    f"fetching one costs {TAKING_NS / 1e6:g} ms, and without persistent_workers starting each worker costs "
+    f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
     "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
     "loader.batch_size": "what a pass takes between its operators, to call each (as long as "
     f"{OPERATOR_VIEWS:g} transposes) and for each byte of the parameters ({PARAMETER_NS:g} ns) is the same with any "
@@ -90,7 +90,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         times = [f"{one:.2g}" for _, one in model.latency.queued] or [f"{model.latency.alone:.2g}"]
         least, most = min(times, key=float), max(times, key=float)
         spread = least if least == most else f"{least} to {most}"
-        fit = "what is set" if "link.alpha_us" in changes else "what the link's fit tells"
+        fit = "the value set" if "link.alpha_us" in changes else "the fitted value"
         yield f"latency is {spread} times {fit}: {model.latency.why}"
     if model.loading is not None and model.loading.epoch and _batches_of_a_step(model, changes) > model.loading.epoch:
         yield "a step takes more samples than an epoch has: the next epoch begins within it"

@@ -18,7 +18,9 @@ _QUEUED, _QUEUED_SHARE = 8, 0.2
 # whose calls took 1.7 to 2.1 ms, five changes came out as by 0.8 to 1.4 ms; on another day the same calls took 0.25 ms,
 # where cores had been kept awake.
 _CROWDED_ALONE = 0.65
-_OF_CROWDED = Latency(_CROWDED_ALONE, (), (0.4, 1.75), "measuring wakes cores, which ranks keep awake")
+_OF_CROWDED = Latency(
+    _CROWDED_ALONE, (), (0.4, 1.75), "`dptune links` also pays for CPU wake-up, which training ranks do not"
+)
 # Where it is not measured of calls that follow each other: six runs of many small buckets had 0.87, 0.88 (200 Mbit/s),
 # 1.2, 2.0 (1 Gbit/s), 0.5 and 0.7 (on one host) times that of calls alone. Where it is: `dptune links` said 4.8 and
 # 2.6 ms of them, of 64 KiB 4.6 and 1.7, and two runs each 4.6 and 4.6 (200 Mbit/s), 1.9 and 3.0 (1 Gbit/s). On one host

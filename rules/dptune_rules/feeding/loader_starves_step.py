@@ -132,7 +132,11 @@ def check(run: RunView) -> Iterator[Advice]:
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
-    how = "no more than the wait, plus what compute gains from the cores that batch preparation takes"
+    how = "no more than the wait"
+    if most > longest_idle:
+        how += ", plus what compute gains from the cores that batch preparation takes"
+    elif longest_idle < longest:
+        how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)

@@ -23,7 +23,8 @@ so that changing shapes fit. Where the memory is full: a smaller batch, activati
 
 The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
 but no more than the time in which the GPU of that rank is idle. A call that waits until the GPU has computed, or until
-another rank has reached a collective, does not lengthen the step by that wait.
+another rank has reached a collective, does not lengthen the step by that wait. Where half of the steps or fewer hold
+most of the time in calls, the report says how many, and ms are of the mean step.
 
 ## When to leave it alone
 
@@ -48,6 +49,7 @@ from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
 
 REFILLING = 1.25  # times the calls' own time
+MOST_OF_TIME = 0.8  # of the time in such calls: the fewest steps that hold it are those that pay for them
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
@@ -78,6 +80,8 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
+    paying, steps = _paying(worst)
+    few = 0 < paying <= steps / 2
     environment = run.facts[0].environment if run.facts else {}
     given = [name for name in (VARIABLE, NEWER) if environment.get(name)]
     changes = []
@@ -91,7 +95,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Taking and returning memory of the GPU costs up to {100 * share:.0f} % of a step",
+        title=f"Taking and returning memory of the GPU costs up to {100 * share:.0f} % of "
+        + (f"the mean step: it happens in {paying} of {steps} steps" if few else "a step"),
         why="Each such call is one of the driver, and returning memory waits for the GPU. In steady steps torch's "
         "allocator should need none.",
         changes=changes,
@@ -100,9 +105,10 @@ def check(run: RunView) -> Iterator[Advice]:
             run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
             "no more than the driver's memory calls and refilling the launch queue after them take, and no more than "
             "the GPU is idle",
+            in_few_steps=few,
         ),
         confidence="medium",
-        evidence=list(_evidence(run, worst, idle)),
+        evidence=[*_evidence(run, worst, idle), *(_in_steps(worst, paying, steps) if few else ())],
         numerics="same",
         fingerprint=RULE.code,
     )
@@ -122,6 +128,24 @@ def _idle(run: RunView, memory: MemoryFigures) -> float | None:
     """The share of the steps in which the GPU is idle; None where the trace does not tell."""
     devices = [one for rank in run.measured.ranks if rank.rank == memory.rank for one in rank.devices if one.steps]
     return next((one.total.share("idle_ns") for one in devices if one.device == memory.device), None)
+
+
+def _paying(memory: MemoryFigures) -> tuple[int, int]:
+    """The fewest steps of a rank that hold most of the time in its calls, and how many were read; zeros if unknown."""
+    by_step = sorted(memory.known("malloc_steps_ns") or (), reverse=True)
+    enough_ns = MOST_OF_TIME * sum(by_step)
+    return next((count for count in range(len(by_step) + 1) if sum(by_step[:count]) >= enough_ns), 0), len(by_step)
+
+
+def _in_steps(memory: MemoryFigures, paying: int, steps: int) -> Iterator[Evidence]:
+    by_step = sorted(memory.malloc_steps_ns, reverse=True)
+    which = f"{paying} of {steps} steps"
+    yield Evidence(
+        label=f"in {which}",
+        value=sum(by_step[:paying]) / sum(by_step),
+        unit="of the time in these calls",
+        rank=memory.rank,
+    )
 
 
 def _evidence(run: RunView, worst: MemoryFigures, idle: float | None) -> Iterator[Evidence]:

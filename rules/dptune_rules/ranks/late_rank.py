@@ -77,7 +77,7 @@ from collections.abc import Iterator, Mapping
 from statistics import mean, median
 
 from dptune.advice import Advice, Evidence, Saving, impact_of
-from dptune.measured import LAG_CAUSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
+from dptune.measured import LAG_CAUSES, LAG_CLASSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_STEPS_SHARE = Threshold(
@@ -249,7 +249,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     )
     gain = late.known("gain_share")
     if gain is not None:
-        yield Evidence(label="step time saved without its delays", value=gain, unit="of a traced step")
+        yield Evidence(label="saved in a replay without its delays", value=gain, unit="of a traced step")
     ratio = late.known("work_ratio")
     if ratio is not None and late.does_more:
         unit = "times that of the others, by tensor shapes"
@@ -259,9 +259,9 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
     """What explains how much of its lag."""
     for one in late.differences:
-        yield Evidence(label=f"`{one.name}` explains", value=one.share, unit="of its lag", rank=late.rank)
+        yield Evidence(label=f"`{one.short}` explains", value=one.share, unit="of its lag", rank=late.rank)
     if cause:
-        yield Evidence(label=cause, value=covered, unit="of its lag", rank=late.rank)
+        yield Evidence(label=LAG_CLASSES[cause], value=covered, unit="of its lag", rank=late.rank)
 
 
 def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float, str]:
@@ -272,7 +272,9 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
     ):  # the late rank itself waits for none, and what it does longer would be gone from its own steps too
         waiting = late.waiting_share * ranks / (ranks - 1)
         mean_lag = sum(lags) / len(lags) / run.measured.traced_step_ns
-        return max(waiting, mean_lag), "no more than it is late, or the others wait for it, whichever is more"
+        if waiting >= mean_lag:
+            return waiting, f"the time that the other ranks wait, {_percent(waiting)} of a traced step"
+        return mean_lag, f"the rank's mean lag, {_percent(mean_lag)} of a traced step"
     waits = [
         sum(step.account.exposed_waiting_ns for step in device.steps)
         / sum(step.account.window_ns for step in device.steps)
@@ -280,9 +282,17 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
         for device in rank.devices
         if rank.rank != late.rank and device.steps
     ]
-    return max(gain, min(waits, default=gain)), (
-        "the larger of the replayed gain without its delays and the time that every other rank waits"
+    least_wait = min(waits, default=gain)
+    if gain >= least_wait:
+        return gain, f"what a replay without the rank's delays saves, {_percent(gain)} of a traced step"
+    return least_wait, (
+        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; a replay without the rank's "
+        f"delays saves {_percent(gain)}, but does not include how much waiting kernels slow the others"
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _cause(run: RunView, arrival: ArrivalFigures) -> tuple[LagCause | None, float]:

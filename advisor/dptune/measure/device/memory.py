@@ -135,6 +135,7 @@ def _figures(
         "malloc_calls_per_step": (malloc[0] if malloc else None, no_malloc),
         "malloc_ns": (malloc[1] if malloc else None, no_malloc),
         "malloc_share": (malloc[2] if malloc else None, no_malloc),
+        "malloc_steps_ns": (malloc[3] if malloc else None, no_malloc),
     }
     return MemoryFigures.of(
         figures,
@@ -233,8 +234,8 @@ def _capacity(lean: RankView | None, name: str) -> int | None:
     )
 
 
-def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float] | None, str]:
-    """Calls to the driver's allocator per step, their time and their share of the steps; and why where not known."""
+def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float, list[int]] | None, str]:
+    """Calls to the driver's allocator per step, their time, its share of the steps, and the time by step; why not."""
     if lean is None or not lean.steps:
         return None, _NO_CALLS
     if len(lean.devices) > 1:
@@ -247,4 +248,5 @@ def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float] | None, str
     begin = columns.ts_ns[rows]
     count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in lean.steps)
     time = steps & Intervals.union(begin, columns.ends(rows))
-    return (count / len(lean.steps), time.total_ns, time.total_ns / steps.total_ns), ""
+    by_step = [(time & Intervals.union(*bounds([step]))).total_ns for step in lean.steps]
+    return (count / len(lean.steps), time.total_ns, time.total_ns / steps.total_ns, by_step), ""

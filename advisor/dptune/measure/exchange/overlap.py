@@ -9,7 +9,7 @@ from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
 from dptune.measure.exchange.calls import Collectives
 from dptune.measure.exchange.purposes import NO_PURPOSE, PURPOSES, UNKNOWN, issuers, purposes
-from dptune.measure.exchange.slowdown import FEWEST_PAIRS, slowdown
+from dptune.measure.exchange.slowdown import slowdown
 from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place, Purpose
@@ -28,14 +28,13 @@ def overlap(spent: Sequence[Spent], ran: Collectives, told: Phased | str, accoun
     """
     if not account.communication_ns:
         return None
-    ratio, pairs = slowdown(spent)
-    few = f"operations seen both with and without communication beside them, at one place in the step: {pairs}"
+    ratio, pairs = slowdown(spent, account.compute_ns)
     return OverlapFigures(
         rows=_rows(spent, ran, told),
         compute_per_communication=account.compute_ns / account.communication_ns,
-        slowdown=ratio,
+        slowdown=None if isinstance(ratio, str) else ratio,
         slowdown_pairs=pairs,
-        missing={} if ratio is not None else {"slowdown": f"{few}; it takes {FEWEST_PAIRS}"},
+        missing={"slowdown": ratio} if isinstance(ratio, str) else {},
     )
 
 

@@ -14,10 +14,10 @@ _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch 
 
 
 def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, bool] | str:
-    """Of one rank: share of the step, that share of its median step in ns, whether unprofiled; or why there is none.
+    """Of one rank: share of the step, that share of its step time in ns, whether unprofiled; or why there is none.
 
-    Of unprofiled steps those count that drew as many batches as the median step did: between two epochs a step may hold
-    a whole validation.
+    The step time is what `StepTime` has: the median of unprofiled steps, the mean of traced ones. Of unprofiled steps
+    those count that drew as many batches as the median step did: between two epochs a step may hold a whole validation.
     """
     window = facts.window("unprofiled") if facts else None
     if window is not None and sum(window.durations_ns) > 0 and len(window.loader_wait_ns) == window.steps:
@@ -32,7 +32,7 @@ def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, boo
         return _NO_RANGES
     waited = sum(view.host.loading.within(step.start_ns, step.end_ns).total_ns for step in view.steps)
     share = waited / sum(step.length_ns for step in view.steps)
-    return share, share * median(step.length_ns for step in view.steps), False
+    return share, waited / len(view.steps), False
 
 
 def computed_share(facts: Iterable[Facts]) -> float | None:

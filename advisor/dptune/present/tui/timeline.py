@@ -11,11 +11,12 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Static
 
-from dptune.measure.lanes import Found, Lane, Piece, RankLanes
+from dptune.measure.lanes import OWN_COMPUTE, Found, Lane, Piece, RankLanes
+from dptune.measured import short_name
 from dptune.present.amounts import ns_as_ms, several
 from dptune.present.lines import Line, labelled, line, wrapped
 from dptune.present.tui.pane import Pane
-from dptune.present.visible import shortened, visible
+from dptune.present.visible import visible
 from dptune.trace.run import Run
 
 # The sign of each kind of work, and its colour where there are colours.
@@ -249,10 +250,10 @@ class Timeline(Container, can_focus=True):
         told = [line(f"{lane.label}{f': {piece.kind}' if piece else ''}", "strong")]
         if found is not None:
             length = ns_as_ms(found.end_ns - found.start_ns)
-            told += labelled("Found", f"{shortened(found.name)}, {length} ms", width)
+            told += labelled("Found", f"{short_name(found.name)}, {length} ms", width)
         if piece is None:
             return told if found else [*told, *wrapped("Nothing runs here.", width)]
-        told += labelled("What", shortened(piece.name) or "an operator's own compute", width)
+        told += labelled("What", short_name(piece.name) or OWN_COMPUTE, width)
         at_edge = piece.start_ns <= 0 or piece.start_ns + piece.length_ns >= self._end - self._begin
         one = piece.longest_ns if piece.count == 1 and at_edge else 0
         told += labelled("Takes", f"{ns_as_ms(max(one, piece.length_ns))} ms", width)

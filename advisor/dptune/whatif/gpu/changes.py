@@ -42,7 +42,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
         elif name in BOUNDS:
             raise Missing(f"the trace of a GPU tells only what another {name} could save at most")
         else:
-            raise Missing(f"the trace of a GPU alone does not tell what {name} does")
+            raise Missing(f"{name} cannot be predicted from a GPU trace")
     return program
 
 
@@ -150,7 +150,7 @@ def _comm_hook(program: Program, value: Value) -> Program:
     if value == "none":
         return program
     if value not in ("fp16", "bf16"):
-        raise Missing(f"the trace of a GPU alone does not tell what the hook {value} does")
+        raise Missing(f"the effect of the hook {value} cannot be predicted from a GPU trace")
 
     link = _link(program)
 
