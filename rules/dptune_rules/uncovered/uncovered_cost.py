@@ -105,7 +105,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
     where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
     what = f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
-    saves = run.without_function(site.name, site.at) if site.phase == "loop" and not site.part else None
+    calling = site.mostly if site.part else ""
+    saves = run.without_function(site.name, site.at, calling) if site.phase == "loop" else None
     of_method = run.collects_experience(site.mostly if site.part else site.name)
     impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.measure.host.pieces import Pieces, alike
-from dptune.measure.intervals import Intervals
+from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
 
@@ -27,7 +28,8 @@ AROUND_NS = 50_000  # that Python takes at most to call the next operator, with 
 class Loop:
     """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator.
 
-    `crossing`: whether the function lasts longer than a step.
+    `crossing`: whether the function lasts longer than a step. `computed_share` is the part of that time that operators
+    compute at most, `backward_ns` what autograd runs for them in the median step; None where the trace does not tell.
     """
 
     phase: CodePhase
@@ -35,6 +37,8 @@ class Loop:
     repeats: float
     crossing: bool
     cost_ns: int
+    computed_share: float | None = None
+    backward_ns: int | None = None
 
 
 def loops(
@@ -65,8 +69,9 @@ def loops(
         if len(rows) >= LEAST_REPEATS:
             repeated[alike(columns.name(function))][operator].append(rows)
     over = {alike(columns.name(row)) for row in crossing}
+    recorded = RecordedOperators.of(view) if repeated else None
     return {
-        function: _loop(view, operators, function in over, found, spent, phases)
+        function: _loop(view, operators, function in over, found, spent, phases, recorded)
         for function, operators in repeated.items()
     }
 
@@ -78,6 +83,7 @@ def _loop(
     found: Pieces,
     spent: NDArray[np.float64],
     phases: Mapping[CodePhase, Intervals],
+    recorded: RecordedOperators | None,
 ) -> Loop:
     columns = view.columns
     rows = np.array([row for runs in operators.values() for run in runs for row in run], dtype=np.int64)
@@ -100,4 +106,23 @@ def _loop(
         float(median(len(run) for run in operators[longest])),
         crossing,
         round(median_low(by_step.tolist())),
+        _computed_share(recorded, rows, float(counted.sum())),
+        _backward_ns(view, recorded, rows, found, spent),
     )
+
+
+def _computed_share(recorded: RecordedOperators | None, rows: Ints, counted_ns: float) -> float | None:
+    if recorded is None or not counted_ns or not recorded.elements.any():
+        return None
+    return min(1.0, recorded.computed_ns(rows) / counted_ns)
+
+
+def _backward_ns(
+    view: RankView, recorded: RecordedOperators | None, rows: Ints, found: Pieces, spent: NDArray[np.float64]
+) -> int | None:
+    inside = recorded and recorded.backward_of(rows)
+    if inside is None:
+        return None
+    weights = spent * inside.hold(found.start_ns)
+    by_step: list[float] = np.bincount(found.step, weights=weights, minlength=len(view.steps)).tolist()
+    return round(median_low(by_step))
