@@ -39,7 +39,7 @@ UNVALIDATED = "; GPU predictions have been checked against measured steps for ba
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["LEADING", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "SlowSteps", "Threshold"]
+__all__ = ["LEADING", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Share", "SlowSteps", "Threshold"]
 
 
 @dataclass(frozen=True)
@@ -276,11 +276,14 @@ class RunView:
         named = f"`{calling}` in `{name}`" if calling else f"`{name}`"
         return self.removed(found.by_rank, f"{named} is in {found.looks} stack samples")
 
-    def removed(self, spent: Mapping[int, Share], how: str) -> Saving | None:
+    def removed(
+        self, spent: Mapping[int, Share], how: str, gone: tuple[float, float] = (_GONE, _GAINED)
+    ) -> Saving | None:
         """What a CPU run saves without work that takes these shares of the steps of each rank, by stack samples.
 
-        Ranks that are not named do none of it. None where devices compute, which may hide it, where not all ranks were
-        recorded, and where it may be nothing: then a bound is all that is known.
+        Ranks that are not named do none of it; `gone` is the part of it that goes away, at least and at most. None
+        where devices compute, which may hide it, where not all ranks were recorded, and where it may be nothing: then a
+        bound is all that is known.
         """
         if not self._every_rank():
             return None
@@ -289,7 +292,7 @@ class RunView:
         alone = [rank for rank, one in spent.items() if one.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
         how = f"{how}{by_rank}; the interval includes the sampling error"
-        return self.sampled(left.least, left.likely, left.most, how) if left.least > 0 else None
+        return self.sampled(left.least, left.likely, left.most, how, gone) if left.least > 0 else None
 
     def removed_of_steps(
         self, spent_ns: Mapping[int, Sequence[int]], how: str, *, in_turn: bool = False
@@ -312,14 +315,22 @@ class RunView:
         ranks = self.measured.known("world_size") or len(self.facts)
         return self.measured.known("device_kind") == "cpu" and len(self.facts) == ranks
 
-    def sampled(self, low_share: float, likely_share: float, high_share: float, how: str) -> Saving:
+    def sampled(
+        self,
+        low_share: float,
+        likely_share: float,
+        high_share: float,
+        how: str,
+        gone: tuple[float, float] = (_GONE, _GAINED),
+    ) -> Saving:
         """A saving that is the time of something which goes away, by stack samples of steps without the profiler.
 
-        Of that at least four fifths: what takes its place, every so many steps, is left. And a tenth more: with other
-        ranks on the same cores these gain, too.
+        `gone` is the part of it that does, at least and at most. By default at least four fifths: what takes its place,
+        every so many steps, is left. And a tenth more: with other ranks on the same cores these gain, too.
         """
-        most = min(1.0, _GAINED * high_share)
-        return self._saving(min(most, _GONE * low_share), most, "sampled", how, likely_share)
+        most = min(1.0, gone[1] * high_share)
+        low = min(most, gone[0] * low_share)
+        return self._saving(low, most, "sampled", how, min(most, max(low, likely_share)))
 
     def timed(
         self,
@@ -328,6 +339,7 @@ class RunView:
         high_share: float,
         how: str,
         durations_ns: Sequence[float] | None = None,
+        gone: tuple[float, float] = (_GONE, _GAINED),
     ) -> Saving:
         """The same of something that was timed in steps without the profiler.
 
@@ -335,8 +347,9 @@ class RunView:
         """
         times = 1.0 if durations_ns is None else mean(durations_ns) / median(durations_ns)
         mean_ns = None if durations_ns is None else times * self.measured.step.median_ns
-        most = min(1.0, _GAINED * high_share)
-        return self._saving(min(most, _GONE * low_share), most, "timed", how, likely_share, mean_ns)
+        most = min(1.0, gone[1] * high_share)
+        low = min(most, gone[0] * low_share)
+        return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
 
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
         """A prediction between other shares of the step, for a reason that its text then ends with."""
