@@ -89,7 +89,7 @@ def test_steps_are_compared_by_their_numbers(ask, make_measured, make_facts):
 
 
 def test_on_a_cpu_what_the_busiest_rank_is_spared(ask, make_measured, make_facts):
-    """Both ranks collect 2 ms of each step of 10: at least four fifths of that, at most the 4 ms of both, and a tenth."""
+    """Both ranks collect 2 ms of each step of 10: at least four fifths of that, at most 4.4 ms."""
     facts = [make_facts(rank=rank, windows=[window(0.2)]) for rank in (0, 1)]
     (advice,) = ask("DP602", make_measured(device="cpu", exposed_share=0.9), facts)
     assert advice.saves.basis == "timed"
