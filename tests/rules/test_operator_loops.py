@@ -76,8 +76,9 @@ def test_on_a_cpu_the_loop_and_its_backward_pass_go_away(ask, make_measured, mak
     measured = on_cpu(make_measured, share=0.2, computed_share=0.05, backward_share=1.5)
     (advice,) = ask("DP610", measured, found_in(make_facts, 20))
     assert advice.saves.basis == "sampled"
-    assert advice.saves.low_share == pytest.approx(0.8 * 0.95 * 0.1342 * (1 + 1.5 * 0.7), abs=1e-3)
-    assert advice.saves.high_share == pytest.approx(1.1 * 0.2658 * (1 + 1.5 * 1.3), abs=1e-3)
+    unsure = ((2.5 * 0.0658) ** 2 + (0.3 * 1.5 * 0.2) ** 2) ** 0.5
+    assert advice.saves.low_share == pytest.approx(0.8 * 0.95 * (0.5 - unsure), abs=1e-3)
+    assert advice.saves.high_share == pytest.approx(1.1 * (0.5 + unsure), abs=1e-3)
     assert advice.saves.predicted_share == pytest.approx(0.2 * 2.5)
     assert "`nt_xent` is in 20 stack samples, and its backward pass takes 1.5 times as long" in advice.saves.how
 

@@ -46,6 +46,7 @@ to twice as long.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import hypot
 
 from dptune.advice import Advice, Confidence, Evidence, Saving
 from dptune.measured import OperatorLoop, digits
@@ -100,16 +101,20 @@ def _predicted(run: RunView, loop: OperatorLoop) -> Saving | None:
     if found is None or loop.computed_share is None or (backward is None and loop.phase == "forward"):
         return None
     again = backward or 0.0
-    stays, least, most = loop.computed_share, again * (1 - BACKWARD_UNSURE), again * (1 + BACKWARD_UNSURE)
-    by_rank = {
-        rank: Share(
-            (1 - stays) * own.least * (1 + least), min(1.0, own.likely * (1 + again)), min(1.0, own.most * (1 + most))
-        )
-        for rank, own in found.by_rank.items()
-    }
+    by_rank = {rank: _with_backward(own, again, loop.computed_share) for rank, own in found.by_rank.items()}
     how = f"`{loop.name}` is in {found.looks} stack samples"
     how += f", and its backward pass takes {digits(again)} times as long in the trace" if again else ""
     return run.removed(by_rank, how)
+
+
+def _with_backward(sampled: Share, again: float, computed: float) -> Share:
+    """The share of the loop with its backward pass; what is computed stays, at most. Both errors are independent."""
+    both = sampled.likely * (1 + again)
+    of_backward = BACKWARD_UNSURE * again * sampled.likely
+    below, above = (
+        hypot(off * (1 + again), of_backward) for off in (sampled.likely - sampled.least, sampled.most - sampled.likely)
+    )
+    return Share(max(0.0, (both - below) * (1 - computed)), min(1.0, both), min(1.0, both + above))
 
 
 def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:

@@ -120,7 +120,7 @@ def _computed_share(recorded: RecordedOperators | None, rows: Ints, counted_ns: 
 def _backward_ns(
     view: RankView, recorded: RecordedOperators | None, rows: Ints, found: Pieces, spent: NDArray[np.float64]
 ) -> int | None:
-    inside = recorded and recorded.backward_of(rows)
+    inside = recorded.backward_of(rows) if recorded else None
     if inside is None:
         return None
     weights = spent * inside.hold(found.start_ns)
