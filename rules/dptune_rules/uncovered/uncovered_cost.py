@@ -23,7 +23,8 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 - replace a Python loop over samples or parameters by one operator on the whole batch, or a `torch._foreach_*` call.
 
 The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of steps without the
-profiler find it on every rank, the saving is predicted: the sampled time with its sampling error, less a fifth.
+profiler find it, the saving is predicted: the sampled time with its sampling error, less a fifth. If only some ranks
+spend time there, a step gets as short as the next busiest rank allows.
 
 ## When to leave it alone
 

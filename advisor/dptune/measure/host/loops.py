@@ -29,7 +29,7 @@ class Loop:
     """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator.
 
     `crossing`: whether the function lasts longer than a step. `computed_share` is the part of that time that operators
-    compute at most, `backward_ns` what autograd runs for them in the median step; None where the trace does not tell.
+    compute at most, `backward_share` how many times as long autograd runs for them; None where the trace does not tell.
     """
 
     phase: CodePhase
@@ -38,7 +38,7 @@ class Loop:
     crossing: bool
     cost_ns: int
     computed_share: float | None = None
-    backward_ns: int | None = None
+    backward_share: float | None = None
 
 
 def loops(
@@ -106,23 +106,27 @@ def _loop(
         float(median(len(run) for run in operators[longest])),
         crossing,
         round(median_low(by_step.tolist())),
-        _computed_share(recorded, rows, float(counted.sum())),
-        _backward_ns(view, recorded, rows, found, spent),
+        *_parts(view, recorded, rows, by_step, found, spent),
     )
 
 
-def _computed_share(recorded: RecordedOperators | None, rows: Ints, counted_ns: float) -> float | None:
-    if recorded is None or not counted_ns or not recorded.elements.any():
-        return None
-    return min(1.0, recorded.computed_ns(rows) / counted_ns)
-
-
-def _backward_ns(
-    view: RankView, recorded: RecordedOperators | None, rows: Ints, found: Pieces, spent: NDArray[np.float64]
-) -> int | None:
-    inside = recorded.backward_of(rows) if recorded else None
+def _parts(
+    view: RankView,
+    recorded: RecordedOperators | None,
+    rows: Ints,
+    cost_ns: NDArray[np.float64],
+    found: Pieces,
+    spent: NDArray[np.float64],
+) -> tuple[float | None, float | None]:
+    """What operators compute at most, and what autograd runs for them, as parts of the cost in the same steps."""
+    total_ns = 0.0 if recorded is None else float(cost_ns[: recorded.steps].sum())
+    if recorded is None or total_ns <= 0:
+        return None, None
+    own = recorded.covered(rows)
+    computed = min(1.0, recorded.computed_ns(own) / total_ns) if recorded.elements.any() else None
+    inside = recorded.backward_of(own)
     if inside is None:
-        return None
+        return computed, None
     weights = spent * inside.hold(found.start_ns)
-    by_step: list[float] = np.bincount(found.step, weights=weights, minlength=len(view.steps)).tolist()
-    return round(median_low(by_step))
+    backward_ns = np.bincount(found.step, weights=weights, minlength=len(view.steps))[: recorded.steps].sum()
+    return computed, float(backward_ns) / total_ns

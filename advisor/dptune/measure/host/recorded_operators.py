@@ -23,13 +23,17 @@ NODE = "autograd::engine::evaluate_function: "
 _ELEMENT_NS = 1.0  # 4 bytes at 4 GB/s, less than one core of a server reads
 _CALL_NS = 10_000  # what calling an operator takes with the profiler, where its compute does not follow from its inputs
 _PRODUCTS = ("mm", "matmul", "linear", "conv", "einsum", "bilinear", "scaled_dot_product", "lstm", "gru")
-_MOST = 100_000  # operators: of more, reading their arguments takes seconds
+_MOST = 100_000  # operators: of more, reading their arguments takes seconds, so that fewer steps are read
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedOperators:
-    """Operators of a view's steps, ascending: their rows, autograd numbers (-1: none), and elements of their inputs."""
+    """Operators of the first steps of a view, ascending, with the sizes of their inputs.
 
+    `numbers` are autograd's, -1 where an operator has none; `elements` those of all inputs of an operator.
+    """
+
+    steps: int
     columns: Columns
     rows: Ints
     numbers: Ints
@@ -37,20 +41,27 @@ class RecordedOperators:
 
     @classmethod
     def of(cls, view: RankView) -> RecordedOperators | None:
-        """None where there are none, or too many, or the trace does not tell."""
+        """Of as many steps as have few enough operators; None where there are none, or not even one step has."""
         columns = view.trace.columns
         rows = columns.rows(OPERATOR_CATEGORIES)
         starts = columns.ts_ns[rows]
-        rows = rows[(starts >= view.steps[0].start_ns) & (starts < view.steps[-1].end_ns)]
-        if not len(rows) or len(rows) > _MOST:
+        begin_ns = view.steps[0].start_ns
+        inside = [rows[(starts >= begin_ns) & (starts < step.end_ns)] for step in view.steps]
+        steps = sum(0 < len(own) <= _MOST for own in inside)
+        if not steps:
             return None
+        rows = inside[steps - 1]
         try:
             found = arguments(view.trace, rows.tolist())
         except TraceError:
             return None
         numbers = [one if isinstance(one := args.get("Sequence number"), int) else -1 for args in found]
         elements = [elements_of(args.get("Input Dims")) for args in found]
-        return cls(columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64))
+        return cls(steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64))
+
+    def covered(self, operators: Ints) -> Ints:
+        """Those of these rows that it has."""
+        return operators[np.isin(operators, self.rows)]
 
     def backward_of(self, operators: Ints) -> Intervals | None:
         """When autograd runs the nodes that these rows made; None where the trace shows no nodes."""

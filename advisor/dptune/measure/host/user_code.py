@@ -296,14 +296,10 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     cost_ns=loop.cost_ns,
                     share=min(1.0, shares[most]),
                     computed_share=loop.computed_share,
-                    backward_share=_times(loop.backward_ns, loop.cost_ns),
+                    backward_share=loop.backward_share,
                 )
             )
     return sorted(found, key=lambda one: (-one.share, one.name))[:MOST]
-
-
-def _times(backward_ns: int | None, cost_ns: int) -> float | None:
-    return None if backward_ns is None or not cost_ns else backward_ns / cost_ns
 
 
 def _is_scripts(frame: str) -> bool:
