@@ -106,7 +106,7 @@ def _loop(
         float(median(len(run) for run in operators[longest])),
         crossing,
         round(median_low(by_step.tolist())),
-        *_parts(view, recorded, rows, by_step, found, spent),
+        *_parts(view, recorded, rows, by_step.astype(np.float64), found, spent),
     )
 
 
