@@ -17,7 +17,7 @@ from dptune.measured import Measured, Model, Place
 Kind = Literal["time", "risk", "convergence"]
 Impact = Literal["low", "medium", "high"]
 Confidence = Literal["low", "medium", "high"]
-Basis = Literal["measured", "replayed", "sampled", "bound"]
+Basis = Literal["measured", "replayed", "sampled", "timed", "bound"]
 IMPACTS: tuple[Impact, ...] = ("low", "medium", "high")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 # What reports and files of accepted advice of schema 0.1 called impact, and its values there.
@@ -94,7 +94,7 @@ class Saving(Model):
 
     `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above
     half of the step is no saving to count on: `large_unknown`. `sampled` is the time that stack samples of steps
-    without the profiler find in code that is removed or called less often.
+    without the profiler find in code that is removed or called less often, `timed` the time that was measured in it.
     """
 
     low_ms: float = Field(ge=0, description="milliseconds of a step, at least")
@@ -135,7 +135,7 @@ class Saving(Model):
     @property
     def may_be_nothing(self) -> bool:
         """Whether it is a prediction whose interval includes zero."""
-        return self.basis == "replayed" and self.low_share <= 0
+        return self.basis in ("replayed", "sampled", "timed") and self.low_share <= 0
 
     def without_prediction(self, why: str) -> Saving:
         """The bound, with why there is no prediction."""

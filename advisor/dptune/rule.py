@@ -21,10 +21,11 @@ from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
-from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
+from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
-from dptune.runfile.slow_steps import SlowSteps, slow_steps
+from dptune.runfile.removed import Share, spared, spared_of_steps
+from dptune.runfile.slow_steps import SlowSteps, share_of, slow_steps
 from dptune.runfile.work_between import HostWork, work_between
 from dptune.runfile.work_kinds import kind_of
 
@@ -39,7 +40,18 @@ UNVALIDATED = "; GPU predictions have been checked against measured steps for ba
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
-__all__ = ["LEADING", "DenseTableFacts", "MemoryGrowth", "Missing", "Rule", "RuleModule", "RunView", "Threshold"]
+__all__ = [
+    "LEADING",
+    "DenseTableFacts",
+    "MemoryGrowth",
+    "Missing",
+    "Rule",
+    "RuleModule",
+    "RunView",
+    "Share",
+    "SlowSteps",
+    "Threshold",
+]
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,17 @@ class RunView:
             raise Missing("no steps were timed without the profiler")
         return slow_steps(self.facts, times)
 
+    def without_slow_steps(self, cause: SlowSteps, durations_ns: Sequence[int]) -> Saving | None:
+        """What a mean step saves without what makes some steps slow, from how long these steps took, in ns each.
+
+        None where nothing was found that they do, and where it may be nothing.
+        """
+        found = share_of(cause, durations_ns)
+        if not cause.where or found.least <= 0:
+            return None
+        how = f"the extra time of {len(cause.steps)} slow steps; the interval includes how much they differ"
+        return self.timed(found.least, found.likely, found.most, how, durations_ns)
+
     def work_between(self) -> list[HostWork]:
         """Logging, metrics, plotting and saving in the usual steps, by function and line, most time first.
 
@@ -267,27 +290,103 @@ class RunView:
         """
         return found_share(self.facts, rank, name, at.rpartition(":")[0] or at)
 
-    def without_function(self, name: str, at: str) -> Saving | None:
-        """What a CPU run saves without a function of the script, which every rank calls beside training.
+    def sampled_share(self, name: str, at: str, calling: str = "", *, training: bool = False) -> SampledShare | None:
+        """The share of the steps without the profiler in which a function runs on each rank, by stack samples.
+
+        `calling`: only while its line calls a library's function of this name; `training`: in forward passes and the
+        like as well. None where it was found too rarely.
+        """
+        return sampled_share(self.facts, name, at.rpartition(":")[0] or at, calling, training=training)
+
+    def sampled_phase(self, phase: str) -> SampledShare | None:
+        """The same of a phase: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
+        return sampled_phase(self.facts, phase)
+
+    def without_function(self, name: str, at: str, calling: str = "") -> Saving | None:
+        """What a CPU run saves without a function of the script that runs beside training.
 
         None where stack samples do not tell: too few, or of some ranks only. A GPU may hide such time.
         """
-        if self.measured.known("device_kind") != "cpu":
+        found = self.sampled_share(name, at, calling)
+        if found is None:
             return None
-        found = sampled_share(self.facts, name, at.rpartition(":")[0] or at)
-        if found is None or not found.least:
-            return None
-        how = f"`{name}` is in {found.looks} stack samples; the interval includes the sampling error"
-        return self.sampled(found.least, found.share, found.most, how)
+        named = f"`{calling}` in `{name}`" if calling else f"`{name}`"
+        return self.removed(found.by_rank, f"{named} is in {found.looks} stack samples")
 
-    def sampled(self, low_share: float, likely_share: float, high_share: float, how: str) -> Saving:
+    def removed(
+        self, spent: Mapping[int, Share], how: str, gone: tuple[float, float] = (_GONE, _GAINED)
+    ) -> Saving | None:
+        """What a CPU run saves without work that takes these shares of the steps of each rank, by stack samples.
+
+        Ranks that are not named do none of it; `gone` is the part of it that goes away, at least and at most. None
+        where devices compute, which may hide it, where not all ranks were recorded, and where it may be nothing: then a
+        bound is all that is known.
+        """
+        if not self._every_rank():
+            return None
+        ranks = self.measured.known("world_size") or len(self.facts)
+        left = spared(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
+        alone = [rank for rank, one in spent.items() if one.likely]
+        by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
+        how = f"{how}{by_rank}; the interval includes the sampling error"
+        return self.sampled(left.least, left.likely, left.most, how, gone) if left.least > 0 else None
+
+    def removed_of_steps(
+        self, spent_ns: Mapping[int, Sequence[int]], how: str, *, in_turn: bool = False
+    ) -> Saving | None:
+        """The same of work that was timed in each step without the profiler, as a share of the mean step.
+
+        `in_turn`: ranks may do it one after another, and each may hold up all others.
+        """
+        windows = {one.rank: one.window("unprofiled") for one in self.facts}
+        durations_ns = {rank: window.durations_ns for rank, window in windows.items() if window is not None}
+        numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
+        if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:
+            return None
+        left = spared_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
+        all_ns = [mean(own) for own in zip(*durations_ns.values(), strict=True)]
+        return self.timed(left.least, left.likely, left.most, how, all_ns) if left.least > 0 else None
+
+    def _every_rank(self) -> bool:
+        """Whether CPUs compute, and all ranks of the run have facts."""
+        ranks = self.measured.known("world_size") or len(self.facts)
+        return self.measured.known("device_kind") == "cpu" and len(self.facts) == ranks
+
+    def sampled(
+        self,
+        low_share: float,
+        likely_share: float,
+        high_share: float,
+        how: str,
+        gone: tuple[float, float] = (_GONE, _GAINED),
+    ) -> Saving:
         """A saving that is the time of something which goes away, by stack samples of steps without the profiler.
 
-        Of that at least four fifths: what takes its place, every so many steps, is left. And a tenth more: with other
-        ranks on the same cores these gain, too.
+        `gone` is the part of it that does, at least and at most. By default at least four fifths: what takes its place,
+        every so many steps, is left. And a tenth more: with other ranks on the same cores these gain, too.
         """
-        most = min(1.0, _GAINED * high_share)
-        return self._saving(min(most, _GONE * low_share), most, "sampled", how, likely_share)
+        most = min(1.0, gone[1] * high_share)
+        low = min(most, gone[0] * low_share)
+        return self._saving(low, most, "sampled", how, min(most, max(low, likely_share)))
+
+    def timed(
+        self,
+        low_share: float,
+        likely_share: float,
+        high_share: float,
+        how: str,
+        durations_ns: Sequence[float] | None = None,
+        gone: tuple[float, float] = (_GONE, _GAINED),
+    ) -> Saving:
+        """The same of something that was timed in steps without the profiler.
+
+        With `durations_ns`, of those steps, the shares are of their mean, else of the step time.
+        """
+        times = 1.0 if durations_ns is None else mean(durations_ns) / median(durations_ns)
+        mean_ns = None if durations_ns is None else times * self.measured.step.median_ns
+        most = min(1.0, gone[1] * high_share)
+        low = min(most, gone[0] * low_share)
+        return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
 
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
         """A prediction between other shares of the step, for a reason that its text then ends with."""

@@ -88,3 +88,36 @@ def test_in_place_operators_on_parts_of_a_tensor(tmp_path):
     nodes = ["autograd::engine::evaluate_function: CopySlices"] * 16
     assert looped(tmp_path, loop=fills, nodes=nodes)["pairs"].backward
     assert not looped(tmp_path, nodes=nodes)["pairs"].backward
+
+
+def numbered(at):
+    """Sixteen operators of 100 elements make nodes 10 to 25; the engine runs each of these for 30, and others, too."""
+    found = [
+        operator("aten::dot", at + 1010 + 100 * n, at + 1030 + 100 * n, **shaped(at + 10 + n, [[50], [50]]))
+        for n in range(16)
+    ]
+    after = operator("aten::sum", at + 2800, at + 2810, **shaped(at + 26, [[16]]))
+    name = "autograd::engine::evaluate_function: DotBackward0"
+    nodes = [
+        operator(name, at + 3020 + 40 * n, at + 3050 + 40 * n, **{"Sequence number": at + 8 + n}) for n in range(20)
+    ]
+    return [*found, after, *nodes]
+
+
+@pytest.mark.parametrize("most", [100_000, 100])
+def test_the_backward_pass_of_a_loop_by_autograds_numbers(tmp_path, monkeypatch, most):
+    """Also where there are so many operators that only some steps are read: 47 in a step, two steps of three."""
+    monkeypatch.setattr("dptune.measure.host.recorded_operators._MOST", most)
+    loop = looped(tmp_path, loop=numbered)["pairs"]
+    assert loop.backward_share * loop.cost_ns / US == pytest.approx(16 * 30, abs=5)
+    # An element takes a nanosecond at most: 1.6 of the 16 x 70 us.
+    assert loop.computed_share == pytest.approx(1.6 / (16 * 70), rel=0.05)
+
+
+def shaped(number, dims):
+    return {"Sequence number": number, "Input Dims": dims}
+
+
+def test_what_the_trace_does_not_number_is_not_known(tmp_path):
+    loop = looped(tmp_path)["pairs"]
+    assert (loop.backward_share, loop.computed_share) == (None, None)

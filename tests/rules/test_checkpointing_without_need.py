@@ -29,8 +29,9 @@ def test_it_is_not_needed_on_a_host_with_room(ask, make_measured, make_facts):
         "train.py:12",
     )
     assert change.paste == "TrainingArguments(..., gradient_checkpointing=False)"
-    # A quarter of 30 % less the 5 % of hidden communication; one and a half times 30 %.
-    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.025, 0.45))
+    # 0.3 times 30 %, less the 5 % of hidden communication; 1.3 times 30 %.
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.04, 0.39))
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("timed", pytest.approx(0.3))
     assert (advice.impact, advice.confidence, advice.numerics) == ("high", "high", "same")
 
 

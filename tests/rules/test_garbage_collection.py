@@ -86,3 +86,11 @@ def test_steps_are_compared_by_their_numbers(ask, make_measured, make_facts):
     apart = [make_facts(rank=1, windows=[Window("unprofiled", 9, [10_000_000] * 4, gc_ns=[3_000_000] * 4)])]
     with pytest.raises(Missing, match="different steps"):
         ask("DP602", make_measured(), [facts[0], *apart])
+
+
+def test_on_a_cpu_what_the_busiest_rank_is_spared(ask, make_measured, make_facts):
+    """Both ranks collect 2 ms of each step of 10: at least four fifths of that, at most 4.4 ms."""
+    facts = [make_facts(rank=rank, windows=[window(0.2)]) for rank in (0, 1)]
+    (advice,) = ask("DP602", make_measured(device="cpu", exposed_share=0.9), facts)
+    assert advice.saves.basis == "timed"
+    assert (advice.saves.low_ms, advice.saves.high_ms) == (pytest.approx(0.8 * 2), pytest.approx(1.1 * 4))

@@ -60,3 +60,37 @@ def test_steps_with_the_profiler_tell_less(ask, make_measured, make_facts):
 
 def test_quiet_where_it_takes_little(ask, make_measured, make_facts):
     assert ask("DP610", looping(make_measured, share=0.04), [make_facts()]) == []
+
+
+def on_cpu(make_measured, **changed):
+    measured = looping(make_measured, **changed)
+    return measured.model_copy(update={"device_kind": "cpu", "world_size": 1})
+
+
+def found_in(make_facts, looks):
+    """The thread was found in the function in so many of 100 looks, as often as it spends time there."""
+    inside = SampledFacts(["main (train.py:9)", "nt_xent (loss.py:24)"], "forward", looks=looks, spent_ns=[looks])
+    others = SampledFacts(["main (train.py:12)"], "backward", looks=100 - looks, spent_ns=[100 - looks])
+    return [make_facts(windows=[Window("unprofiled", 3, [20] * 5, sampled=[inside, others])])]
+
+
+def test_on_a_cpu_the_loop_and_its_backward_pass_go_away(ask, make_measured, make_facts):
+    """20 of 100 looks: unsure by 1.645 x sqrt(0.2 x 0.8 / 100) = 0.0658; 5 % of it is computed and stays.
+
+    The backward pass takes 1.5 times as long, 30 % more or less.
+    """
+    measured = on_cpu(make_measured, share=0.2, computed_share=0.05, backward_share=1.5)
+    (advice,) = ask("DP610", measured, found_in(make_facts, 20))
+    assert advice.saves.basis == "sampled"
+    unsure = ((2.5 * 0.0658) ** 2 + (0.3 * 1.5 * 0.2) ** 2) ** 0.5
+    assert advice.saves.low_share == pytest.approx(0.8 * 0.95 * (0.5 - unsure), abs=1e-3)
+    assert advice.saves.high_share == pytest.approx(1.1 * (0.5 + unsure), abs=1e-3)
+    assert advice.saves.predicted_share == pytest.approx(0.2 * 2.5)
+    assert "`nt_xent` is in 20 stack samples, and its backward pass takes 1.5 times as long" in advice.saves.how
+
+
+@pytest.mark.parametrize("changed", [{"backward_share": None}, {"computed_share": None}, {"crossing": True}])
+def test_a_bound_where_the_trace_does_not_tell_what_goes_away(ask, make_measured, make_facts, changed):
+    known = {"share": 0.2, "computed_share": 0.05, "backward_share": 1.5}
+    (advice,) = ask("DP610", on_cpu(make_measured, **known | changed), found_in(make_facts, 20))
+    assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)

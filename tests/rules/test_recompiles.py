@@ -63,3 +63,15 @@ def test_quiet_without_compiling_for_one_compilation_and_without_torch_compile(a
 def test_older_recordings_do_not_tell(ask, make_measured, make_facts):
     with pytest.raises(Missing, match=r"how long torch\.compile compiled was not recorded"):
         ask("DP607", make_measured(), [make_facts(**recompiling(()))])
+
+
+def test_on_a_cpu_the_time_spent_compiling_goes_away(ask, make_measured, make_facts):
+    """Each step of 10 ms compiles for 4: at least four fifths of that, and at most a tenth more."""
+    facts = [make_facts(**recompiling((4, 4, 4, 4)))]
+    (advice,) = ask("DP607", make_measured(world=1, device="cpu"), facts)
+    assert advice.saves.basis == "timed"
+    assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.32), pytest.approx(0.44))
+    # Where later steps compile less, it may soon stop: a bound.
+    facts = [make_facts(**recompiling((8, 8, 2, 2)))]
+    (advice,) = ask("DP607", make_measured(world=1, device="cpu"), facts)
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.2))

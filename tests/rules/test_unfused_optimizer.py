@@ -2,7 +2,7 @@ import pytest
 
 from dptune.measured import CodeSite, Missing, UserCodeFigures
 from dptune.runfile.dense_tables import DenseTableFacts
-from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.facts import OptimizerFacts, SampledFacts, Window
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
 
@@ -150,3 +150,22 @@ def test_rows_of_tables_that_a_step_does_not_use_are_left_to_sparse_gradients(
 
     assert asked(1_000) == []  # 1 - 0.9 * 0.99 of 20 %
     assert [one.saves.high_share for one in asked(50_000)] == [pytest.approx(0.2)]
+
+
+def stepping(make_facts, looks, **more):
+    """The thread was found in the optimizer's step in so many of 100 looks."""
+    inside = SampledFacts(["main (train.py:9)"], "optimizer", looks=looks, spent_ns=[looks])
+    others = SampledFacts(["main (train.py:9)"], "backward", looks=100 - looks, spent_ns=[100 - looks])
+    window = Window("unprofiled", 3, [20] * 5, sampled=[inside, others])
+    return [make_facts(optimizers=[OptimizerFacts(**{**ADAM, **more})], windows=[window])]
+
+
+def test_adams_loop_on_a_cpu_is_spared_by_half_or_more(ask, make_measured, make_facts, hand_made):
+    """15 of 100 looks are unsure by 1.645 x sqrt(0.15 x 0.85 / 100) = 0.0587; the traced loop takes 20 %."""
+    run = make_measured(device="cpu", world=1, phases=hand_made.phases(0.3, 0.5, 0.2))
+    (advice,) = ask("DP603", run, stepping(make_facts, 15))
+    assert advice.saves.basis == "sampled"
+    assert advice.saves.low_share == pytest.approx(0.5 * 0.0913, abs=1e-3)
+    assert advice.saves.high_share == pytest.approx(0.2)  # 0.2087 was sampled, with what runs in the step beside it
+    (advice,) = ask("DP603", run, stepping(make_facts, 15, name="SGD"))
+    assert advice.saves.basis == "bound"  # a fused SGD reads and writes as much

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.runfile.facts import Facts, SampledFacts, Window
-from dptune.runfile.hot_lines import found_share, hottest_line, sampled_share
+from dptune.runfile.hot_lines import found_share, hottest_line, sampled_phase, sampled_share
 
 
 def ranks(*samples):
@@ -63,18 +63,33 @@ def saving(ms, looks=10, phase=""):
 def test_a_share_with_its_sampling_error():
     """Of 40 looks 10: a share of 0.25 is unsure by 1.645 x sqrt(0.25 x 0.75 / 40) = 0.113."""
     found = sampled_share([saving(25)], "save", "io.py")
-    assert (found.share, found.looks) == (0.25, 10)
-    assert (found.least, found.most) == (pytest.approx(0.137, abs=1e-3), pytest.approx(0.363, abs=1e-3))
-    # The ranks wait for each other: without it a step saves what the rank saves that has least of it, or more.
-    both = sampled_share([saving(25), saving(20)], "save", "io.py")
-    assert both.least == pytest.approx(0.2 - 0.104, abs=1e-3)
-    assert both.most == found.most
+    assert found.by_rank == {0: (pytest.approx(0.137, abs=1e-3), 0.25, pytest.approx(0.363, abs=1e-3))}
+    assert found.looks == 10
 
 
-def test_no_share_where_a_rank_is_not_found_there_or_trains():
-    assert sampled_share([saving(25), saving(25, looks=4)], "save", "io.py") is None
+def test_of_each_rank_if_one_was_found_there_often():
+    """The other was not found there, or rarely: of 40 looks 0.02 is unsure by 0.036."""
+    ranks = [saving(25), saving(2, looks=4), saving(0, looks=0)]
+    for rank, own in enumerate(ranks):
+        own.rank = rank
+    found = sampled_share(ranks, "save", "io.py")
+    assert found.by_rank[1] == (0, 0.02, pytest.approx(0.056, abs=1e-3))
+    assert found.by_rank[2] == (0, 0, 0)
+
+
+def test_no_share_where_no_rank_is_found_there_often_or_all_train():
+    assert sampled_share([saving(25, looks=4)], "save", "io.py") is None
     assert sampled_share([saving(25, phase="forward")], "save", "io.py") is None
     assert sampled_share([], "save", "io.py") is None
+    without = Facts(1, windows=[Window("unprofiled", 3, [100_000_000])])
+    assert sampled_share([saving(25), without], "save", "io.py") is None
+
+
+def test_a_phase_and_a_function_in_all_phases():
+    trains = [saving(25, phase="optimizer")]
+    assert sampled_share(trains, "save", "io.py", training=True).by_rank[0].likely == 0.25
+    assert sampled_phase(trains, "optimizer").by_rank[0].likely == 0.25
+    assert sampled_phase(trains, "forward") is None
 
 
 def test_at_most_what_samples_allow():

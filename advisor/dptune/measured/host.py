@@ -154,6 +154,13 @@ class OperatorLoop(Model):
     rank: int = Field(description="the rank where it takes most")
     cost_ns: int = Field(description="host time of its repeated operators in the median step, less profiler overhead")
     share: float = Field(description="that / the step")
+    computed_share: float | None = Field(
+        None,
+        description="the part of it that operators compute at most, by their inputs: it stays in one call for all",
+    )
+    backward_share: float | None = Field(
+        None, description="their backward pass / cost_ns, by autograd's numbers; null where the trace does not tell"
+    )
 
 
 class UserCodeFigures(Figures):

@@ -20,9 +20,16 @@ _BASIS = {
     "measured": "Measured: the change was run",
     "replayed": "Predicted: the recorded steps were replayed with the change",
     "sampled": "Predicted: from the time found in stack samples of steps without the profiler",
+    "timed": "Predicted: from the time measured in steps without the profiler",
     "bound": "Upper bound: actual savings may be lower",
 }
-_HOW = {"measured": "Measured", "replayed": "Predicted", "sampled": "Predicted", "bound": "Upper bound"}
+_HOW = {
+    "measured": "Measured",
+    "replayed": "Predicted",
+    "sampled": "Predicted",
+    "timed": "Predicted",
+    "bound": "Upper bound",
+}
 _ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 from dptune.runfile.facts import Facts, SampledFacts
+from dptune.runfile.removed import Share
 
 _LEAST_LOOKS = 3  # fewer may be chance
-_ENOUGH_LOOKS = 5  # on each rank, for a share
+_ENOUGH_LOOKS = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
@@ -20,14 +21,12 @@ _FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<file>.+):(?P<line>\d+)\)")
 
 @dataclass(frozen=True)
 class SampledShare:
-    """What a function takes of the steps, beside the training, on the rank where it is most; with its sampling error.
+    """What something takes of the steps of each rank, with its sampling error; `looks` of the rank with most samples.
 
-    `least` is of the rank where it takes least; 5 % of recordings lie below it, and 5 % above `most`.
+    5 % of recordings lie below the least of a rank, and 5 % above its most.
     """
 
-    least: float
-    share: float
-    most: float
+    by_rank: dict[int, Share]
     looks: int
 
 
@@ -47,24 +46,45 @@ def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = ""
     return f"{file}:{lines[0]}" if lines else None
 
 
-def sampled_share(facts: Sequence[Facts], name: str, file: str) -> SampledShare | None:
-    """The share of the steps in which that function runs, without what trains; None where it was found too rarely."""
-    found = []
+def sampled_share(
+    facts: Sequence[Facts], name: str, file: str, calling: str = "", *, training: bool = False
+) -> SampledShare | None:
+    """The share of the steps in which that function runs, without what trains; None where it was found too rarely.
+
+    `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step.
+    """
+
+    def inside(one: SampledFacts) -> bool:
+        line = _line(one, name, file) if training or one.phase not in _TRAINING else ""
+        return bool(line) and (not calling or _calls(one, f"{file}:{line}", calling))
+
+    return sampled_by_rank(facts, inside)
+
+
+def sampled_phase(facts: Sequence[Facts], phase: str) -> SampledShare | None:
+    """The share of the steps in a phase of the training, with what the script runs in it."""
+    return sampled_by_rank(facts, lambda one: one.phase == phase)
+
+
+def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], bool]) -> SampledShare | None:
+    """The share of the steps of each rank that such samples make up; None where too few were found on every rank.
+
+    A rank on which there are none spends nothing there. None also where a rank was not sampled.
+    """
+    found, looks = {}, 0
     for own in facts:
         window = own.window("unprofiled")
         if window is None or not window.steps:
             return None
-        inside = [one for one in window.sampled if one.phase not in _TRAINING and _line(one, name, file)]
-        looks, looks_of_all = (sum(one.looks for one in samples) for samples in (inside, window.sampled))
-        if looks < _ENOUGH_LOOKS:
+        samples = [one for one in window.sampled if inside(one)]
+        own_looks, of_all = (sum(one.looks for one in each) for each in (samples, window.sampled))
+        if not of_all:
             return None
-        share = min(1.0, sum(sum(one.spent_ns) for one in inside) / sum(window.durations_ns))
-        found.append((share, _Z * sqrt(share * (1 - share) / looks_of_all), looks))
-    if not found:
-        return None
-    share, unsure, looks = max(found)
-    least = max(0.0, min(share - unsure for share, unsure, _ in found))
-    return SampledShare(least, share, min(1.0, share + unsure), looks)
+        share = min(1.0, sum(sum(one.spent_ns) for one in samples) / sum(window.durations_ns))
+        unsure = _Z * sqrt(share * (1 - share) / of_all)
+        found[own.rank] = Share(max(0.0, share - unsure), share, min(1.0, share + unsure))
+        looks = max(looks, own_looks)
+    return SampledShare(found, looks) if looks >= _ENOUGH_LOOKS else None
 
 
 def found_share(facts: Sequence[Facts], rank: int, name: str, file: str) -> tuple[float, float] | None:

@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median
+from math import hypot, sqrt
+from statistics import mean, median, stdev
 
 from dptune.runfile.facts import Facts, SampledFacts, Window
 from dptune.runfile.periods import periods
+from dptune.runfile.removed import Share
 from dptune.runfile.work_kinds import kind_of
 
 TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside
@@ -21,6 +23,8 @@ _MADS = 6  # and this many median distances from it
 _LEAST_SHARE = 0.02  # of the time of all steps: less is no cause
 _OF_EXCESS = 0.2  # of what a slow step takes longer: less of it is by chance
 _HARDLY = 0.1  # of what a slow step takes longer: in the others there is less of it
+_OF_TIMED = 2 / 3  # of what slow steps take longer: a cause that was found for as much of it explains all
+_Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _WAITING = ("backward", "collective")
 _PHASES = {"loader": "the data loader", "forward": "the forward pass", "optimizer": "the optimizer"}
 _STEPPING = ("loader", "forward", "backward", "optimizer")
@@ -36,6 +40,7 @@ class SlowSteps:
     `name` and `where` are the function and the line that calls it, empty where nothing was seen; `kind` is as in
     `SampledFacts`, else what the words of its name say (`kind_of`); `share` is of the time of all timed steps;
     `extra_ns` the median of what one takes longer by this.
+    `each_ns` is the same of each of them.
     `leaves`: whether it is a function that the script calls, or one of a library for such a kind, and that the other
     steps hardly spend time in.
     """
@@ -49,6 +54,7 @@ class SlowSteps:
     share: float
     extra_ns: float
     leaves: bool = False
+    each_ns: tuple[float, ...] = ()
 
 
 def slow(durations_ns: Sequence[int], times: float = TIMES) -> list[int]:
@@ -111,6 +117,32 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
             yield replace(made, kind=kind, leaves=cause in called and normal < _HARDLY * made.extra_ns)
 
 
+def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:
+    """The share of the time that is gone without this cause, where steps come as often as their period says.
+
+    At most it is what those steps took longer than the others, as timed, if the cause was found for most of that; at
+    least what it was found for. The range includes how much such steps differ, and how many fell into the window.
+    """
+    usual_ns = median(durations_ns)
+    count, each = len(cause.steps), cause.each_ns
+    timed = sum(max(0.0, durations_ns[at] - usual_ns) for at in cause.steps) / sum(durations_ns)
+    most = max(timed, cause.share) if cause.share >= _OF_TIMED * timed else cause.share
+    least = min(timed, cause.share)
+    differ = _Z * stdev(each) / mean(each) / sqrt(count) if count > 1 else 1.0
+    if len(cause.periods) == 1:
+        times, by_chance = len(durations_ns) / cause.periods[0] / count, 0.0
+    else:
+        times, by_chance = 1.0, 1 / count if cause.periods else _Z / sqrt(count)
+    unsure = hypot(differ, by_chance)
+    least, likely, most = (one * of for one, of in ((least, 1 - unsure), (cause.share, 1.0), (most, 1 + unsure)))
+    return Share(*(_as_often(max(0.0, one), times) for one in (least, likely, most)))
+
+
+def _as_often(share: float, times: float) -> float:
+    """The share of the time that something takes once it comes so many times as often."""
+    return min(1.0, share * times / (1 + share * (times - 1)))
+
+
 def calls(place: SampledFacts, cause: Cause) -> bool:
     """Whether a place is in a function of the script that its line there calls, or in a library of a known kind."""
     name, where, kind = cause
@@ -129,7 +161,8 @@ def _made(rank: int, cause: Cause, extra: dict[int, float], durations_ns: Sequen
         return None
     name, where, kind = cause
     every = tuple(one.every for one in periods(list(extra), len(durations_ns)))
-    return SlowSteps(rank, name, where, kind, tuple(sorted(extra)), every, share, median(extra.values()))
+    each = tuple(extra[at] for at in sorted(extra))
+    return SlowSteps(rank, name, where, kind, tuple(sorted(extra)), every, share, median(each), each_ns=each)
 
 
 def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts, Cause]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 from dptune.runfile.facts import Facts, Window
+from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import Cause, calls, departures, slow
 from dptune.runfile.work_kinds import kind_of
 
@@ -20,9 +21,9 @@ _Z = 1.645  # of a normal distribution: 95 % lie below
 class HostWork:
     """One such thing: `share` is of the usual steps of the rank where it takes most, `most_share` its upper bound.
 
-    Where the thread was is looked at now and then: the bound holds in 95 of 100 recordings, and so does `least_share`,
-    which is of the rank where it takes least. `hottest` is the line in which it was found most. `everywhere`: whether
-    every rank spends at least half of that time there.
+    Where the thread was is looked at now and then: the bound holds in 95 of 100 recordings. `hottest` is the line in
+    which it was found most, `by_rank` what each rank spends there that was found there. `everywhere`: whether every
+    rank spends at least half of that time there.
     """
 
     rank: int
@@ -33,7 +34,7 @@ class HostWork:
     most_share: float
     looks: int
     hottest: str
-    least_share: float
+    by_rank: dict[int, Share] = field(default_factory=dict)
     everywhere: bool = True
 
 
@@ -55,8 +56,8 @@ def work_between(facts: Sequence[Facts]) -> list[HostWork]:
 
 def _most(each: Sequence[HostWork], ranks: int) -> HostWork:
     most = max(each, key=lambda one: one.share)
-    least = min(one.least_share for one in each) if len(each) == ranks else 0.0
-    return replace(most, least_share=least, everywhere=sum(2 * one.share >= most.share for one in each) == ranks)
+    by_rank = {rank: share for one in each for rank, share in one.by_rank.items()}
+    return replace(most, by_rank=by_rank, everywhere=sum(2 * one.share >= most.share for one in each) == ranks)
 
 
 def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
@@ -81,6 +82,6 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
         if looks[cause] >= _LEAST_LOOKS and share:
             unsure = _Z * sqrt(share * (1 - share) / looks_of_all)
             hottest = max(lines, key=lambda line: lines[line])
-            bounds = min(1.0, share + unsure), max(0.0, share - unsure)
-            found.append(HostWork(rank, *cause, share, bounds[0], looks[cause], hottest, bounds[1]))
+            own = Share(max(0.0, share - unsure), share, min(1.0, share + unsure))
+            found.append(HostWork(rank, *cause, share, own.most, looks[cause], hottest, {rank: own}))
     return found

@@ -31,6 +31,10 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
 
+On a CPU, for collectives that all ranks complete together, the saving is predicted: at least the transfer, at most the
+time that a rank spends in these calls. A rank that waits there for a late one would wait in the next all-reduce
+instead. Where one rank sends data to the others, the saving is an upper bound.
+
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
@@ -51,7 +55,7 @@ from math import prod
 from statistics import mean
 from typing import NamedTuple
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import CommunicationFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -83,9 +87,17 @@ WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a ste
 
 OF_A_MODEL = ("p2p", "all_to_all")
 
+# Of these each rank gets the result at the same moment, so that none waits for less than the transfer.
+SYMMETRIC = (
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier", "monitored_barrier"),
+    *("reduce_scatter", "reduce_scatter_tensor", *TENSORS),
+)
+UNSPLIT = 0.1  # of the exposed communication that may not be split into transfer and waiting
+
 CLIPPING = "torch.clip_grad_norm_"
 
 _IN_CALLS = "no more than a rank spends in these calls in steps without the profiler"
+_FROM_TRANSFER = "from the transfer alone to all the time that a rank spends in these calls"
 _IN_ROWS = "no more than their exposed time on the rank where it is longest, and idle time other than input"
 
 RULE = Rule(
@@ -163,7 +175,8 @@ def check(run: RunView) -> Iterator[Advice]:
         + "".join(f"; {setting}" for setting in settings),
         why="The script waits in each call until the slowest rank has arrived.",
         changes=[],
-        saves=run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
+        saves=_predicted(run, called, rows, spent, most)
+        or run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",
         evidence=[
             Evidence(
@@ -230,6 +243,26 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
             return None
         shares.append(sum(one.unprofiled_ns for one in own) / sum(window.durations_ns))
     return shares if any(shares) else None
+
+
+def _predicted(
+    run: RunView, called: list[_Called], rows: list[CommunicationFigures], spent: list[float] | None, most: float
+) -> Saving | None:
+    """What is saved without these calls: their transfer in any case, and at most all that a rank spends in them.
+
+    A rank that waits there for another would otherwise wait in the next all-reduce. None where that is not known:
+    where one rank sends to the others, which then do the work themselves, or not all calls have a line.
+    """
+    account, lines = run.measured.account, {one.where for one in called}
+    functions = {one.function for own in run.facts for one in own.calls if (one.where or "") in lines}
+    reads_data = any("batches" in one.setting for one in called)
+    unsplit = account.exposed_unsplit_ns > UNSPLIT * account.exposed_communication_ns
+    whole = len(run.facts) == run.measured.world_size
+    if spent is None or not whole or unsplit or reads_data or not functions <= set(SYMMETRIC):
+        return None
+    transfer = sum(one.exposed_transfer_ns for one in rows) / account.window_ns
+    least = min(transfer, *spent)
+    return run.timed(least, (least + mean(spent)) / 2, most, _FROM_TRANSFER) if least > 0 else None
 
 
 def _share_a_model(run: RunView) -> bool:

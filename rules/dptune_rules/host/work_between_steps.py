@@ -20,9 +20,9 @@ The training thread cannot launch the next step before it is done, and in data-p
 - Plots: after training, or in another process, from values that are kept.
 - Checkpoints: every N steps, or asynchronously (`torch.distributed.checkpoint.async_save`).
 
-On a CPU, where every rank does it, the saving is predicted: the sampled time with its sampling error (90 %), less a
-fifth for what is still done every N steps. Otherwise it is an upper bound: a GPU may hide the time, and another rank
-may be the slowest.
+On a CPU the saving is predicted: the sampled time with its sampling error (90 %), less a fifth for what is still done
+every N steps. If only some ranks do it, a step gets as short as the next busiest rank allows. On a GPU, which may hide
+the time, and where another rank may be as busy in any case, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -76,11 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         rank = "" if work.everywhere else f" on rank {work.rank}"
-        if work.everywhere and work.least_share > 0 and run.measured.known("device_kind") == "cpu":
-            how = f"found there in {work.looks} stack samples; the interval includes the sampling error"
-            saves = run.sampled(work.least_share, work.share, work.most_share, how)
-        else:
-            saves = run.bound(0.0, work.most_share, "no more than the sampled time, with its uncertainty")
+        bound = run.bound(0.0, work.most_share, "no more than the sampled time, with its uncertainty")
         name = f"`{work.name}`" if work.name else work.kind
         yield Advice(
             rule=RULE.code,
@@ -91,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why="The training thread does this before it launches the next step"
             + ("." if work.everywhere else ", and the other ranks wait for it."),
             changes=[],
-            saves=saves,
+            saves=run.removed(work.by_rank, f"found there in {work.looks} stack samples") or bound,
             confidence="high" if work.most_share < 2 * work.share else "medium",
             evidence=[
                 Evidence(label=work.kind, value=work.share, unit="of the usual steps", rank=work.rank),

@@ -6,7 +6,8 @@ Whether `torch.utils.checkpoint` runs in the steps, called by the script or by a
 recomputed in steps without the profiler. Against that: the memory that their activations would take, weighed during
 warm-up (storages saved for backward in the recomputed parts, without parameters), and the memory that is free.
 
-On a GPU the host only launches the recomputation, so the saving is bounded by the compute of the forward pass.
+On a CPU the saving is predicted from that time: 0.3 to 1.3 times of it, less the communication that it may hide. On a
+GPU the host only launches the recomputation, so the saving is bounded by the compute of the forward pass.
 
 ## Why it costs time
 
@@ -53,8 +54,9 @@ HOST_SHARE = Threshold(
     "host_share", 0.5, "of the host's available memory, for all ranks on it: page cache and workers need the rest"
 )
 _TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
-_AROUND = 1.5  # the hooks and saved states of a checkpoint come on top of what it recomputes: 1.2 times on a small BERT
-_LEAST = 0.25  # a pass that keeps its activations takes longer: on a busy machine 0.36 of the recomputation was saved
+# Of the recomputation that was saved: hooks and saved states of a checkpoint come on top of it, 1.2 times on a small
+# BERT; a pass that keeps its activations takes longer, on a busy machine 0.36 times was saved.
+LEAST, MOST = 0.3, 1.3
 
 RULE = Rule(
     code="DP803",
@@ -93,7 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
         f"({digits(kept_bytes / 2**20)} MiB per rank)",
         why="Each checkpointed block runs its forward pass twice, to save memory that is free anyway.",
         changes=changes,
-        saves=run.saving(changes, _bound(run, share, on_cpu)),
+        saves=(_predicted(run, share) if on_cpu else None) or run.saving(changes, _bound(run, share, on_cpu)),
         confidence="high" if on_cpu else "medium",
         evidence=[
             Evidence(label="recomputing forward passes", value=share, unit="of a step (unprofiled)").at(
@@ -154,13 +156,25 @@ def _fits_device(run: RunView, kept_bytes: int) -> bool:
     return True
 
 
-def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
-    """On a CPU at least a quarter of it, less the communication it hides; at most all, and what checkpoints cost.
+def _predicted(run: RunView, share: float) -> Saving | None:
+    """On a CPU from a part of the recomputation, less communication that it hides, to more than all of it.
 
-    A GPU saves at most what it computes again.
+    Communication that runs beside a backward pass has less of it to run beside: in the same proportion, at most.
     """
+    windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    backward = median(sum(one.backward_ns) / sum(one.durations_ns) for one in windows) if windows else 0.0
+    least = LEAST * share
+    if run.measured.world_size > 1:
+        least -= run.measured.share("hidden_communication_ns") * min(1.0, share / backward if backward else 1.0)
+    if least <= 0 or len(run.facts) < run.measured.world_size:
+        return None
+    how = f"{LEAST:g} to {MOST:g} times the time of the recomputation, less communication that it may hide"
+    return run.timed(least, share, MOST * share, how, gone=(1.0, 1.0))
+
+
+def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
+    """A CPU saves at most that, and what checkpoints cost; a GPU at most what it computes again."""
     if not on_cpu:
         return run.bound(0.0, min(1.0, share), "no more than the compute time of the repeated forward passes")
-    least = max(0.0, _LEAST * share - run.measured.share("hidden_communication_ns"))
-    how = f"a quarter of the recomputation, less hidden communication, to {_AROUND:g} times it, as hooks cost time, too"
-    return run.bound(least, min(1.0, _AROUND * share), how)
+    how = f"no more than {MOST:g} times the recomputation, as hooks cost time, too"
+    return run.bound(0.0, min(1.0, MOST * share), how)

@@ -24,7 +24,9 @@ it: the mean step does.
 - Evaluation: on fewer samples, less often, on all ranks, or in another job.
 - Logging: what is read from the device every step but printed every tenth.
 
-The saving is an upper bound: the extra time of those steps, as a share of all timed steps.
+The saving is predicted if the cause was sampled: the extra time of those steps, as a share of all timed steps, less a
+fifth for what is still done now and then. The interval includes how much those steps differ. Where nothing was sampled,
+or another rank is slow in the same steps for another reason, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -46,7 +48,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import digits
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import Rule, RunView, SlowSteps, Threshold
 
 LEAST_STEPS = 2  # slow steps with one cause
 NOTICED = 1  # rank: where it is the only one, its number says nothing
@@ -79,7 +81,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name what slow steps do, where the script does it, and how often."""
-    for cause in run.slow_steps(run.limit(TIMES)):
+    causes = run.slow_steps(run.limit(TIMES))
+    for cause in causes:
         facts = next(one for one in run.facts if one.rank == cause.rank)
         window = facts.window("unprofiled")
         if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
@@ -117,7 +120,8 @@ def check(run: RunView) -> Iterator[Advice]:
             why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
             + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stands still meanwhile."),
             changes=[],
-            saves=run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),
+            saves=(None if _meanwhile(cause, causes) else run.without_slow_steps(cause, durations_ns))
+            or run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),
             confidence="low" if of_method else "high" if cause.periods else "medium",
             evidence=[
                 Evidence(label="slow steps", value=len(cause.steps), unit=f"of {len(durations_ns)} timed"),
@@ -130,6 +134,12 @@ def check(run: RunView) -> Iterator[Advice]:
             watch=REMEDIES.get(cause.kind, ""),
             fingerprint=f"{RULE.code}:{cause.name or cause.where}" if cause.where else RULE.code,
         )
+
+
+def _meanwhile(cause: SlowSteps, causes: Sequence[SlowSteps]) -> bool:
+    """Whether another rank does something else in most of these steps, which then stay slow."""
+    others = [one for one in causes if one.rank != cause.rank]
+    return any(2 * len(set(cause.steps) & set(one.steps)) > len(cause.steps) for one in others)
 
 
 def _often(periods: Sequence[int]) -> str:

@@ -30,7 +30,8 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 - replace a Python loop over samples or parameters by one operator on the whole batch, or a `torch._foreach_*` call.
 
 The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of steps without the
-profiler find it on every rank, the saving is predicted: the sampled time with its sampling error, less a fifth.
+profiler find it, the saving is predicted: the sampled time with its sampling error, less a fifth. If only some ranks
+spend time there, a step gets as short as the next busiest rank allows.
 
 ## When to leave it alone
 
@@ -128,7 +129,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
     where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
     what = f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
-    saves = run.without_function(site.name, site.at) if site.phase == "loop" and not site.part else None
+    calling = site.mostly if site.part else ""
+    saves = run.without_function(site.name, site.at, calling) if site.phase == "loop" else None
     collects = run.collects_experience(site.mostly if site.part else site.name)
     of_method = collects or _computes(run, site)
     impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.measure.host.pieces import Pieces, alike
-from dptune.measure.intervals import Intervals
+from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
@@ -33,7 +34,9 @@ class Loop:
     """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator.
 
     `crossing`: whether the function lasts longer than a step. `backward`: whether the backward pass may run as many
-    nodes of these operators: it runs none of operators whose results need no gradient.
+    nodes of these operators: it runs none of operators whose results need no gradient. `computed_share` is the part of
+    that time that operators compute at most, `backward_share` how many times as long autograd runs for them; None where
+    the trace does not tell.
     """
 
     phase: CodePhase
@@ -42,6 +45,8 @@ class Loop:
     crossing: bool
     cost_ns: int
     backward: bool
+    computed_share: float | None = None
+    backward_share: float | None = None
 
 
 def loops(
@@ -72,8 +77,9 @@ def loops(
         if len(rows) >= LEAST_REPEATS:
             repeated[alike(columns.name(function))][operator].append(rows)
     over = {alike(columns.name(row)) for row in crossing}
+    recorded = RecordedOperators.of(view) if repeated else None
     return {
-        function: _loop(view, operators, function in over, found, spent, phases)
+        function: _loop(view, operators, function in over, found, spent, phases, recorded)
         for function, operators in repeated.items()
     }
 
@@ -85,6 +91,7 @@ def _loop(
     found: Pieces,
     spent: NDArray[np.float64],
     phases: Mapping[CodePhase, Intervals],
+    recorded: RecordedOperators | None,
 ) -> Loop:
     columns = view.columns
     rows = np.array([row for runs in operators.values() for run in runs for row in run], dtype=np.int64)
@@ -110,6 +117,7 @@ def _loop(
         crossing,
         round(median_low(by_step.tolist())),
         _goes_back(names, _nodes(columns), len(rows) // 2),
+        *_parts(view, recorded, rows, by_step.astype(np.float64), found, spent),
     )
 
 
@@ -138,3 +146,25 @@ def _goes_back(operators: Collection[str], nodes: Mapping[str, int], least: int)
 
 def _plain(name: str) -> str:
     return name.removeprefix("aten::").replace("_", "").lower()
+
+
+def _parts(
+    view: RankView,
+    recorded: RecordedOperators | None,
+    rows: Ints,
+    cost_ns: NDArray[np.float64],
+    found: Pieces,
+    spent: NDArray[np.float64],
+) -> tuple[float | None, float | None]:
+    """What operators compute at most, and what autograd runs for them, as parts of the cost in the same steps."""
+    total_ns = 0.0 if recorded is None else float(cost_ns[: recorded.steps].sum())
+    if recorded is None or total_ns <= 0:
+        return None, None
+    own = recorded.covered(rows)
+    computed = min(1.0, recorded.computed_ns(own) / total_ns) if recorded.elements.any() else None
+    inside = recorded.backward_of(own)
+    if inside is None:
+        return computed, None
+    weights = spent * inside.hold(found.start_ns)
+    backward_ns = np.bincount(found.step, weights=weights, minlength=len(view.steps))[: recorded.steps].sum()
+    return computed, float(backward_ns) / total_ns

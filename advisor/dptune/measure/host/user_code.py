@@ -305,6 +305,8 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     rank=most,
                     cost_ns=loop.cost_ns,
                     share=min(1.0, shares[most]),
+                    computed_share=loop.computed_share,
+                    backward_share=loop.backward_share,
                 )
             )
     return sorted(found, key=lambda one: (-one.share, one.name))[:MOST]

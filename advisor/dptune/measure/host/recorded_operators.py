@@ -1,0 +1,97 @@
+"""What a detailed trace records of operators beside their time: the size of their inputs, and their autograd nodes.
+
+A trace numbers the nodes of the autograd graph in the order in which operators make them, on each thread: an operator
+has the number of the next node to be made, and the engine's range that runs a node has that node's. So the nodes that
+an operator made are those from its number to that of the next operator that starts after it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.errors import TraceError
+from dptune.measure.exchange.shapes import elements_of
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.views import RankView
+from dptune.trace.arguments import arguments
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import OPERATOR_CATEGORIES
+
+NODE = "autograd::engine::evaluate_function: "
+_ELEMENT_NS = 1.0  # 4 bytes at 4 GB/s, less than one core of a server reads
+_CALL_NS = 10_000  # what calling an operator takes with the profiler, where its compute does not follow from its inputs
+_PRODUCTS = ("mm", "matmul", "linear", "conv", "einsum", "bilinear", "scaled_dot_product", "lstm", "gru")
+_MOST = 100_000  # operators: of more, reading their arguments takes seconds, so that fewer steps are read
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedOperators:
+    """Operators of the first steps of a view, ascending, with the sizes of their inputs.
+
+    `numbers` are autograd's, -1 where an operator has none; `elements` those of all inputs of an operator.
+    """
+
+    steps: int
+    columns: Columns
+    rows: Ints
+    numbers: Ints
+    elements: Ints
+
+    @classmethod
+    def of(cls, view: RankView) -> RecordedOperators | None:
+        """Of as many steps as have few enough operators; None where there are none, or not even one step has."""
+        columns = view.trace.columns
+        rows = columns.rows(OPERATOR_CATEGORIES)
+        starts = columns.ts_ns[rows]
+        begin_ns = view.steps[0].start_ns
+        inside = [rows[(starts >= begin_ns) & (starts < step.end_ns)] for step in view.steps]
+        steps = sum(0 < len(own) <= _MOST for own in inside)
+        if not steps:
+            return None
+        rows = inside[steps - 1]
+        try:
+            found = arguments(view.trace, rows.tolist())
+        except TraceError:
+            return None
+        numbers = [one if isinstance(one := args.get("Sequence number"), int) else -1 for args in found]
+        elements = [elements_of(args.get("Input Dims")) for args in found]
+        return cls(steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64))
+
+    def covered(self, operators: Ints) -> Ints:
+        """Those of these rows that it has."""
+        return operators[np.isin(operators, self.rows)]
+
+    def backward_of(self, operators: Ints) -> Intervals | None:
+        """When autograd runs the nodes that these rows made; None where the trace shows no nodes."""
+        columns, made = self.columns, set[int]()
+        nodes = columns.named(lambda name: name.startswith(NODE), self.rows) & (self.numbers >= 0)
+        if not nodes.any():
+            return None
+        for thread in np.unique(columns.thread[operators]).tolist():
+            on_thread = columns.thread[self.rows] == thread
+            running = self.rows[nodes & on_thread]
+            inside = Intervals.union(columns.ts_ns[running], columns.ends(running)).hold(columns.ts_ns[self.rows])
+            counted = on_thread & (self.numbers >= 0) & ~inside  # a node's operators have numbers of their own
+            begins, known = columns.ts_ns[self.rows[counted]], self.numbers[counted]
+            order = np.argsort(begins, kind="stable")
+            begins, known = begins[order], known[order]
+            own = operators[columns.thread[operators] == thread]
+            first = np.searchsorted(begins, columns.ts_ns[own])
+            after = np.searchsorted(begins, columns.ends(own))
+            for at, following in zip(first.tolist(), after.tolist(), strict=True):
+                if at < following:
+                    until = known[following] if following < len(known) else known[at:following].max() + 1
+                    made.update(range(int(known[at]), int(until)))
+        ran = self.rows[nodes & np.isin(self.numbers, sorted(made))]
+        return Intervals.union(columns.ts_ns[ran], columns.ends(ran))
+
+    def computed_ns(self, operators: Ints) -> float:
+        """What these rows take at most to compute: for each element of their inputs, or beyond what a call takes."""
+        columns = self.columns
+        lengths = columns.ends(operators) - columns.ts_ns[operators]
+        at = np.searchsorted(self.rows, operators).clip(max=len(self.rows) - 1)
+        products = columns.named(lambda name: any(word in name for word in _PRODUCTS), operators)
+        of_elements = _ELEMENT_NS * self.elements[at]
+        return float(np.minimum(lengths, np.where(products, np.maximum(0, lengths - _CALL_NS), of_elements)).sum())

@@ -1,0 +1,90 @@
+"""What a step saves once some work in it is gone, where each rank spends its own time on that work.
+
+Ranks meet in every step, so the busiest one decides how long a step takes. Without the work each rank is busy for less
+time, and the step is shorter by the difference of the longest times before and after. That lies between the least and
+the most that any rank spends, so the least that all ranks spend is saved in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from statistics import mean, median, quantiles, stdev
+from typing import NamedTuple
+
+_Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
+
+
+class Share(NamedTuple):
+    """A share of the steps, with the range that it lies in with 90 %."""
+
+    least: float
+    likely: float
+    most: float
+
+
+def spared(
+    spent: Mapping[int, Share], busy_ns: Mapping[int, Sequence[float]] | None, step_ns: float, ranks: int
+) -> Share:
+    """The share of a step that is saved without work of which each rank does these shares in a usual step.
+
+    `busy_ns` is by rank how long it is busy in each step, None where that is not known; `ranks` how many there are:
+    those that are not in `spent` do none of it.
+    """
+    shares = [*spent.values(), *[Share(0.0, 0.0, 0.0)] * (ranks - len(spent))]
+    least, likely, most = (min(own) for own in zip(*shares, strict=True))
+    most = max(one.most for one in shares)
+    if busy_ns is not None and ranks > 1 and len(busy_ns) == ranks:
+        found = [_shorter({rank: one.likely for rank, one in spent.items()}, busy_ns, step_ns)]
+        found.append(_shorter({rank: one.least for rank, one in spent.items()}, busy_ns, step_ns))
+        likely, least = max(likely, median(found[0])), max(least, _low(found[1]))
+    elif ranks > 1:
+        likely = mean((likely, max(one.likely for one in shares)))
+    return Share(least, min(likely, most), most)
+
+
+def spared_of_steps(
+    spent_ns: Mapping[int, Sequence[int]],
+    durations_ns: Mapping[int, Sequence[int]],
+    busy_ns: Mapping[int, Sequence[float]] | None,
+    *,
+    in_turn: bool = False,
+) -> Share:
+    """The share of all steps that is saved without work that was timed in each step, by rank, in the same steps.
+
+    The range includes what the mean of these steps may differ from that of all steps of the run. `in_turn`: ranks may
+    do it one after another, so that at most all that they spend together is saved.
+    """
+    total_ns = max(sum(own) for own in durations_ns.values())
+    by_step = list(zip(*spent_ns.values(), strict=True))
+    lowest = [float(min(own)) for own in by_step]
+    highest = [float(sum(own) if in_turn else max(own)) for own in by_step]
+    known = lowest
+    if busy_ns is not None and set(busy_ns) == set(spent_ns):
+        known = [
+            max(busy) - max(ns - own for ns, own in zip(busy, spent, strict=True))
+            for busy, spent in zip(zip(*(busy_ns[rank] for rank in spent_ns), strict=True), by_step, strict=True)
+        ]
+    least = max(0.0, sum(known) - _error(known)) / total_ns
+    likely = (sum(known) + sum(highest)) / 2 / total_ns
+    return Share(least, min(1.0, likely), min(1.0, (sum(highest) + _error(highest)) / total_ns))
+
+
+def _shorter(shares: Mapping[int, float], busy_ns: Mapping[int, Sequence[float]], step_ns: float) -> list[float]:
+    """By step the share of the step time by which the busiest rank is busy for less time."""
+    found = []
+    for busy in zip(*busy_ns.values(), strict=True):
+        of_rank = dict(zip(busy_ns, busy, strict=True))
+        left = max(ns - shares.get(rank, 0.0) * step_ns for rank, ns in of_rank.items())
+        found.append((max(busy) - left) / step_ns)
+    return found
+
+
+def _low(values: Sequence[float]) -> float:
+    """The lower quartile: which rank is the busiest is not the same in each step."""
+    return quantiles(values, n=4)[0] if len(values) > 1 else values[0]
+
+
+def _error(each_ns: Sequence[float]) -> float:
+    """The sampling error of the sum over steps, of independent ones."""
+    return _Z * stdev(each_ns) * sqrt(len(each_ns)) if len(each_ns) > 1 else 0.0
