@@ -1,5 +1,7 @@
 import json
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
+ROOT = Path(__file__).resolve().parent
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
 FINDINGS = REAL_TRACES.parent / "findings"
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"
@@ -33,6 +36,32 @@ def findings() -> Path:
     if not FINDINGS.is_dir():
         pytest.skip("the inputs of known truth are not here: expected ../shared/findings beside the repository")
     return FINDINGS
+
+
+# What `make test-quick` leaves out, besides what is marked `records`, `thorough` or `alone`: tests that read public
+# traces, and files that start many programs or read many recordings.
+LONG_FIXTURES = {"real_traces", "findings", "manifest_entry"}
+LONG_FILES: set[str] = set()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the compiled tests, also where Python writes no bytecode: compiling them is most of collecting."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests; files that record come first, so that none of them runs alone at the end."""
+    recording = {item.path for item in items if item.get_closest_marker("records")}
+    items.sort(key=lambda item: item.path not in recording)
+    for item in items:
+        long = item.path.relative_to(ROOT).as_posix() in LONG_FILES or LONG_FIXTURES & {*item.fixturenames}
+        if not (long or any(item.get_closest_marker(name) for name in ("records", "thorough", "alone"))):
+            item.add_marker("quick")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
