@@ -48,7 +48,7 @@ tests: compiled ## pytest on two cores, a file on one of them, then what measure
 	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
 
-test-quick: compiled ## the tests that record nothing and read no public trace: a minute, in the environment that is there
+test-quick: compiled ## the tests that start no program and read no public trace: a minute, in the environment that is there
 	$(BIN)/python -m pytest -q $(TWO) -m quick
 
 compiled: # once, and not in every process that a test starts: many run where Python keeps no bytecode

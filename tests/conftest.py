@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more.
-settings.register_profile("quick", max_examples=60)
+# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more. How long an example takes
+# is up to what else the machine does.
+settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
 
 # Under nohup, or in the background of a script, signals are ignored, and what a test starts would ignore them as well.
@@ -39,9 +40,10 @@ def findings() -> Path:
 
 
 # What `make test-quick` leaves out, besides what is marked `records`, `thorough` or `alone`: tests that read public
-# traces, and files that start many programs or read many recordings.
+# traces, tests in files that record or start other programs, and files that read many recordings.
 LONG_FIXTURES = {"real_traces", "findings", "manifest_entry"}
-LONG_FILES: set[str] = set()
+LONG_FILES = {"rules/test_recorded.py"}
+STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,9 +61,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     recording = {item.path for item in items if item.get_closest_marker("records")}
     items.sort(key=lambda item: item.path not in recording)
     for item in items:
-        long = item.path.relative_to(ROOT).as_posix() in LONG_FILES or LONG_FIXTURES & {*item.fixturenames}
-        if not (long or any(item.get_closest_marker(name) for name in ("records", "thorough", "alone"))):
+        if item.path not in recording and not _is_long(item):
             item.add_marker("quick")
+
+
+def _is_long(item: pytest.Item) -> bool:
+    starts_programs = isinstance(item, pytest.Function) and not STARTING.isdisjoint(vars(item.module))
+    file = item.path.relative_to(ROOT).as_posix()
+    fixtures = getattr(item, "fixturenames", ())
+    marked = any(item.get_closest_marker(name) for name in ("thorough", "alone"))
+    return starts_programs or marked or file in LONG_FILES or not LONG_FIXTURES.isdisjoint(fixtures)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
