@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 
 pytestmark = pytest.mark.records
@@ -129,10 +128,10 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
 
     assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
     assert not (folder / "scratch").exists()
-    report = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    report = run("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
     assert (project / "dptune-runs" / "latest").read_text() == latest  # no trial is a recording of the user's
-    bare = in_process.dptune("report", "--no-tui", cwd=project)
+    bare = run("report", "--no-tui", cwd=project)
     assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
     assert "dptune: it takes 6, 9, 13, 18, 25 or 35 trials a side, and 1800 s at most" in done.stderr
@@ -146,7 +145,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert "dptune: written after the run was recorded: train.py; both sides run the code as it is now" in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
-    again = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    again = run("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(
         again.stdout.split()
     )  # few trials of other code hide it not
