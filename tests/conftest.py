@@ -41,8 +41,14 @@ def findings() -> Path:
 
 # What `make test-quick` leaves out, besides what is marked `records`, `thorough` or `alone`: tests that read public
 # traces, tests in files that record or start other programs, and files that read many recordings.
-LONG_FIXTURES = {"real_traces", "findings", "manifest_entry"}
-LONG_FILES = {"rules/test_recorded.py"}
+LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
+LONG_FILES = {
+    "commands/test_check.py",
+    "commands/test_compare.py",
+    "commands/test_links.py",
+    "commands/test_terminal.py",
+    "rules/test_recorded.py",
+}
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 
 
