@@ -13,10 +13,11 @@ OUT ?= gpu-check
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 BY := -c constraints.txt
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test check lint format types layers tests test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +44,15 @@ types: ## mypy --strict
 layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: ## pytest on two cores, a file on one of them, then what measures the machine; says what was skipped, and why
-	$(BIN)/python -m pytest -rs -n 2 --dist loadfile --durations=25 -m "not thorough and not alone"
+tests: compiled ## pytest on two cores, a file on one of them, then what measures the machine; says what was skipped, and why
+	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
+
+test-quick: compiled ## the tests that start no program and read no public trace: a minute, in the environment that is there
+	$(BIN)/python -m pytest -q $(TWO) -m quick
+
+compiled: # once, and not in every process that a test starts: many run where Python keeps no bytecode
+	@$(BIN)/python -m compileall -q advisor rules
 
 fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes; tests/fuzz/results.json)
 	$(BIN)/python -m tests.fuzz.mutate
@@ -53,8 +60,8 @@ fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes;
 fuzz-sets: $(VENV)/.test ## reports of 20,000 damaged sets of 2 to 4 ranks (long; resumes; tests/fuzz/set_results.json)
 	$(BIN)/python -m tests.fuzz.sets
 
-test-thorough: $(VENV)/.test ## the tests that `make test` leaves out: more kinds of scripts (long)
-	$(BIN)/python -m pytest -rs -n 2 --dist loadfile -m "thorough and not alone"
+test-thorough: $(VENV)/.test compiled ## the tests that `make test` leaves out: more kinds of scripts (long)
+	$(BIN)/python -m pytest -rs $(TWO) -m "thorough and not alone"
 	$(BIN)/python -m pytest -rs -m "thorough and alone"
 
 gpu-wheels: ## download what a bare GPU machine without a network needs for gpu-check, into gpu-wheels/
@@ -134,7 +141,9 @@ $(VENV)/.test: $(VENV)/.profile
 	@$(PIP) install $(BY) --editable '.[profile,hta,remote]' --group test --group frameworks
 	@touch $@
 
+# dptune is installed only where it is not yet: an environment that is handed over keeps its own.
 $(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "installing what the documentation is built with into $(VENV)"
-	@$(PIP) install $(BY) --editable . --group docs
+	@$(BIN)/python -c 'import dptune' 2>/dev/null || $(PIP) install $(BY) --editable .
+	@$(PIP) install $(BY) --group docs
 	@touch $@

@@ -1,12 +1,15 @@
 import json
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more.
-settings.register_profile("quick", max_examples=60)
+# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more. How long an example takes
+# is up to what else the machine does.
+settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
 
 # Under nohup, or in the background of a script, signals are ignored, and what a test starts would ignore them as well.
@@ -14,6 +17,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
+ROOT = Path(__file__).resolve().parent
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
 FINDINGS = REAL_TRACES.parent / "findings"
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"
@@ -33,6 +37,46 @@ def findings() -> Path:
     if not FINDINGS.is_dir():
         pytest.skip("the inputs of known truth are not here: expected ../shared/findings beside the repository")
     return FINDINGS
+
+
+# What `make test-quick` leaves out, besides what is marked `records`, `thorough` or `alone`: tests that read public
+# traces, tests in files that record or start other programs, and files that read many recordings.
+LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
+LONG_FILES = {
+    "commands/test_check.py",
+    "commands/test_compare.py",
+    "commands/test_links.py",
+    "commands/test_terminal.py",
+    "rules/test_recorded.py",
+}
+STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the compiled tests, also where Python writes no bytecode: compiling them is most of collecting."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests; files that record come first, so that none of them runs alone at the end."""
+    recording = {item.path for item in items if item.get_closest_marker("records")}
+    items.sort(key=lambda item: item.path not in recording)
+    for item in items:
+        if item.path not in recording and not _is_long(item):
+            item.add_marker("quick")
+
+
+def _is_long(item: pytest.Item) -> bool:
+    starts_programs = isinstance(item, pytest.Function) and not STARTING.isdisjoint(vars(item.module))
+    file = item.path.relative_to(ROOT).as_posix()
+    fixtures = getattr(item, "fixturenames", ())
+    marked = any(item.get_closest_marker(name) for name in ("thorough", "alone"))
+    return starts_programs or marked or file in LONG_FILES or not LONG_FIXTURES.isdisjoint(fixtures)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

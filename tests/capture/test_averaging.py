@@ -60,7 +60,7 @@ def sums(facts: Facts) -> list[float]:
     return facts.windows[-1].parameter_sums
 
 
-@pytest.mark.parametrize("synced", [0, 1])
+@pytest.mark.parametrize("synced", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_the_facts_of_a_recording(profile: Callable[..., Run], synced: int) -> None:
     script = ACCUMULATES.format(synced=synced)
     run = profile(script, "--nproc-per-node", "2", *SHORT)

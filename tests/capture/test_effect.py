@@ -33,6 +33,15 @@ def test_no_value_of_any_setting_is_a_crash(name, value):
         assert why
 
 
+@pytest.mark.parametrize("name", ["ddp.bucket_cap_mb", "ddp.first_bucket_mb"])
+def test_a_text_for_a_size_is_not_multiplied(name):
+    class Text(str):
+        def __mul__(self, times):
+            pytest.fail(f"{times} times the text: gigabytes")
+
+    assert without_effect({name: Text("25")}, [FACTS]) == {name: "cannot be told: it cannot be '25'"}
+
+
 def test_a_value_that_cannot_be_is_named():
     assert without_effect({"ddp.bucket_cap_mb": math.nan}, [FACTS]) == {
         "ddp.bucket_cap_mb": "cannot be told: it cannot be 'nan'"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import SHORT
 from .launching import BIN, DPTUNE, TRAIN, Done, facts_in, latest, left_behind, only_run, record_in, run
 
@@ -73,8 +74,8 @@ def whole(done: Done, folder: Path, by: str, ranks: int = 2) -> None:
     assert done.err.count("next: dptune report") == 1
     assert latest(folder.parent if (folder.parent / "dptune-runs").is_dir() else folder.parent.parent) == folder
     assert left_behind(folder) == []
-    report = run(*DPTUNE, "report", str(folder), "--no-tui", cwd=folder.parent)
-    assert report.status == 0, report.err
+    report = in_process.dptune("report", str(folder), "--no-tui", cwd=folder.parent)
+    assert report.returncode == 0, report.stderr
 
 
 @pytest.mark.thorough
@@ -163,7 +164,7 @@ def test_the_environment_alone_makes_any_launcher_record(place: Path) -> None:
     assert (record.launched_by, record.ending.how, record.world_size) == ("environment", "complete", 2)
     assert {path.name for path in folder.iterdir()} == FILES | {"run.json"}
     assert "until `unset DPTUNE_CAPTURE`" in done.err
-    assert run(*DPTUNE, "report", str(folder), "--no-tui", cwd=place).status == 0
+    assert in_process.dptune("report", str(folder), "--no-tui", cwd=place).returncode == 0
 
 
 @pytest.mark.thorough

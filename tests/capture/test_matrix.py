@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .kinds_of_scripts import FIRST_LEAN_STEP, KINDS, QUIET, Kind, recording_command
 
@@ -58,7 +58,7 @@ TERMINATE_ONE = Ending("terminate", 1, "failed", (143,), "SIGTERM")
 MEMORY = Ending("memory", None, "failed", (1,), "raised RuntimeError")
 
 OFTEN_CELLS = {  # each ending on the kind that it takes less on, or that it is more of a question on
-    *(("plain", ending) for ending in (RAISE, EXIT, OS_EXIT, ABORT)),
+    *(("plain", ending) for ending in (EXIT, OS_EXIT, ABORT)),  # RAISE alone: test_endings
     *(("ddp", ending) for ending in (RAISE_ONE, KILL_ONE)),
 }
 CELLS = [
@@ -94,8 +94,7 @@ class Ended:
 
     def check_readable(self) -> str:
         """`dptune report` reads what there is, without a word of Python's."""
-        words = [sys.executable, "-m", "dptune", "report", str(self.folder), "--no-tui"]
-        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+        done = in_process.dptune("report", str(self.folder), "--no-tui")
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
@@ -170,7 +169,9 @@ def check_kept(ended: Ended, ending: Ending, rank: int) -> None:
 
 
 thorough = pytest.mark.thorough
-OFTEN = ("plain", "ddp")  # the kinds whose cells are run each time; those of the others by `make test-thorough`
+# The kind whose cells are run each time; those of the others are run by `make test-thorough`. One process that is too
+# short, interrupted or asked to end is recorded each time in test_endings, test_interrupts and test_disturbances.
+OFTEN = ("ddp",)
 
 
 def often_of(*names: str) -> list[object]:

@@ -16,6 +16,8 @@ import pytest
 
 from dptune.commands.repeating import _most
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
 pytestmark = pytest.mark.records
 
 TRAIN = """\
@@ -138,7 +140,7 @@ def test_two_commands(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    done = run(*words, cwd=tmp_path)
+    done = in_process.dptune("compare", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"dptune: error: {said}")
 

@@ -15,6 +15,8 @@ from dptune.commands import setting
 from dptune.errors import UsageError
 from dptune.knobs import KNOBS, Value, knob, written
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
 # What it would record, without starting it.
 DRY = ("profile", "--dry-run", "--python", sys.executable)
 
@@ -29,15 +31,7 @@ def change(name: Any, then: Any) -> dict[str, Any]:
 
 def dptune(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     (cwd / "train.py").write_text("")
-    return subprocess.run(
-        [sys.executable, "-m", "dptune", *words, "train.py"],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return in_process.dptune(*words, "train.py", cwd=cwd)
 
 
 def refused(done: subprocess.CompletedProcess[str], said: str) -> None:

@@ -37,6 +37,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
 
 @pytest.mark.records
 @pytest.mark.alone
+@pytest.mark.thorough
 def test_every_stage_runs_on_a_cpu(rehearsal: tuple[Path, dict[str, Any]]) -> None:
     folder, result = rehearsal
     assert {name: stage["status"] for name, stage in result["stages"].items()} == {
@@ -105,11 +106,11 @@ def test_a_failing_case_is_put_down_and_the_next_one_runs(tmp_path: Path) -> Non
 
 
 def test_a_command_past_the_deadline_is_killed_with_its_children(tmp_path: Path) -> None:
-    script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
+    script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
     began = time.monotonic()
     with pytest.raises(CommandError, match="ran past the stage's time"):
         a_place(tmp_path, 1.0).run([sys.executable, "-c", script])
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300  # however busy the machine is
 
 
 def test_ranks_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:

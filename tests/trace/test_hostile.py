@@ -49,7 +49,7 @@ def outcome(path):
     return measure(run).model_dump_json()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     edits=st.lists(st.tuples(st.integers(0, len(TRACE) - 1), st.integers(0, 255)), max_size=6),
     cut=st.integers(0, len(TRACE)),
@@ -63,7 +63,7 @@ def test_bytes_changed_and_lost(tmp_path, edits, cut):
     assert len(outcome(path)) > 20
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_values_of_other_types(tmp_path, data):
     document = json.loads(TRACE)

@@ -17,6 +17,7 @@ from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load
 from dptune.whatif.buckets import Caps, assign
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 
 DPTUNE = (sys.executable, "-m", "dptune")
@@ -46,7 +47,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="recording needs torch")
     folder = tmp_path_factory.mktemp("whatif")
     (folder / "train.py").write_text(TRAIN)
-    done = run(folder, "profile", "-q", "--no-links", "--run-dir", "base", "--nproc-per-node", "2", "train.py")
+    words = ("profile", "-q", "--no-links", "--run-dir", "base", "--nproc-per-node", "2", "train.py")
+    done = started(folder, *words)
     assert done.returncode == 0, done.stderr
     as_if_alone(folder / "base")
     form.write(folder / "base" / "links.json", swept())
@@ -64,6 +66,10 @@ def swept() -> LinkRecord:
 
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return in_process.dptune(*words, cwd=cwd)
+
+
+def started(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
 
@@ -119,7 +125,7 @@ def test_the_best_is_looked_for(recorded: Path) -> None:
     for one in found["predictions"]:
         if one["step_ns"] is not None:
             assert one["step_ns"] <= quickest + 2
-    done = run(recorded, "whatif", "base")
+    done = started(recorded, "whatif", "base")
     assert done.returncode == 0, done.stderr
     assert "The step by bucket size" in done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.whatif.strategies import strategies, too_large
 from dptune.whatif.wire import Link
+
+from .. import in_process  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS = 1_000_000
@@ -152,8 +153,7 @@ def test_where_there_is_nothing_to_compare(own, why):
 
 
 def whatif(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dptune", "whatif", "--no-cache", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "120", "PATH": ""})
+    return in_process.dptune("whatif", "--no-cache", *words, COLUMNS="120")
 
 
 def test_a_recording_with_its_link_is_compared():

@@ -100,7 +100,7 @@ def _ddp(get: Callable[[DdpFacts], Any]) -> Reading:
 
 def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
     """torch's default is a first bucket of its own; a size that is given is that of the first one too."""
-    wanted = _TORCHS_BUCKET_BYTES if value is None else int(value * MIB)
+    wanted = _TORCHS_BUCKET_BYTES if value is None else _bytes_of(value)
     for one in own.ddp:
         cap, first = one.bucket_cap_bytes, one.first_bucket_bytes
         if one.bucket_caps_bytes:
@@ -111,15 +111,22 @@ def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
             yield value if cap == wanted else None if cap is None else cap / MIB
 
 
+def _bytes_of(mib: float) -> int:
+    if not isinstance(mib, int | float):  # a text times 2**20 would be gigabytes of text
+        raise TypeError
+    return int(mib * MIB)
+
+
 def _first_bucket(own: Facts, value: float) -> Iterator[Any]:
+    wanted = _bytes_of(value)
     for one in own.ddp:
         size = one.first_bucket_bytes
         if size is None:
             yield Words("cannot be told: torch does not say which size it took")
-        elif size != int(value * MIB) and size == one.bucket_cap_bytes:
+        elif size != wanted and size == one.bucket_cap_bytes:
             yield Words(f"the script gives a size for all buckets, the first too: {size / MIB:g} MiB")
         else:
-            yield value if size == int(value * MIB) else size / MIB
+            yield value if size == wanted else size / MIB
 
 
 def _bucket_caps(own: Facts, value: str) -> Iterator[Any]:

@@ -1,0 +1,14 @@
+"""Print the lowest versions that pyproject.toml allows of what a user's installation needs, as constraints for pip."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+extras = project["optional-dependencies"]
+for requirement in [*project["dependencies"], *extras["remote"], *extras["gpu"]]:
+    bound = re.match(r"([\w.-]+)(?:\[[\w,]+\])?>=([\d.]+)", requirement)
+    if bound is None:
+        sys.exit(f"pyproject.toml: {requirement!r} has no lower bound")
+    print("==".join(bound.groups()))
