@@ -100,7 +100,7 @@ def _html(args: argparse.Namespace) -> int:
 
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
-    from dptune.advise.patch import patches
+    from dptune.patch.diff import patches
     from dptune.commands.choosing import advised, codes
     from dptune.present.visible import visible
 

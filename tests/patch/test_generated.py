@@ -11,7 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dptune.advice import Change, Location
-from dptune.advise.patch import patches
+from dptune.patch.diff import patches
 
 VALUES = (
     *("1", "(2)", "((3, 4))", "'é'", "'a\u2028b'", "'a\x0cb'", "[1, (2)]", "{'k': (1)}", "(lambda x=1: (x))(5)"),

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptune.advice import Change, Location
-from dptune.advise.edit import argument_of, edited, expression_at
-from dptune.advise.edit_call import EditError
-from dptune.advise.edit_no_sync import imported, in_no_sync
+from dptune.patch.argument import argument_of, edited, expression_at
+from dptune.patch.no_sync import imported, in_no_sync
+from dptune.patch.source import EditError, Source
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,9 @@ def _patch(
         try:
             if first is not None:
                 raise EditError(f"another advice makes it {first.then} there, and it can be one of the two only")
-            there = "" if _wraps(change) else expression_at(after, at.line, change)
-            after = in_no_sync(after, at.line) if _wraps(change) else edited(after, at.line, change)
+            source = Source(after)
+            there = "" if _wraps(change) else expression_at(source, at.line, change)
+            after = in_no_sync(source, at.line) if _wraps(change) else edited(source, at.line, change)
             if there:
                 taken_out.append(f"{change.knob} in {at} was `{there}`: what sets that has no effect there any more")
             done[change.knob, at.line] = change
@@ -119,7 +120,7 @@ def _patch(
             whys[number] = str(error)
     try:
         if any(map(_wraps, done.values())):  # once no line has to be found any more: it moves them all
-            after = imported(after)
+            after = imported(Source(after))
         diff = _diff(file, before, after)
         if diff:
             files[file] = after

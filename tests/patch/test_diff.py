@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from dptune.advice import Change, Location
-from dptune.advise.patch import patches
+from dptune.patch.diff import patches
 
 CAP, WORKERS, BATCH = "ddp.bucket_cap_mb", "loader.num_workers", "loader.batch_size"
 APPLY = [["git", "apply"], ["patch", "-p1"]]
@@ -155,7 +155,7 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
         ("y = model(x)\n", change("precision.autocast", "bf16"), "it is a context manager around lines of the script"),
         ("model = DDP(net)\n", change("ddp.comm_hook", "fp16"), "it is a line of its own, and a diff sets arguments"),
         ("", Change(knob="env.NCCL_P2P_DISABLE", now="1", then="0"), "it is set in the environment, and a diff sets"),
-        ("model = (\n", change(CAP, 1.0), "not valid Python: '(' was never closed (line 1)"),
+        ("model = (\n", change(CAP, 1.0), ": '(' was never closed (line 1)"),
         ("l = DataLoader(a)\0\n", change(WORKERS, 1), "the file"),
         ("# coding: klingon\n", change(WORKERS, 1), "the file"),
         ("", change(CAP, 1.0, file="away.py"), "cannot read"),
