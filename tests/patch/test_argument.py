@@ -8,7 +8,7 @@ import pytest
 
 from dptune.advice import Change
 from dptune.knobs import KNOBS
-from dptune.patch.argument import edited
+from dptune.patch.argument import set_argument
 from dptune.patch.call import POSITIONS, makes
 from dptune.patch.source import EditError, Source
 
@@ -32,7 +32,9 @@ MISSING = object()
 
 def edit(text, knob=WORKERS, line=1, then=MISSING, now=None):
     asked = Change(knob=knob, now=now, then=THEN[knob] if then is MISSING else then)
-    return edited(Source(text.encode()), line, asked).decode()
+    source = Source(text.encode())
+    set_argument(source, line, asked)
+    return source.data.decode()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.patch.no_sync import imported, in_no_sync
+from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.source import EditError, Source
 
 HEAD = """\
@@ -39,11 +39,23 @@ for i, batch in enumerate(loader):
 """
 
 
+def in_no_sync(text, line):
+    source = Source(text.encode())
+    put_in_no_sync(source, line)
+    return source.data.decode()
+
+
+def imported(text):
+    source = Source(text.encode())
+    import_contextlib(source)
+    return source.data.decode()
+
+
 def edit(loop, head=HEAD):
     """The loop after the edit; `head` stays as it is."""
     text = head + loop
     lines = [number for number, row in enumerate(text.split("\n"), 1) if "backward(" in row]
-    after = in_no_sync(Source(text.encode()), lines[0]).decode()
+    after = in_no_sync(text, lines[0])
     assert after.startswith(head)
     return after[len(head) :]
 
@@ -143,7 +155,7 @@ def edit(loop, head=HEAD):
         (  # text keeps its lines as they are, what a backslash continues goes along
             "for i, x in enumerate(loader):\n"
             "    loss = loss_of(model(x),\n"
-            "                   \"\"\"a\n  b\"\"\") + \\\n"
+            '                   """a\n  b""") + \\\n'
             "        other\n"
             "    loss.backward()\n"
             "    if (i + 1) % k == 0:\n"
@@ -151,7 +163,7 @@ def edit(loop, head=HEAD):
             "for i, x in enumerate(loader):\n"
             "    with contextlib.nullcontext() if (i + 1) % k == 0 else model.no_sync():\n"
             "        loss = loss_of(model(x),\n"
-            "                       \"\"\"a\n  b\"\"\") + \\\n"
+            '                       """a\n  b""") + \\\n'
             "            other\n"
             "        loss.backward()\n"
             "    if (i + 1) % k == 0:\n"
@@ -360,12 +372,12 @@ def test_a_loop_of_which_the_last_is_not_sure_is_refused(loop, why):
 def test_its_import_stands_among_the_others(before, after):
     if after is None:
         after = before.replace("from a", "import contextlib\nfrom a")
-    assert imported(Source(f"{before}y = 2\n".encode())).decode() == f"{after}y = 2\n"
+    assert imported(f"{before}y = 2\n") == f"{after}y = 2\n"
 
 
 def test_without_imports_it_is_refused():
     with pytest.raises(EditError, match="the file has no imports"):
-        imported(Source(b"x = 1\n"))
+        imported("x = 1\n")
 
 
 SCRIPT = """\
@@ -407,7 +419,7 @@ os._exit(0)  # with static_graph=True, torch aborts in some exits of the interpr
 @pytest.mark.parametrize(("static", "exchanges"), [(False, "4"), (True, "7")])  # a static graph's first step has 4
 def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, static, exchanges):
     script = SCRIPT.replace("Linear(8, 1))", f"Linear(8, 1), static_graph={static})")
-    patched = imported(Source(in_no_sync(Source(script.encode()), 24))).decode()
+    patched = imported(in_no_sync(script, 24))
     assert patched != script
     told = []
     for number, text in enumerate((script, patched)):
@@ -529,7 +541,7 @@ def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shap
     """By running both: the same calls in the same order, and of the passes of a step only the last exchanges."""
     text = MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after)
     line = 1 + text[: text.index("backward(")].count("\n")
-    calls, patched = ran(text), ran(in_no_sync(Source(text.encode()), line).decode())
+    calls, patched = ran(text), ran(in_no_sync(text, line))
     assert [name for name, _ in patched] == [name for name, _ in calls]
     passes = [(name, syncs) for name, syncs in patched if name != "forward"]
     for (name, syncs), (following, _) in itertools.pairwise([*passes, ("end", True)]):

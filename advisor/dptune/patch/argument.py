@@ -11,7 +11,7 @@ import libcst as cst
 from dptune.advice import Change
 from dptune.knobs import ENVIRONMENT, knob
 from dptune.patch.call import argument_in, call_on, positional
-from dptune.patch.source import EditError, Source, is_on
+from dptune.patch.source import EditError, Source, Undo
 
 _BINDS = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 _TUPLES = ("betas",)  # torch takes lists of what else has several numbers
@@ -29,50 +29,59 @@ def argument_of(change: Change) -> str:
     raise EditError(f"it is {what}, and a diff sets arguments of calls")
 
 
-def edited(source: Source, line: int, change: Change) -> bytes:
-    """The script with the change's argument set in the call that line `line` begins; encoding and line ends stay.
+def set_argument(source: Source, line: int, change: Change) -> str:
+    """Set the change's argument in the call that line `line` begins; returns the expression there, if it is not plain.
 
-    Its syntax tree differs from the one of `source` in that argument alone. Raises EditError with a sentence where
-    there is no such call, or where the edit cannot be made so.
+    The script's syntax tree changes in that argument alone. Raises EditError with a sentence where there is no such
+    call, or where the edit cannot be made so.
     """
-    argument = argument_of(change)
-    literal = _literal(change)
+    argument, literal = argument_of(change), _literal(change)
     call = call_on(source, line, change.knob)
-    given = argument_in(call, change.knob)
-    there = None if given is None else _expression(source, given.value)
+    there = source.edited(call)
+    given = argument_in(there, change.knob)
+    now = None if given is None else _expression(source, given.value)
     new = ast.parse(literal, mode="eval").body
-    _check_file(there, change)
-    _check_call(source, call, there, new, argument)
-
-    def module() -> cst.Module:
-        value = cst.parse_expression(literal)
-        added = _with_argument(call, argument, value) if given is None else _with_value(call, given, value)
-        return source.replaced({call: added})
-
-    position = None if given is None or given.keyword else positional(call).index(given)
-
-    def is_meant(after: ast.Module) -> bool:
-        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and is_on(node, line)]
-        return any(_becomes(source.tree, after, node, position, ast.keyword(argument, new)) for node in calls)
-
+    _check_file(now, change)
+    _check_call(source, there, now, new, argument)
+    at = None if given is None else there.args.index(given)
+    position = None if given is None or given.keyword else positional(there).index(given)
     unsafe = f"the call on line {line} is written in a way that cannot be edited safely: set it by hand"
-    return source.rewritten(module, is_meant, unsafe)
+    in_tree = source.in_tree(call)
+    if in_tree is None:
+        raise EditError(unsafe)
+
+    def edit(call: cst.Call) -> cst.Call:
+        value = cst.parse_expression(literal)
+        return _with_argument(call, argument, value) if at is None else _with_value(call, at, value)
+
+    source.edit({call: edit}, lambda: _set(in_tree, position, ast.keyword(argument, new)), unsafe)
+    return "" if now is None or _is_plain(now) else ast.unparse(now)
 
 
-def expression_at(source: Source, line: int, change: Change) -> str:
-    """What computes the argument now; empty where it is a plain value, or not given."""
-    given = argument_in(call_on(source, line, change.knob), change.knob)
-    there = None if given is None else _expression(source, given.value)
-    return "" if there is None or _is_plain(there) else ast.unparse(there)
+def _set(call: ast.Call, position: int | None, argument: ast.keyword) -> Undo:
+    """Set an argument in the syntax tree: by its position, where it has one, else by name."""
+    args, keywords = call.args, call.keywords
+    if position is not None:
+        call.args = [argument.value if at == position else arg for at, arg in enumerate(args)]
+    elif any(word.arg == argument.arg for word in keywords):
+        call.keywords = [argument if word.arg == argument.arg else word for word in keywords]
+    else:
+        call.keywords = [*keywords, argument]
+
+    def undo() -> None:
+        call.args, call.keywords = args, keywords
+
+    return undo
 
 
-def _with_value(call: cst.Call, given: cst.Arg, value: cst.BaseExpression) -> cst.Call:
+def _with_value(call: cst.Call, at: int, value: cst.BaseExpression) -> cst.Call:
     """The call with another value of an argument, in the same parentheses."""
+    before, given, after = call.args[:at], call.args[at], call.args[at + 1 :]
     left, right = given.value.lpar, given.value.rpar
     if isinstance(given.value, (cst.Tuple, cst.GeneratorExp)):  # the innermost are part of the value
         left, right = left[:-1], right[1:]
     value = value.with_changes(lpar=[*left, *value.lpar], rpar=[*value.rpar, *right])
-    return call.with_changes(args=[one.with_changes(value=value) if one is given else one for one in call.args])
+    return call.with_changes(args=[*before, given.with_changes(value=value), *after])
 
 
 def _with_argument(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
@@ -94,22 +103,6 @@ def _with_argument(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     last = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return call.with_changes(args=[*others, last, added])
-
-
-def _becomes(
-    before: ast.Module, after: ast.Module, call: ast.Call, position: int | None, argument: ast.keyword
-) -> bool:
-    """Whether the trees differ in the argument of that call alone: by its position, where it has one, else by name."""
-    args, keywords = call.args, call.keywords
-    if position is not None:
-        call.args = [argument.value if at == position else arg for at, arg in enumerate(args)]
-    elif any(word.arg == argument.arg for word in keywords):
-        call.keywords = [argument if word.arg == argument.arg else word for word in keywords]
-    else:
-        call.keywords = [*keywords, argument]
-    same = ast.dump(before) == ast.dump(after)
-    call.args, call.keywords = args, keywords
-    return same
 
 
 def _expression(source: Source, value: cst.BaseExpression) -> ast.expr:

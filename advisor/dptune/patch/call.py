@@ -107,7 +107,9 @@ def _paths(source: Source, call: cst.Call) -> set[str]:
         return set()
     meanings = source.scope(call).get_qualified_names_for(name)  # by name: of the node it leaves out what comes below
     imported = {meaning.name for meaning in meanings if meaning.source is QualifiedNameSource.IMPORT}
-    if imported and (call.func is not root or len(imported) == len(meanings)):  # `data.DataLoader`, and a loop over data
+    if imported and (
+        call.func is not root or len(imported) == len(meanings)
+    ):  # `data.DataLoader`, and a loop over data
         return imported
     if call.func is not root:
         return {name}

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from dptune.patch.call import calls_of
 from dptune.patch.first_step import first_step, may_be_static
-from dptune.patch.source import EditError, Source, is_on
+from dptune.patch.source import EditError, Source
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
@@ -93,7 +93,7 @@ def _path_to(tree: ast.Module, line: int) -> list[Place]:
 
     def calls(statement: ast.stmt) -> bool:
         own = ast.walk(statement)
-        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and is_on(node, line) for node in own)
+        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and _is_on(node, line) for node in own)
 
     path: list[Place] = []
     inner: ast.AST | None = tree
@@ -333,6 +333,11 @@ def _refuse_gradients(between: Sequence[ast.stmt]) -> None:
 
 def _holds(statements: Sequence[ast.stmt], call: ast.Call) -> bool:
     return any(node is call for one in statements for node in ast.walk(one))
+
+
+def _is_on(call: ast.Call, line: int) -> bool:
+    """Whether Python's line of a call is that: the one it begins on, or the one of the method's name."""
+    return line in (call.lineno, call.func.end_lineno)
 
 
 def _is_method(call: ast.Call, name: str) -> bool:

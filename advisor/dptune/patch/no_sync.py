@@ -5,65 +5,79 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice
+from typing import Any
 
 import libcst as cst
 
 from dptune.patch.loop import MicroBatch, micro_batch
-from dptune.patch.source import EditError, Source
+from dptune.patch.source import Edit, EditError, Source, Undo
 
 _MODULE = "contextlib"
 _BY_HAND = "are written in a way that cannot be edited safely: do it by hand"
 _CONTINUED = re.compile(r"\\(\r\n?|\n)")
 
 
-def in_no_sync(source: Source, line: int) -> bytes:
-    """The script with forward and backward pass, called on that line, in a `with`; encoding and line ends stay.
+def put_in_no_sync(source: Source, line: int) -> None:
+    """Put forward and backward pass, called on that line, into a `with`.
 
-    What the `with` needs is not imported yet: `imported` does that, once the lines of other edits need not be found
-    any more. Raises EditError with a sentence where the loop around that line is of no shape that is known.
+    What the `with` needs is not imported yet: `import_contextlib` does that. Raises EditError with a sentence where
+    the loop around that line is of no shape that is known.
     """
     found = micro_batch(source, line)
     item = ast.withitem(_context(found))
     inner = found.block[found.first : found.last + 1]
     unsafe = f"lines {inner[0].lineno} to {inner[-1].end_lineno} {_BY_HAND}"
+    block, begin, end = _lines_of(source, inner, unsafe)
+    indentation = source.module.default_indent
 
-    def module() -> cst.Module:
-        block, lines = _lines_of(source, inner)
-        nested = _nested(source, cst.parse_expression(ast.unparse(item)), lines)
-        begin = block.body.index(lines[0])
-        body = [*block.body[:begin], nested, *block.body[begin + len(lines) :]]
-        nodes: dict[cst.CSTNode, cst.CSTNode] = {block: block.with_changes(body=body)}
-        for loop, number in found.counted:
-            nodes.update(_counted(source, loop, number))
-        return source.replaced(nodes)
+    def nest(block: cst.IndentedBlock) -> cst.IndentedBlock:
+        nested = _nested(cst.parse_expression(ast.unparse(item)), block.body[begin:end], indentation)
+        return block.with_changes(body=[*block.body[:begin], nested, *block.body[end:]])
 
-    def is_meant(after: ast.Module) -> bool:
+    edits: dict[cst.CSTNode, Edit] = {block: nest}
+    for loop, number in found.counted:
+        there = source.statement(loop)
+        if there is None:
+            raise EditError(unsafe)
+        edits[there] = partial(_counting, number=number)
+
+    def mean() -> Undo:
+        before = [(loop, loop.target, loop.iter) for loop, _ in found.counted]
         found.block[found.first : found.last + 1] = [ast.With([item], inner)]
         for loop, number in found.counted:
             loop.target = ast.Tuple([ast.Name(number, ast.Store()), loop.target], ast.Store())
             loop.iter = ast.Call(ast.Name("enumerate", ast.Load()), [loop.iter], [])
-        return ast.dump(after) == ast.dump(source.tree)
+        ast.fix_missing_locations(source.tree)
 
-    return source.rewritten(module, is_meant, unsafe)
+        def undo() -> None:
+            found.block[found.first : found.first + 1] = inner
+            for loop, target, over in before:
+                loop.target, loop.iter = target, over
+
+        return undo
+
+    source.edit(edits, mean, unsafe)
 
 
-def imported(source: Source) -> bytes:
-    """The script with the import of what `in_no_sync` needs, among its others, where it has none."""
-    tree, module = source.tree, source.module
+def import_contextlib(source: Source) -> None:
+    """Import what `put_in_no_sync` needs, among the script's other imports, where it does not."""
+    tree = source.tree
     names = [name for one in tree.body if isinstance(one, ast.Import) for name in one.names]
     if any(name.name == _MODULE and not name.asname for name in names):
-        return source.data
+        return
     rest = iter(tree.body)
-    lines = [list(islice(rest, len(_small(line)))) for line in module.body]
+    lines = [list(islice(rest, len(_small(line)))) for line in source.module.body]
     first = next((at for at, line in enumerate(lines) if any(map(_is_import, line))), None)
     if first is None:
         raise EditError("the file has no imports, to which another could be added")
     at = first if _is_import(lines[first][0]) else first + 1  # a docstring is the first statement of all
     while at < len(lines) and all(isinstance(one, ast.Import) and one.names[0].name < _MODULE for one in lines[at]):
         at += 1
+    place = sum(map(len, lines[:at]))
 
-    def with_import() -> cst.Module:
+    def add(module: cst.Module) -> cst.Module:
         body = list(module.body)
         ended = cst.TrailingWhitespace(newline=_newline(body[max(at - 1, first)]))
         name = cst.ImportAlias(cst.Name(_MODULE))
@@ -73,36 +87,37 @@ def imported(source: Source) -> bytes:
             body[at] = body[at].with_changes(leading_lines=[])
         return module.with_changes(body=[*body[:at], added, *body[at:]])
 
-    def is_meant(after: ast.Module) -> bool:
-        tree.body.insert(sum(map(len, lines[:at])), ast.Import([ast.alias(_MODULE)]))
-        return ast.dump(after) == ast.dump(tree)
+    def mean() -> Undo:
+        tree.body.insert(place, ast.Import([ast.alias(_MODULE)]))
 
-    return source.rewritten(with_import, is_meant, f"the imports {_BY_HAND}")
+        def undo() -> None:
+            del tree.body[place]
 
+        return undo
 
-def _lines_of(source: Source, statements: Sequence[ast.stmt]) -> tuple[cst.IndentedBlock, list[cst.CSTNode]]:
-    """The block of these statements, and its lines that hold them and nothing else; raises EditError without such."""
-    begin = source.statement(statements[0])
-    block = None if begin is None else source.parent(begin)
-    if begin is None or not isinstance(block, cst.IndentedBlock):
-        raise EditError(_BY_HAND)
-    lines: list[cst.CSTNode] = []
-    for line in block.body[block.body.index(begin) :]:
-        if sum(len(_small(one)) for one in lines) == len(statements):
-            break
-        lines.append(line)
-    if sum(len(_small(one)) for one in lines) != len(statements):
-        raise EditError(_BY_HAND)
-    return block, lines
+    source.edit({source.module: add}, mean, f"the imports {_BY_HAND}")
 
 
-def _nested(source: Source, item: cst.BaseExpression, lines: Sequence[cst.CSTNode]) -> cst.With:
+def _lines_of(source: Source, statements: Sequence[ast.stmt], unsafe: str) -> tuple[cst.IndentedBlock, int, int]:
+    """The block of these statements, and which of its lines hold them alone; raises EditError where none do."""
+    line = source.statement(statements[0])
+    block = None if line is None else source.parent(line)
+    if line is None or not isinstance(block, cst.IndentedBlock):
+        raise EditError(unsafe)
+    begin = block.body.index(line)
+    ends = accumulate((len(_small(one)) for one in block.body[begin:]), initial=0)
+    count = next((count for count, held in enumerate(ends) if held == len(statements)), None)
+    if count is None:
+        raise EditError(unsafe)
+    return block, begin, begin + count
+
+
+def _nested(item: cst.BaseExpression, lines: Sequence[Any], indentation: str) -> cst.With:
     """The lines in a `with`; what is written above the first of them stays above it."""
-    first, *others = (line.visit(_Deeper(source.module.default_indent)) for line in lines)
-    body = cst.IndentedBlock(
-        [first.with_changes(leading_lines=[]), *others], header=cst.TrailingWhitespace(newline=_newline(lines[0]))
-    )
-    return cst.With([cst.WithItem(item)], body, leading_lines=first.leading_lines)
+    first, *others = (line.visit(_Deeper(indentation)) for line in lines)
+    body = [first.with_changes(leading_lines=[]), *others]
+    header = cst.TrailingWhitespace(newline=_newline(lines[0]))
+    return cst.With([cst.WithItem(item)], cst.IndentedBlock(body, header=header), leading_lines=first.leading_lines)
 
 
 class _Deeper(cst.CSTTransformer):
@@ -119,19 +134,19 @@ class _Deeper(cst.CSTTransformer):
         return updated_node.with_changes(value=_CONTINUED.sub(rf"\g<0>{self._indentation}", updated_node.value))
 
 
-def _counted(source: Source, loop: ast.For, number: str) -> dict[cst.CSTNode, cst.CSTNode]:
-    """What becomes of a loop's target and of what it goes over, so that it counts."""
-    there = source.statement(loop)
-    if not isinstance(there, cst.For):
-        raise EditError(_BY_HAND)
-    over, target = there.iter, there.target
-    if isinstance(over, cst.Tuple) and not over.lpar:
-        over = over.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    if isinstance(target, cst.Tuple) and not target.lpar:
-        target = target.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+def _counting(loop: cst.For, number: str) -> cst.For:
+    """The loop with a number that counts its rounds."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    pair = cst.Tuple([cst.Element(cst.Name(number), comma), cst.Element(target)], lpar=[], rpar=[])
-    return {there.iter: cst.Call(cst.Name("enumerate"), [cst.Arg(over)]), there.target: pair}
+    pair = [cst.Element(cst.Name(number), comma), cst.Element(_in_parentheses(loop.target))]
+    over = cst.Call(cst.Name("enumerate"), [cst.Arg(_in_parentheses(loop.iter))])
+    return loop.with_changes(target=cst.Tuple(pair, lpar=[], rpar=[]), iter=over)
+
+
+def _in_parentheses(value: Any) -> Any:
+    """A tuple that is written without parentheses, with them."""
+    if isinstance(value, cst.Tuple) and not value.lpar:
+        return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return value
 
 
 def _small(line: cst.CSTNode) -> Sequence[cst.CSTNode]:
@@ -139,10 +154,11 @@ def _small(line: cst.CSTNode) -> Sequence[cst.CSTNode]:
     return line.body if isinstance(line, cst.SimpleStatementLine) else [line]
 
 
-def _newline(line: cst.CSTNode) -> cst.Newline:
+def _newline(line: Any) -> cst.Newline:
     """How a line is ended, or the first of a compound statement."""
     whitespace = line.trailing_whitespace if isinstance(line, cst.SimpleStatementLine) else line.body.header
-    return whitespace.newline
+    newline: cst.Newline = whitespace.newline
+    return newline
 
 
 def _context(found: MicroBatch) -> ast.expr:

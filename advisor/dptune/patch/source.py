@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import ast
 import io
-import os
 import re
 import sys
 import tokenize
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, reduce
+from typing import Any
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, Scope, ScopeProvider
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+_LINE_END = re.compile(r"\r\n?|\n")
 _MOST_OPERANDS = 1000  # of one `or`: libcst nests them, and its parser has no limit but the stack's
 _BY_HAND = "the file is written in a way that cannot be edited safely: edit it by hand"
 
+Edit = Callable[[Any], cst.CSTNode]
+Undo = Callable[[], None]
 Place = tuple[int, int]  # line from 1, column in characters from 0: as Python counts them, in the script itself
 
 
@@ -33,7 +35,10 @@ class EditError(Exception):
 
 
 class Source:
-    """A script's bytes, its syntax tree and its concrete syntax tree; raises EditError where it is not one."""
+    """A script, its syntax tree and its concrete syntax tree; raises EditError where it is not one.
+
+    `data` and `tree` are the script with the edits made so far; nodes and places are those of the script as it was.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -43,16 +48,14 @@ class Source:
             self._text = data.decode(self._encoding)
             if self._text.encode(self._encoding) != data or _nests_too_deeply(self.tree):
                 raise EditError(_BY_HAND)
-            wrapper = MetadataWrapper(cst.parse_module(self._text))
-            found = wrapper.resolve_many([PositionProvider, ScopeProvider, ParentNodeProvider])
-            self.module, self._code = wrapper.module, wrapper.module.code
+            self._wrapper = MetadataWrapper(cst.parse_module(self._text), unsafe_skip_copy=True)
+            self.module, self._code = self._wrapper.module, self._wrapper.module.code
+            self._positions = self._wrapper.resolve(PositionProvider)
         except (ValueError, LookupError, RecursionError, cst.ParserSyntaxError) as error:
             raise EditError(_BY_HAND) from error
-        self._positions, self._scopes, self._parents = (
-            found[provider] for provider in (PositionProvider, ScopeProvider, ParentNodeProvider)
-        )
         self._offsets = _aligned(self._code, self._text)
         self._line_starts, self._code_starts = _line_starts(self._text), _line_starts(self._code)
+        self._edits: dict[cst.CSTNode, list[Edit]] = {}
 
     def calls(self) -> list[cst.Call]:
         """All calls of the script."""
@@ -75,7 +78,7 @@ class Source:
     def in_tree(self, call: cst.Call) -> ast.Call | None:
         """The call in the syntax tree; None where Python does not say where that is (in some f-strings)."""
         span = self.begin(call), self.end(call)
-        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.lineno == span[0][0])
         return next((node for node in calls if (self.place(node), self._end_of(node)) == span), None)
 
     def statement(self, node: ast.stmt) -> cst.CSTNode | None:
@@ -91,26 +94,51 @@ class Source:
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """The scope whose names the node sees."""
-        while self._scopes.get(node) is None:
+        while (scope := self._scopes.get(node)) is None:
             node = self._parents[node]
-        scope: Scope = self._scopes[node]
         return scope
 
-    def replaced(self, nodes: Mapping[cst.CSTNode, cst.CSTNode]) -> cst.Module:
-        """The module with other nodes in the place of these."""
-        module = self.module.visit(_Replacement(nodes))
-        assert isinstance(module, cst.Module)
-        return module
+    def edited(self, call: cst.Call) -> cst.Call:
+        """The call with the edits of it made so far."""
+        edited = reduce(lambda node, edit: edit(node), self._edits.get(call, ()), call)
+        assert isinstance(edited, cst.Call)
+        return edited
 
-    def rewritten(self, module: Callable[[], cst.Module], is_meant: Callable[[ast.Module], bool], unsafe: str) -> bytes:
-        """The script's bytes as `module` has them; raises EditError with `unsafe` where the tree is not the one meant."""
+    def edit(self, edits: Mapping[cst.CSTNode, Edit], mean: Callable[[], Undo], unsafe: str) -> None:
+        """Edit these nodes; raises EditError with `unsafe` where the script is not then what `mean` makes of `tree`.
+
+        `mean` returns what takes that back.
+        """
+        edits_so_far = {
+            node: [*self._edits.get(node, ()), *filter(None, [edits.get(node)])] for node in {**self._edits, **edits}
+        }
         try:
-            after = self._spliced(module().code).encode(self._encoding)
-            if is_meant(_parsed(after)):
-                return after
+            module = self.module.visit(_Edits(edits_so_far))
+            assert isinstance(module, cst.Module)
+            data = self._spliced(module.code).encode(self._encoding)
+            after = ast.dump(_parsed(data))
         except (ValueError, LookupError, RecursionError, EditError, cst.CSTValidationError) as error:
             raise EditError(unsafe) from error
-        raise EditError(unsafe)
+        undo = mean()
+        if ast.dump(self.tree) != after:
+            undo()
+            raise EditError(unsafe)
+        self._edits, self.data = edits_so_far, data
+
+    @cached_property
+    def _scopes(self) -> Mapping[cst.CSTNode, Scope | None]:
+        return self._resolved(ScopeProvider)
+
+    @cached_property
+    def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        return self._resolved(ParentNodeProvider)
+
+    def _resolved(self, provider: Any) -> Mapping[cst.CSTNode, Any]:
+        try:
+            found: Mapping[cst.CSTNode, Any] = self._wrapper.resolve(provider)
+        except RecursionError as error:
+            raise EditError(_BY_HAND) from error
+        return found
 
     def _end_of(self, node: ast.expr) -> Place:
         assert node.end_lineno is not None
@@ -125,8 +153,8 @@ class Source:
 
     def _spliced(self, code: str) -> str:
         """The text with what differs between the module's code and `code`."""
-        begin = len(os.path.commonprefix([self._code, code]))
-        kept = len(os.path.commonprefix([self._code[begin:][::-1], code[begin:][::-1]]))
+        begin = _common(self._code, code)
+        kept = _common(self._code[begin:][::-1], code[begin:][::-1])
         end = len(self._code) - kept
         first, last = self._offsets[begin], self._offsets[end]
         if self._text[first:last] != self._code[begin:end]:
@@ -139,18 +167,13 @@ class Source:
         return line, offset - self._line_starts[line - 1]
 
 
-class _Replacement(cst.CSTTransformer):
-    def __init__(self, nodes: Mapping[cst.CSTNode, cst.CSTNode]) -> None:
+class _Edits(cst.CSTTransformer):
+    def __init__(self, edits: Mapping[cst.CSTNode, Sequence[Edit]]) -> None:
         super().__init__()
-        self._nodes = nodes
+        self._edits = edits
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-        return self._nodes.get(original_node, updated_node)
-
-
-def is_on(call: ast.Call, line: int) -> bool:
-    """Whether Python's line of a call is that: the one it begins on, or the one of the method's name."""
-    return line in (call.lineno, call.func.end_lineno)
+        return reduce(lambda node, edit: edit(node), self._edits.get(original_node, ()), updated_node)
 
 
 def _parsed(data: bytes) -> ast.Module:
@@ -205,5 +228,11 @@ def _aligned(code: str, text: str) -> range | list[int]:
     return [*offsets, at]
 
 
+def _common(first: str, second: str) -> int:
+    """How many characters two texts have in common at their begin."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
 def _line_starts(text: str) -> list[int]:
-    return [0, *accumulate(len(line) for line in _LINE.findall(text) if line)]
+    return [0, *(end.end() for end in _LINE_END.finditer(text))]
