@@ -2,8 +2,11 @@
 
 import contextlib
 import itertools
+import re
 import subprocess
 import sys
+import unittest.mock
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -521,11 +524,31 @@ class Recorded:
         self._syncs = True
 
 
+# how a script may be written otherwise; each still runs
+WRITTEN = {
+    "as it is": lambda text: text.encode(),
+    "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+    "cr": lambda text: text.replace("\n", "\r").encode(),
+    "tabs": lambda text: text.replace("    ", "\t").encode(),
+    "mark": lambda text: ("\ufeff" + text).encode(),
+    "latin": lambda text: ("# coding: latin-1\n# é\n" + text).encode("latin-1"),
+    "comments": lambda text: re.sub(r"\n( +)(?=\S)", r"\n\1# é (\n\n\1  # [\n\1", text).encode(),
+    "form feeds": lambda text: text.replace("\nfor", "\n\x0c\n\x0cfor").replace("\nmodel", "\n\x0cmodel").encode(),
+    "lines": lambda text: text.replace("model(", "model(  # why\n\n  ").replace("backward()", "backward(\n)").encode(),
+    "backslashes": lambda text: text.replace("loss = ", "loss \\\n = ").encode(),
+    "text": lambda text: text.replace("model(", 'model("""\n  a\n""", ').encode(),
+    "semicolons": lambda text: text.replace("optimizer.step()", "optimizer.step(); done = 1;").encode(),
+}
+
+
 def ran(text):
     """What a loop calls, in order."""
     recorded = Recorded()
     names = {"model": recorded, "optimizer": recorded, "batches": range(11), "contextlib": contextlib, "print": str}
-    exec(text.replace(MADE, ""), names)
+    made = SimpleNamespace(DistributedDataParallel=lambda _: recorded)
+    modules = {"torch": made, "torch.nn": made, "torch.nn.parallel": made}
+    with unittest.mock.patch.dict(sys.modules, modules):
+        exec(text, names)
     return recorded.calls
 
 
@@ -536,12 +559,15 @@ def ran(text):
     many=st.integers(1, 9),
     before=st.sampled_from(OTHER),
     after=st.sampled_from(OTHER),
+    written=st.sampled_from(sorted(WRITTEN)),
 )
-def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shape, k, many, before, after):
+def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shape, k, many, before, after, written):
     """By running both: the same calls in the same order, and of the passes of a step only the last exchanges."""
-    text = MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after)
-    line = 1 + text[: text.index("backward(")].count("\n")
-    calls, patched = ran(text), ran(in_no_sync(text, line))
+    text = WRITTEN[written](MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after))
+    line = 1 + len(re.findall(rb"\r\n?|\n", text[: text.index(b"backward(")]))
+    source = Source(text)
+    put_in_no_sync(source, line)
+    calls, patched = ran(text), ran(source.data)
     assert [name for name, _ in patched] == [name for name, _ in calls]
     passes = [(name, syncs) for name, syncs in patched if name != "forward"]
     for (name, syncs), (following, _) in itertools.pairwise([*passes, ("end", True)]):
