@@ -53,8 +53,9 @@ AROUND = (
 REFUSED = {
     "in UTF-8": b"latin-1",
     "does more than": b":=",
-    "from a dictionary": b"**",
-    "from a sequence": b"*",
+    "from a dictionary": rb"\*\*",
+    "from a sequence": rb"\*",
+    "the file is written in a way that cannot be edited safely": rb"return 2[\r\n]+\\\\[\r\n]",  # a dedent that libcst misses
 }
 
 
@@ -126,7 +127,7 @@ def test_a_patched_script_passes_the_same_but_for_one_argument(tmp_path_factory,
         (one,) = left
         event(one.why)
         assert diff == ""
-        assert any(why in one.why and cause in source for why, cause in REFUSED.items())
+        assert any(why in one.why and re.search(cause, source) for why, cause in REFUSED.items())
         return
     subprocess.run([*tool], cwd=folder, input=diff.encode(), check=True, capture_output=True)
     after = script.read_bytes()
