@@ -55,7 +55,7 @@ REFUSED = {
     "does more than": b":=",
     "from a dictionary": rb"\*\*",
     "from a sequence": rb"\*",
-    "the file is written in a way that cannot be edited safely": rb"return 2[\r\n]+\\\\[\r\n]",  # a dedent that libcst misses
+    "way that cannot be edited safely": rb"(?s)\treturn 2.*[\r\n]\\[\r\n]",  # a dedent that libcst does not see
 }
 
 
