@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.advice import Change, Location
-from dptune.advise.patch import patches
+from dptune.patch.diff import patches
 
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 

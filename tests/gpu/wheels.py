@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_5_x86_64")
 # dptune's own dependencies with theirs, and what builds its wheel
-NEEDED = ("argcomplete", "isal", "msgspec", "platformdirs", "pydantic", "rich", "textual", "hatchling")
+NEEDED = ("argcomplete", "isal", "libcst", "msgspec", "platformdirs", "pydantic", "rich", "textual", "hatchling")
 
 
 def download(folder: Path, python: str = "3.12") -> None:

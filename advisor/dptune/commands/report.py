@@ -100,8 +100,8 @@ def _html(args: argparse.Namespace) -> int:
 
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
-    from dptune.advise.patch import patches
     from dptune.commands.choosing import advised, codes
+    from dptune.patch.diff import patches
     from dptune.present.visible import visible
 
     if args.output == Path("-"):

@@ -195,7 +195,6 @@ def _task(
     advice: str,
     changes: Sequence[Change],
 ) -> Task:
-    from dptune.advise import patch
     from dptune.proof import Side
     from dptune.prove import again, identity
     from dptune.prove.task import Task, numerics_of
@@ -215,7 +214,7 @@ def _task(
         )
     files = identity.files(source, launch, folder)
     place, code = str(source), identity.digest(source, launch, files)
-    patched, written = ({}, frozenset()) if args.here else patch.patched(changes, source)
+    patched, written = ({}, frozenset()) if args.here or not changes else _patched(changes, source)
     after = {source / name: identity.content(data) for name, data in patched.items()}
     of_patch = identity.digest(source, launch, {**files, **after})
     b, names = redacted_settings(changed), list(patched)
@@ -238,6 +237,12 @@ def _task(
         budget_s=args.time_limit,
         within=args.within,
     )
+
+
+def _patched(changes: Sequence[Change], source: Path) -> tuple[dict[str, bytes], frozenset[str]]:
+    from dptune.patch.diff import patched  # imports libcst
+
+    return patched(changes, source)
 
 
 def _record(folder: Path) -> RunRecord:

@@ -7,9 +7,10 @@ import warnings
 import pytest
 
 from dptune.advice import Change
-from dptune.advise.edit import edited
-from dptune.advise.edit_call import POSITIONS, EditError, makes
 from dptune.knobs import KNOBS
+from dptune.patch.argument import set_argument
+from dptune.patch.call import POSITIONS, makes
+from dptune.patch.source import EditError, Source
 
 THEN = {
     "loader.num_workers": 2,
@@ -31,7 +32,9 @@ MISSING = object()
 
 def edit(text, knob=WORKERS, line=1, then=MISSING, now=None):
     asked = Change(knob=knob, now=now, then=THEN[knob] if then is MISSING else then)
-    return edited(text.encode(), line, asked).decode()
+    source = Source(text.encode())
+    set_argument(source, line, asked)
+    return source.data.decode()
 
 
 @pytest.mark.parametrize(
@@ -105,6 +108,14 @@ def test_the_argument_is_set_and_nothing_else(knob, before, after):
             "from torch.utils import data; data.DataLoader(x, num_workers=2)\nfor data in l: pass",
         ),
         ("from common import *; DataLoader(x)", "from common import *; DataLoader(x, num_workers=2)"),
+        # what a name means in another scope does not matter
+        ("DataLoader(x)\ndef f(DataLoader): pass", "DataLoader(x, num_workers=2)\ndef f(DataLoader): pass"),
+        ("DataLoader(x)\nclass A:\n DataLoader = 1", "DataLoader(x, num_workers=2)\nclass A:\n DataLoader = 1"),
+        (
+            "from torch.utils.data import DataLoader; DataLoader(x)\ndef f(): from monai.data import DataLoader",
+            "from torch.utils.data import DataLoader; DataLoader(x, num_workers=2)\n"
+            "def f(): from monai.data import DataLoader",
+        ),
     ],
 )
 def test_the_call_is_picked_by_what_it_makes(before, after):
@@ -138,7 +149,11 @@ BY_HAND = "cannot be edited safely: set it by hand"
         (WORKERS, "from .torch import DataLoader; DataLoader(ds)", NO_CALL),
         (WORKERS, "import fast.data as torch; torch.DataLoader(ds)", NO_CALL),
         (WORKERS, "DataLoader(ds)\nclass DataLoader(Base): pass", NO_CALL),
-        (WORKERS, "DataLoader(ds)\ndef f(DataLoader): pass", NO_CALL),
+        (WORKERS, "f = lambda DataLoader: DataLoader(ds)", NO_CALL),
+        (WORKERS, "l = [DataLoader(ds) for DataLoader in these]", NO_CALL),
+        (WORKERS, "while 1: DataLoader(ds); DataLoader = lazy(DataLoader)", NO_CALL),
+        (WORKERS, "def f(): DataLoader(ds)\nfrom monai.data import DataLoader", NO_CALL),
+        (WORKERS, "DataLoader(ds)\ndef f(): global DataLoader; DataLoader = 1", NO_CALL),
         (
             WORKERS,
             "DataLoader(a)\ntry: from x import DataLoader\nexcept E: from torch.utils.data import DataLoader",
@@ -236,7 +251,7 @@ def test_an_edit_is_checked_before_it_is_given_out(monkeypatch):
         "\0",
         "\ud800",
     ):
-        monkeypatch.setattr("dptune.advise.edit.Text.added", lambda *_, wrong=wrong: wrong)
+        monkeypatch.setattr("dptune.patch.source.Source._spliced", lambda *_, wrong=wrong: wrong)
         with pytest.raises(EditError, match=BY_HAND):
             edit("DataLoader(ds)")
 

@@ -2,15 +2,18 @@
 
 import contextlib
 import itertools
+import re
 import subprocess
 import sys
+import unittest.mock
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.advise.edit_call import EditError
-from dptune.advise.edit_no_sync import imported, in_no_sync
+from dptune.patch.no_sync import import_contextlib, put_in_no_sync
+from dptune.patch.source import EditError, Source
 
 HEAD = """\
 import os
@@ -39,11 +42,23 @@ for i, batch in enumerate(loader):
 """
 
 
+def in_no_sync(text, line):
+    source = Source(text.encode())
+    put_in_no_sync(source, line)
+    return source.data.decode()
+
+
+def imported(text):
+    source = Source(text.encode())
+    import_contextlib(source)
+    return source.data.decode()
+
+
 def edit(loop, head=HEAD):
     """The loop after the edit; `head` stays as it is."""
     text = head + loop
     lines = [number for number, row in enumerate(text.split("\n"), 1) if "backward(" in row]
-    after = in_no_sync(text.encode(), lines[0]).decode()
+    after = in_no_sync(text, lines[0])
     assert after.startswith(head)
     return after[len(head) :]
 
@@ -140,6 +155,23 @@ def edit(loop, head=HEAD):
             "        continue\n"
             "    optimizer.step()\n",
         ),
+        (  # text keeps its lines as they are, what a backslash continues goes along
+            "for i, x in enumerate(loader):\n"
+            "    loss = loss_of(model(x),\n"
+            '                   """a\n  b""") + \\\n'
+            "        other\n"
+            "    loss.backward()\n"
+            "    if (i + 1) % k == 0:\n"
+            "        optimizer.step()\n",
+            "for i, x in enumerate(loader):\n"
+            "    with contextlib.nullcontext() if (i + 1) % k == 0 else model.no_sync():\n"
+            "        loss = loss_of(model(x),\n"
+            '                       """a\n  b""") + \\\n'
+            "            other\n"
+            "        loss.backward()\n"
+            "    if (i + 1) % k == 0:\n"
+            "        optimizer.step()\n",
+        ),
         (  # in a `with` of its own, and a test of another kind
             "for i, x in enumerate(loader):\n"
             "    with torch.autocast('cpu'):\n"
@@ -156,7 +188,7 @@ def edit(loop, head=HEAD):
             "        optimizer.step()\n",
         ),
     ],
-    ids=["number", "crlf", "tabs", "counter", "range", "length", "enumerate", "range-of-4", "continue", "with"],
+    ids=["number", "crlf", "tabs", "counter", "range", "length", "enumerate", "range-of-4", "continue", "text", "with"],
 )
 def test_the_passes_of_a_micro_batch_go_into_no_sync(before, after):
     assert edit(before) == after
@@ -257,7 +289,6 @@ def test_a_model_that_is_an_argument_is_asked():
     [
         ("model(batch)", "forward(batch)", "the forward pass of `model` is not found"),
         ("    loss.backward()", "    loss.backward(); x = 1", "cannot be edited safely"),
-        ("loss_of(model(batch))", 'loss_of(model(batch), """a\nb""")', "cannot be edited safely"),
         ("    loss.backward()", "    with model.no_sync():\n        loss.backward()", "says itself when gradients are"),
         ("    loss.backward()", "    loss.backward()\n    i = 3", "line 10 may change what `(i + 1) % k == 0` is"),
         ("    loss.backward()", "    loss.backward()\n    k += 2", "line 10 may change what"),
@@ -344,12 +375,12 @@ def test_a_loop_of_which_the_last_is_not_sure_is_refused(loop, why):
 def test_its_import_stands_among_the_others(before, after):
     if after is None:
         after = before.replace("from a", "import contextlib\nfrom a")
-    assert imported(f"{before}y = 2\n".encode()).decode() == f"{after}y = 2\n"
+    assert imported(f"{before}y = 2\n") == f"{after}y = 2\n"
 
 
 def test_without_imports_it_is_refused():
     with pytest.raises(EditError, match="the file has no imports"):
-        imported(b"x = 1\n")
+        imported("x = 1\n")
 
 
 SCRIPT = """\
@@ -393,7 +424,7 @@ os._exit(0)  # with static_graph=True, torch aborts in some exits of the interpr
 )  # a static graph's first step has 4
 def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, static, exchanges):
     script = SCRIPT.replace("Linear(8, 1))", f"Linear(8, 1), static_graph={static})")
-    patched = imported(in_no_sync(script.encode(), 24)).decode()
+    patched = imported(in_no_sync(script, 24))
     assert patched != script
     told = []
     for number, text in enumerate((script, patched)):
@@ -495,26 +526,50 @@ class Recorded:
         self._syncs = True
 
 
+# how a script may be written otherwise; each still runs
+WRITTEN = {
+    "as it is": lambda text: text.encode(),
+    "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+    "cr": lambda text: text.replace("\n", "\r").encode(),
+    "tabs": lambda text: text.replace("    ", "\t").encode(),
+    "mark": lambda text: ("\ufeff" + text).encode(),
+    "latin": lambda text: ("# coding: latin-1\n# é\n" + text).encode("latin-1"),
+    "comments": lambda text: re.sub(r"\n( +)(?=\S)", r"\n\1# é (\n\n\1  # [\n\1", text).encode(),
+    "form feeds": lambda text: text.replace("\nfor", "\n\x0c\n\x0cfor").replace("\nmodel", "\n\x0cmodel").encode(),
+    "lines": lambda text: text.replace("model(", "model(  # why\n\n  ").replace("backward()", "backward(\n)").encode(),
+    "backslashes": lambda text: text.replace("loss = ", "loss \\\n = ").encode(),
+    "text": lambda text: text.replace("model(", 'model("""\n  a\n""", ').encode(),
+    "semicolons": lambda text: text.replace("optimizer.step()", "optimizer.step(); done = 1;").encode(),
+}
+
+
 def ran(text):
     """What a loop calls, in order."""
     recorded = Recorded()
     names = {"model": recorded, "optimizer": recorded, "batches": range(11), "contextlib": contextlib, "print": str}
-    exec(text.replace(MADE, ""), names)
+    made = SimpleNamespace(DistributedDataParallel=lambda _: recorded)
+    modules = {"torch": made, "torch.nn": made, "torch.nn.parallel": made}
+    with unittest.mock.patch.dict(sys.modules, modules):
+        exec(text, names)
     return recorded.calls
 
 
+@settings(deadline=None)
 @given(
     shape=st.sampled_from(sorted(LOOPS)),
     k=st.integers(1, 5),
     many=st.integers(1, 9),
     before=st.sampled_from(OTHER),
     after=st.sampled_from(OTHER),
+    written=st.sampled_from(sorted(WRITTEN)),
 )
-def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shape, k, many, before, after):
+def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shape, k, many, before, after, written):
     """By running both: the same calls in the same order, and of the passes of a step only the last exchanges."""
-    text = MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after)
-    line = 1 + text[: text.index("backward(")].count("\n")
-    calls, patched = ran(text), ran(in_no_sync(text.encode(), line).decode())
+    text = WRITTEN[written](MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after))
+    line = 1 + len(re.findall(rb"\r\n?|\n", text[: text.index(b"backward(")]))
+    source = Source(text)
+    put_in_no_sync(source, line)
+    calls, patched = ran(text), ran(source.data)
     assert [name for name, _ in patched] == [name for name, _ in calls]
     passes = [(name, syncs) for name, syncs in patched if name != "forward"]
     for (name, syncs), (following, _) in itertools.pairwise([*passes, ("end", True)]):

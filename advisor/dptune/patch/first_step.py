@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from dptune.advise.edit_call import POSITIONS, EditError
+from dptune.patch.call import POSITIONS
+from dptune.patch.source import EditError
 
 _UNKNOWN = (
     "static_graph=True requires every micro-batch of the first step to be synchronized, and the first step could not "

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
-from dptune.advise.edit_call import EditError, calls_of, is_on
-from dptune.advise.edit_first_step import first_step, may_be_static
+from dptune.patch.call import calls_of
+from dptune.patch.first_step import first_step, may_be_static
+from dptune.patch.source import EditError, Source
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
@@ -47,13 +48,14 @@ class MicroBatch(NamedTuple):
     counted: list[tuple[ast.For, str]]
 
 
-def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
+def micro_batch(source: Source, line: int) -> MicroBatch:
     """That whose backward pass is called on `line`; raises EditError where its shape is none of those above."""
-    _refuse_own(tree)
+    tree = source.tree
+    _refuse_no_sync(tree)
     path = _path_to(tree, line)
     step = _optimizer_step(tree)
     block, last, found = _last_of_step(path, step)
-    model, wraps, static = _model(tree, path)
+    model, wraps, static = _model(source, path)
     first = _forward(block, last, model)
     passed = block[first : last + 1]
     counted = []
@@ -77,7 +79,7 @@ def micro_batch(tree: ast.Module, line: int) -> MicroBatch:
     return MicroBatch(block, first, last, is_last, model, wraps, counted)
 
 
-def _refuse_own(tree: ast.Module) -> None:
+def _refuse_no_sync(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("no_sync", "require_backward_grad_sync"):
             raise EditError("the file says itself when gradients are exchanged")
@@ -91,7 +93,7 @@ def _path_to(tree: ast.Module, line: int) -> list[Place]:
 
     def calls(statement: ast.stmt) -> bool:
         own = ast.walk(statement)
-        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and is_on(node, line) for node in own)
+        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and _is_on(node, line) for node in own)
 
     path: list[Place] = []
     inner: ast.AST | None = tree
@@ -152,15 +154,17 @@ def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt]
     raise EditError("what tells the last micro-batch of a step is not found around its backward pass")
 
 
-def _model(tree: ast.Module, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | None, bool]:
+def _model(source: Source, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | None, bool]:
     """What the DistributedDataParallel is called, its class where it may be another module there, and whether its graph
     may be declared static.
     """
-    made = calls_of(tree, "ddp")
+    tree = source.tree
+    made = [source.in_tree(call) for call in calls_of(source, "ddp")]
     wrapped = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and any(one.value is call for call in made)]
     if len(made) != 1 or len(wrapped) != 1:
         raise EditError(f"the file makes {len(made)} DistributedDataParallel: what the model is called is not known")
     (call,), (assignment,) = made, wrapped
+    assert call is not None
     target = assignment.targets[0]
     if len(assignment.targets) != 1 or not isinstance(target, (ast.Name, ast.Attribute)):
         raise EditError("the DistributedDataParallel has no name of its own")
@@ -329,6 +333,11 @@ def _refuse_gradients(between: Sequence[ast.stmt]) -> None:
 
 def _holds(statements: Sequence[ast.stmt], call: ast.Call) -> bool:
     return any(node is call for one in statements for node in ast.walk(one))
+
+
+def _is_on(call: ast.Call, line: int) -> bool:
+    """Whether Python's line of a call is that: the one it begins on, or the one of the method's name."""
+    return line in (call.lineno, call.func.end_lineno)
 
 
 def _is_method(call: ast.Call, name: str) -> bool:

@@ -3,11 +3,12 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from dptune.advice import Change, Location
-from dptune.advise.patch import patches
+from dptune.patch.diff import patches
 
 CAP, WORKERS, BATCH = "ddp.bucket_cap_mb", "loader.num_workers", "loader.batch_size"
 APPLY = [["git", "apply"], ["patch", "-p1"]]
@@ -155,7 +156,7 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
         ("y = model(x)\n", change("precision.autocast", "bf16"), "it is a context manager around lines of the script"),
         ("model = DDP(net)\n", change("ddp.comm_hook", "fp16"), "it is a line of its own, and a diff sets arguments"),
         ("", Change(knob="env.NCCL_P2P_DISABLE", now="1", then="0"), "it is set in the environment, and a diff sets"),
-        ("model = (\n", change(CAP, 1.0), "not valid Python: '(' was never closed (line 1)"),
+        ("model = (\n", change(CAP, 1.0), ": '(' was never closed (line 1)"),
         ("l = DataLoader(a)\0\n", change(WORKERS, 1), "the file"),
         ("# coding: klingon\n", change(WORKERS, 1), "the file"),
         ("", change(CAP, 1.0, file="away.py"), "cannot read"),
@@ -235,3 +236,54 @@ def test_what_goes_with_a_learning_rate_is_set_beside_it(tmp_path, apply):
     assert (tmp_path / "train.py").read_text() == (
         "o = AdamW(ps, lr=0.002, weight_decay=0.1, betas=(0.6, 0.996), eps=5e-09)\n"
     )
+
+
+def test_a_call_within_another_is_changed_too(tmp_path, apply):
+    (tmp_path / "train.py").write_text("o = AdamW(\n    DDP(net).parameters(), lr=1e-3\n)\n")
+    asked = [change("optimizer.fused", True), change(CAP, 1.0, line=2), change("optimizer.lr", 2e-3)]
+    diff, left, _ = patches(asked, tmp_path)
+    assert left == []
+    apply(diff)
+    assert (tmp_path / "train.py").read_text() == (
+        "o = AdamW(\n    DDP(net, bucket_cap_mb=1).parameters(), lr=0.002, fused=True\n)\n"
+    )
+
+
+def test_a_graph_that_the_diff_makes_static_counts_as_static(tmp_path):
+    """Else the first step would run under `no_sync`, which a static graph does not allow."""
+    (tmp_path / "train.py").write_text(
+        "import torch\nmodel = DDP(net)\nfor i in range(n):\n    model(i).backward()\n"
+        "    if (i + 1) % 4 == 0:\n        optimizer.step()\n"
+    )
+    asked = [change("ddp.no_sync", True, line=4), change("ddp.static_graph", True, line=2)]
+    diff, left, _ = patches(asked, tmp_path)
+    assert left == []
+    assert "if (i + 1) % 4 == 0 or i + 1 <= 4 else model.no_sync():" in diff
+
+
+def test_what_libcst_does_not_keep_is_kept(tmp_path, apply):
+    """A form feed and a backslash at the start of a line, and a last line ended by a carriage return."""
+    before = "\x0cx = 1\r\x0c\r\\\r\\\rl = DataLoader(ds)\r\x0cy = 2\r"
+    (tmp_path / "train.py").write_bytes(before.encode())
+    diff, left, _ = patches([change(WORKERS, 2, line=5)], tmp_path)
+    assert left == []
+    apply(diff)
+    assert (tmp_path / "train.py").read_bytes() == before.replace("(ds)", "(ds, num_workers=2)").encode()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="a Python that takes it")
+def test_a_script_of_a_newer_python_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "train.py").write_text("try:\n    l = DataLoader(ds)\nexcept A, B:\n    raise\n")  # Python 3.14
+    _, (left,), _ = patches([change(WORKERS, 2, line=2)], tmp_path)
+    assert "the file is not valid Python 3." in left.why
+    assert left.why.endswith("(line 3); if the script needs a newer Python, run dptune with that")
+    (tmp_path / "train.py").write_text("print 'a'\n")
+    _, (left,), _ = patches([change(WORKERS, 2)], tmp_path)
+    assert "newer" not in left.why
+
+
+def test_a_chain_that_would_end_the_parser_is_refused(tmp_path):
+    """libcst's parser nests what `or` joins, on a stack that has an end."""
+    (tmp_path / "train.py").write_text(f"l = DataLoader(ds)\nx = {'a or ' * 30_000}a\n")
+    _, (left,), _ = patches([change(WORKERS, 2)], tmp_path)
+    assert left.why == "the file is written in a way that cannot be edited safely: edit it by hand"

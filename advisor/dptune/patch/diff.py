@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptune.advice import Change, Location
-from dptune.advise.edit import argument_of, edited, expression_at
-from dptune.advise.edit_call import EditError
-from dptune.advise.edit_no_sync import imported, in_no_sync
+from dptune.patch.argument import argument_of, set_argument
+from dptune.patch.no_sync import import_contextlib, put_in_no_sync
+from dptune.patch.source import EditError, Source
 
 
 @dataclass(frozen=True)
@@ -97,32 +97,36 @@ def _patch(
         whys.update({number: f"cannot read {root / file}: it is not a regular file" for number, _, _ in asked})
         return ""
     try:
-        before = after = (root / file).read_bytes()
+        before = (root / file).read_bytes()
     except OSError as error:
         whys.update({number: f"cannot read {root / file}: {error.strerror}" for number, _, _ in asked})
         return ""
+    try:
+        source = Source(before)
+    except EditError as error:
+        whys.update({number: str(error) for number, _, _ in asked})
+        return ""
     done: dict[tuple[str, int], Change] = {}
-    # From the last line up: a value of several lines becomes one of one line, and moves what is below it.
-    for number, at, change in sorted(asked, key=lambda one: -one[1].line):
+    for number, at, change in sorted(asked, key=lambda one: _wraps(one[2])):  # arguments first: they decide how to wrap
         first = done.get((change.knob, at.line))
         if first is not None and first.then == change.then:  # two of them, made in turn by one line
             continue
         try:
             if first is not None:
                 raise EditError(f"another advice makes it {first.then} there, and it can be one of the two only")
-            there = "" if _wraps(change) else expression_at(after, at.line, change)
-            after = in_no_sync(after, at.line) if _wraps(change) else edited(after, at.line, change)
-            if there:
+            if _wraps(change):
+                put_in_no_sync(source, at.line)
+            elif there := set_argument(source, at.line, change):
                 taken_out.append(f"{change.knob} in {at} was `{there}`: what sets that has no effect there any more")
             done[change.knob, at.line] = change
         except EditError as error:
             whys[number] = str(error)
     try:
-        if any(map(_wraps, done.values())):  # once no line has to be found any more: it moves them all
-            after = imported(after)
-        diff = _diff(file, before, after)
+        if any(map(_wraps, done.values())):
+            import_contextlib(source)
+        diff = _diff(file, before, source.data)
         if diff:
-            files[file] = after
+            files[file] = source.data
         return diff
     except EditError as error:
         whys.update({number: str(error) for number, _, _ in asked if number not in whys})

@@ -1,0 +1,1 @@
+"""Changes -> a diff of the user's script."""
