@@ -5,9 +5,10 @@ import pytest
 from dptune.advise.ranking import ranked
 from dptune.measured import LinkFigures, Missing, ShardingFigures
 from dptune.runfile.communication import FsdpFacts
-from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 
 KIB = 2**10
+HOST = DeviceFacts("cpu", available_bytes=2**34)
 ROWS = (
     ("all_gather", "forward", 0.06, "sharding"),
     ("all_gather", "backward", 0.01, "sharding"),
@@ -37,7 +38,8 @@ def said(ask, make_measured, make_facts, make_all_reduce, hand_made):
         links = None if link is None else [link]
         known = {"overlap": overlap, "sharding": TAKEN, "collectives": sent, "links": links, "world_size": 2}
         run = make_measured(**{**known, "device": "cpu", **more})
-        return ask(code, run, [make_facts(fsdp=fsdp, optimizers=[OptimizerFacts("AdamW", parameters=1000)])])
+        facts = make_facts(fsdp=fsdp, optimizers=[OptimizerFacts("AdamW", parameters=1000)], device=HOST)
+        return ask(code, run, [facts])
 
     return say
 
