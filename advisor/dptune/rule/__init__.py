@@ -1,0 +1,32 @@
+"""What a rule declares and what it may ask.
+
+A rule is a module with `RULE = Rule(...)` and `check(run: RunView) -> Iterator[Advice]`. A pack is a package whose
+modules are rules, registered under the entry point `dptune.rules`.
+"""
+
+from __future__ import annotations
+
+from dptune.measured import Missing
+from dptune.rule.declared import Rule, Threshold
+from dptune.rule.ranks import LEADING
+from dptune.rule.recorded import Predictor
+from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
+from dptune.runfile.dense_tables import DenseTableFacts
+from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.removed import Share
+from dptune.runfile.slow_steps import SlowSteps
+
+__all__ = [
+    "LEADING",
+    "UNVALIDATED",
+    "DenseTableFacts",
+    "MemoryGrowth",
+    "Missing",
+    "Predictor",
+    "Rule",
+    "RuleModule",
+    "RunView",
+    "Share",
+    "SlowSteps",
+    "Threshold",
+]

@@ -1,0 +1,37 @@
+"""What a rule declares: its code and its thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dptune.advice import Kind
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number a rule decides by: its name in `[tool.dptune.rules.<code>]`, its default, and the reason for it."""
+
+    name: str
+    default: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule declares. `code` is the family and a number; `since` the version it appeared in.
+
+    A `preview` rule runs with `preview = true`, or when its whole code is selected. One that comes `last` is asked
+    after all others, and sees their advice in `RunView.advised`. One that is `asked_when_busy` is also asked where the
+    step times are no basis for advice; `RunView.times_hold` then is False.
+    """
+
+    code: str
+    name: str
+    family: str
+    kind: Kind
+    summary: str
+    since: str
+    thresholds: tuple[Threshold, ...] = ()
+    preview: bool = False
+    last: bool = False
+    asked_when_busy: bool = False

@@ -1,0 +1,225 @@
+"""What a rule may ask of a recording: facts, what the script does where, and stack samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isclose, isfinite
+
+from dptune.advice import Advice, Impact, impact_of
+from dptune.knobs import Value
+from dptune.measured import Measured, Missing, digits
+from dptune.predicted import Prediction
+from dptune.rule.declared import Threshold
+from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
+from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
+from dptune.runfile.facts import Facts
+from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
+from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
+from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
+from dptune.runfile.slow_steps import SlowSteps, slow_steps
+from dptune.runfile.work_between import HostWork, work_between
+from dptune.runfile.work_kinds import kind_of
+
+_ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
+
+
+Predictor = Callable[[Mapping[str, Value]], Prediction]
+
+
+@dataclass(frozen=True)
+class RecordedView:
+    """The figures and the facts of each rank, and the rule's own thresholds."""
+
+    measured: Measured
+    facts: Sequence[Facts]
+    limits: Mapping[str, float] = field(default_factory=dict)
+    predictor: Predictor | None = None
+    advised: Sequence[Advice] = ()
+    times_hold: bool = True
+
+    def limit(self, threshold: Threshold) -> float:
+        """The threshold's value: the user's, else its default."""
+        return self.limits.get(threshold.name, threshold.default)
+
+    def impact(self, share: float, least: Threshold) -> Impact | None:
+        """Impact of something that takes a share of the step; None below `least`, and where it takes nothing.
+
+        A user who sets that below what a note is wants to hear of less: it is a note, too.
+        """
+        return None if share <= 0 or share < self.limit(least) else impact_of(share) or "low"
+
+    def any_facts(self) -> Facts:
+        """The facts of the lowest recorded rank; raises Missing for a trace that dptune did not record."""
+        if not self.facts:
+            raise Missing("the run has no facts: it was not recorded by `dptune profile`")
+        return self.facts[0]
+
+    def explained(self, *names: str) -> bool:
+        """Whether advice of another rule on time names one of these: a function, or a file and line.
+
+        Only a rule that comes `last` sees the advice of the others.
+        """
+        words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?=`| \(| at |[,;)]|$)") for name in names if name]
+        texts = (text for one in self.advised if one.kind == "time" for text in _texts(one))
+        return any(word.search(text) for text in texts for word in words)
+
+    def weights_agree(self) -> bool | None:
+        """Whether all ranks held the same weights after the last window that all have; None where it is not known."""
+        for own in reversed(self.facts[0].windows) if len(self.facts) > 1 else ():
+            windows = [one.window(own.name) for one in self.facts]
+            whole = [one for one in windows if one is not None and one.complete and one.parameter_sums]
+            shapes = {(one.first_step, one.steps, len(one.parameter_sums)) for one in whole}
+            if len(whole) != len(self.facts) or len(shapes) > 1:
+                continue
+            if not all(isfinite(total) for one in whole for total in one.parameter_sums):
+                return None
+            pairs = [pair for one in whole for pair in zip(own.parameter_sums, one.parameter_sums, strict=True)]
+            return all(isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in pairs)
+        return None
+
+    def epoch_starts(self) -> EpochStarts:
+        """Recorded steps that begin an epoch of the loader whose workers start anew for each, on the lowest rank.
+
+        Raises Missing where there is no such loader, and where no step was recorded that begins one, with how many
+        steps that takes.
+        """
+        facts, ranks = self.any_facts(), self.measured.world_size
+        if restarted(facts) is None:
+            raise Missing("no loader restarts its workers for each epoch")
+        steps = epoch_steps(facts, ranks)
+        if steps is None:
+            raise Missing("how many batches an epoch has was not recorded")
+        found = epoch_starts(facts, ranks)
+        if found is None:
+            enough = enough_steps(steps)
+            raise Missing(
+                f"no recorded step starts an epoch of {digits(steps)} steps: record {enough:,} without the "
+                f"profiler (--unprofiled {enough} --window-time 0)"
+            )
+        return found
+
+    def slow_steps(self, times: float) -> list[SlowSteps]:
+        """What the script does in steps that take `times` the median or more, most time first.
+
+        Raises Missing where no steps were timed without the profiler, as in a run that dptune did not record.
+        """
+        self.any_facts()
+        if not any((window := one.window("unprofiled")) and window.steps for one in self.facts):
+            raise Missing("no steps were timed without the profiler")
+        return slow_steps(self.facts, times)
+
+    def work_between(self) -> list[HostWork]:
+        """Logging, metrics, plotting and saving in the usual steps, by function and line, most time first.
+
+        Raises Missing where the training thread was not looked at while steps were timed.
+        """
+        self.any_facts()
+        if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
+            raise Missing(
+                "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
+            )
+        return work_between(self.facts)
+
+    def memory_growth(self) -> list[MemoryGrowth]:
+        """The ranks that hold more after each step, by tensors counted between windows, or a GPU's allocator.
+
+        Empty where it does not grow, or nothing was recorded of it.
+        """
+        return memory_growth(self.facts)
+
+    def collects_experience(self, name: str) -> bool:
+        """Whether a function of that name collects what reinforcement learning trains on: `rollout`, `play_episode`."""
+        return kind_of(name) == "experience"
+
+    def reports(self, name: str) -> bool:
+        """Whether a function of that name logs, computes metrics, plots, evaluates or saves."""
+        return kind_of(name) not in ("", "experience")
+
+    def hottest_line(self, name: str, at: str, calling: str = "") -> str | None:
+        """`file:line` in the function of that name and file where the script was found most; None if it rarely was.
+
+        `calling`: only while that line itself calls a library's function of this name.
+        """
+        return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
+
+    def hottest_in_loader(self) -> HotFunction | None:
+        """The function of the script in which batches are prepared most of the time; None where it was not seen."""
+        return hottest_in_loader(self.facts)
+
+    def least_loader_wait(self) -> float:
+        """The least share of any window on any rank that a loader without workers is waited for; 0 where one has some.
+
+        Workers may wait for cores that other processes took.
+        """
+        return least_wait_share(self.facts)
+
+    def ranks_here(self) -> int:
+        """Ranks on the host of the first recorded one, as far as is known."""
+        local = [1 + (one.local_rank or 0) for one in self.facts if one.host == self.facts[0].host]
+        return max(len(local), *local)
+
+    def dealt_batches(self, rank: int) -> DealtBatches | None:
+        """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""
+        return dealt_batches(self.facts, rank)
+
+    def backward_share(self, spent_ns: int) -> float:
+        """The share of a step that backward passes take, which ran on the host for `spent_ns` in the unprofiled window.
+
+        On a GPU it is their part of the compute of all backward passes. Raises Missing where that is not known.
+        """
+        window = self.any_facts().window("unprofiled")
+        if window is None or not window.steps:
+            raise Missing("no steps were timed without the profiler")
+        if self.measured.device_kind == "cpu":
+            return min(1.0, spent_ns / sum(window.durations_ns))
+        phases = {one.phase: one for one in self.measured.phases}
+        if "backward" not in phases or not any(window.backward_ns):
+            raise Missing("the traces do not separate the backward pass from the rest")
+        part = min(1.0, spent_ns / sum(window.backward_ns))
+        share: float = part * phases["backward"].compute_ns / self.measured.account.window_ns
+        return share
+
+    def gpu(self) -> tuple[str, str]:
+        """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""
+        device = self.facts[0].device if self.facts else None
+        names = (rank.known("device_name") for rank in self.measured.ranks)
+        capability, name = device.capability if device else "", next(filter(None, names), "")
+        if not capability and not name:
+            raise Missing("the traces do not name the GPU, so what its tensor cores compute in is not known")
+        return capability, name
+
+    def agreed_share(self, share: float, rank: int, name: str, at: str) -> float:
+        """A function's share of the few steps of the detailed window, but no more than stack samples of many find."""
+        found = self.found_share(rank, name, at)
+        return share if found is None else min(share, found[1])
+
+    def found_share(self, rank: int, name: str, at: str) -> tuple[float, float] | None:
+        """The share of a rank's steps without the profiler in which a function is on the stack, and at most.
+
+        With all that it calls. None where the stack was sampled too rarely.
+        """
+        return found_share(self.facts, rank, name, at.rpartition(":")[0] or at)
+
+    def sampled_share(self, name: str, at: str, calling: str = "", *, training: bool = False) -> SampledShare | None:
+        """The share of the steps without the profiler in which a function runs on each rank, by stack samples.
+
+        `calling`: only while its line calls a library's function of this name; `training`: in forward passes and the
+        like as well. None where it was found too rarely.
+        """
+        return sampled_share(self.facts, name, at.rpartition(":")[0] or at, calling, training=training)
+
+    def sampled_phase(self, phase: str) -> SampledShare | None:
+        """The same of a phase: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
+        return sampled_phase(self.facts, phase)
+
+
+def _texts(advice: Advice) -> Iterator[str]:
+    """What an advice names its cause in: its title, its evidence, and where its changes are made."""
+    yield advice.title
+    for evidence in advice.evidence:
+        yield evidence.label
+        yield str(evidence.value)
+    for change in advice.changes:
+        yield str(change.at or "")

@@ -1,0 +1,242 @@
+"""What a rule may ask of a change: what it saves, and on what basis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Protocol
+
+from dptune.advice import Advice, Basis, Change, Saving
+from dptune.knobs import Value
+from dptune.measured import Missing, digits
+from dptune.rule.declared import Rule
+from dptune.rule.ranks import RanksView
+from dptune.runfile.removed import Share, spared, spared_of_steps
+from dptune.runfile.slow_steps import SlowSteps, share_of
+
+_GONE, _GAINED = 0.8, 1.1
+UNVALIDATED = "; GPU predictions have been checked against measured steps for batch sizes only, on one H200"
+
+
+@dataclass(frozen=True)
+class RunView(RanksView):
+    """What a rule may ask: the figures, the facts of each rank, its own thresholds, and what a change would do.
+
+    `times_hold`: whether the step times are a basis for advice. They are none on a machine that other processes keep
+    busy. Reading a figure or a fact that is not there raises `Missing`; the engine then reports the rule as skipped.
+    """
+
+    def without_slow_steps(self, cause: SlowSteps, durations_ns: Sequence[int]) -> Saving | None:
+        """What a mean step saves without what makes some steps slow, from how long these steps took, in ns each.
+
+        None where nothing was found that they do, and where it may be nothing.
+        """
+        found = share_of(cause, durations_ns)
+        if not cause.where or found.least <= 0:
+            return None
+        how = f"the extra time of {len(cause.steps)} slow steps; the interval includes how much they differ"
+        return self.timed(found.least, found.likely, found.most, how, durations_ns)
+
+    def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
+        """A saving between two shares of the step that is a bound: more cannot be saved.
+
+        `in_few_steps`: most steps do not have what is saved, so ms are of the mean step.
+        """
+        step = self.measured.step
+        mean_ns = (step.unprofiled_mean_ns or step.median_ns) if in_few_steps else None
+        return self._saving(low_share, high_share, "bound", how, mean_ns=mean_ns)
+
+    def bound_of_all(self, high_share: float, how: str, durations_ns: Sequence[float]) -> Saving:
+        """A bound that is a share of the time of all steps, such as some that are slow: ms of the mean step.
+
+        `durations_ns` are those steps. Their mean is told on the level of the step time, as all ms of a report are.
+        """
+        times = mean(durations_ns) / median(durations_ns)
+        return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.median_ns)
+
+    def without_function(self, name: str, at: str, calling: str = "") -> Saving | None:
+        """What a CPU run saves without a function of the script that runs beside training.
+
+        None where stack samples do not tell: too few, or of some ranks only. A GPU may hide such time.
+        """
+        found = self.sampled_share(name, at, calling)
+        if found is None:
+            return None
+        named = f"`{calling}` in `{name}`" if calling else f"`{name}`"
+        return self.removed(found.by_rank, f"{named} is in {found.looks} stack samples")
+
+    def removed(
+        self, spent: Mapping[int, Share], how: str, gone: tuple[float, float] = (_GONE, _GAINED)
+    ) -> Saving | None:
+        """What a CPU run saves without work that takes these shares of the steps of each rank, by stack samples.
+
+        Ranks that are not named do none of it; `gone` is the part of it that goes away, at least and at most. None
+        where devices compute, which may hide it, where not all ranks were recorded, and where it may be nothing: then a
+        bound is all that is known.
+        """
+        if not self._every_rank():
+            return None
+        ranks = self.measured.known("world_size") or len(self.facts)
+        left = spared(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
+        alone = [rank for rank, one in spent.items() if one.likely]
+        by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
+        how = f"{how}{by_rank}; the interval includes the sampling error"
+        return self.sampled(left.least, left.likely, left.most, how, gone) if left.least > 0 else None
+
+    def removed_of_steps(
+        self, spent_ns: Mapping[int, Sequence[int]], how: str, *, in_turn: bool = False
+    ) -> Saving | None:
+        """The same of work that was timed in each step without the profiler, as a share of the mean step.
+
+        `in_turn`: ranks may do it one after another, and each may hold up all others.
+        """
+        windows = {one.rank: one.window("unprofiled") for one in self.facts}
+        durations_ns = {rank: window.durations_ns for rank, window in windows.items() if window is not None}
+        numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
+        if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:
+            return None
+        left = spared_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
+        all_ns = [mean(own) for own in zip(*durations_ns.values(), strict=True)]
+        return self.timed(left.least, left.likely, left.most, how, all_ns) if left.least > 0 else None
+
+    def _every_rank(self) -> bool:
+        """Whether CPUs compute, and all ranks of the run have facts."""
+        ranks = self.measured.known("world_size") or len(self.facts)
+        return self.measured.known("device_kind") == "cpu" and len(self.facts) == ranks
+
+    def sampled(
+        self,
+        low_share: float,
+        likely_share: float,
+        high_share: float,
+        how: str,
+        gone: tuple[float, float] = (_GONE, _GAINED),
+    ) -> Saving:
+        """A saving that is the time of something which goes away, by stack samples of steps without the profiler.
+
+        `gone` is the part of it that does, at least and at most. By default at least four fifths: what takes its place,
+        every so many steps, is left. And a tenth more: with other ranks on the same cores these gain, too.
+        """
+        most = min(1.0, gone[1] * high_share)
+        low = min(most, gone[0] * low_share)
+        return self._saving(low, most, "sampled", how, min(most, max(low, likely_share)))
+
+    def timed(
+        self,
+        low_share: float,
+        likely_share: float,
+        high_share: float,
+        how: str,
+        durations_ns: Sequence[float] | None = None,
+        gone: tuple[float, float] = (_GONE, _GAINED),
+    ) -> Saving:
+        """The same of something that was timed in steps without the profiler.
+
+        With `durations_ns`, of those steps, the shares are of their mean, else of the step time.
+        """
+        times = 1.0 if durations_ns is None else mean(durations_ns) / median(durations_ns)
+        mean_ns = None if durations_ns is None else times * self.measured.step.median_ns
+        most = min(1.0, gone[1] * high_share)
+        low = min(most, gone[0] * low_share)
+        return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
+
+    def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
+        """A prediction between other shares of the step, for a reason that its text then ends with."""
+        narrow = self._saving(low_share, high_share, saves.basis, f"{saves.how}, {why}", likely_share)
+        return narrow.model_copy(update={"samples_times": saves.samples_times})
+
+    def _saving(
+        self,
+        low_share: float,
+        high_share: float,
+        basis: Basis,
+        how: str,
+        predicted_share: float | None = None,
+        mean_ns: float | None = None,
+    ) -> Saving:
+        """The shares are of the mean step where that is given or the step time is a mean of uneven steps."""
+        step = self.measured.step
+        mean_ns = step.median_ns if mean_ns is None and step.uneven else mean_ns
+        step_ns = step.median_ns if mean_ns is None else mean_ns
+        batch = self.measured.known("samples_per_step")
+        per_sample_us = step_ns / batch / 1e3 if batch else None
+        return Saving(
+            low_ms=low_share * step_ns / 1e6,
+            high_ms=high_share * step_ns / 1e6,
+            low_share=low_share,
+            high_share=high_share,
+            low_us_per_sample=None if per_sample_us is None else low_share * per_sample_us,
+            high_us_per_sample=None if per_sample_us is None else high_share * per_sample_us,
+            mean_step_ms=None if mean_ns is None else mean_ns / 1e6,
+            global_batch=batch,
+            predicted_share=predicted_share,
+            basis=basis,
+            how=how,
+        )
+
+    def predict(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
+        """What the changes together would save, by replaying the recorded steps with them.
+
+        They are changes of knobs, or settings of anything that `dptune whatif --set` takes, by name: what no script can
+        set, too. Where they change the batch, of the time that the samples of a step take. Raises Missing where the run
+        has no step model, or that tells nothing of a change.
+        """
+        settings = changes if isinstance(changes, Mapping) else _settings(changes)
+        if self.predictor is None:
+            raise Missing(f"no step model to predict {', '.join(settings)} with")
+        told = self.predictor(settings)
+        step_ns = self.measured.step.median_ns
+        before, after = self.measured.known("samples_per_step"), told.known("global_batch")
+        grown = after / before if before and after else 1.0
+        times = (told.high_ns, told.step_ns, told.low_ns)
+        low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
+        how = (
+            f"replayed with the change, a step takes {digits(told.step_ns / 1e6)} ms instead of {digits(step_ns / 1e6)}"
+        )
+        how += f", with {grown:.3g} times the samples" if grown != 1 else ""
+        how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
+        return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
+
+    def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
+        """What the changes together would save at most, where the step model misses too much to tell how much.
+
+        A bound, with the reason why it is no prediction. Raises Missing where there is no model, or no bound of it.
+        """
+        settings = changes if isinstance(changes, Mapping) else _settings(changes)
+        if self.predictor is None:
+            raise Missing(f"no step model to predict {', '.join(settings)} with")
+        told = self.predictor(settings)
+        before, after = self.measured.known("samples_per_step"), told.known("global_batch")
+        grown = after / before if before and after else 1.0
+        step_ns, least_ns = self.measured.step.median_ns, told.low_ns
+        if settings.keys() == {"loader.batch_size"} and grown > 1:
+            least_ns = max(least_ns, step_ns)  # more samples make no step shorter
+        most = min(1.0, max(0.0, 1 - least_ns / grown / step_ns))
+        bound = self.bound(0.0, most, "no more than a replay with the change can save, which misses the recorded steps")
+        why = told.missing.get("step_ns", "")
+        return bound.without_prediction(why).model_copy(update={"samples_times": grown})
+
+    def saving(self, changes: Sequence[Change] | Mapping[str, Value], bound: Saving) -> Saving:
+        """What the changes would save: as replayed, or the bound where the run has no model that tells."""
+        try:
+            return self.predict(changes)
+        except Missing as lack:
+            return bound.without_prediction(lack.reason)
+
+
+def _settings(changes: Sequence[Change]) -> dict[str, Value]:
+    settings = {change.knob: change.then for change in changes}
+    if any(settings[change.knob] != change.then for change in changes):
+        raise Missing("one setting gets several values, at several places: the model has one for all")
+    return settings
+
+
+class RuleModule(Protocol):
+    """The shape of a rule file."""
+
+    RULE: Rule
+
+    def check(self, run: RunView) -> Iterator[Advice]:
+        """Yield advice, or nothing on a run where there is nothing to say."""
+        ...
