@@ -79,11 +79,11 @@ def _status(session: _Session, words: list[str], stdout: _Stdout) -> int:
         return PIPE_CLOSED
     except Exception as error:
         session.show_traceback()
-        return _complain(*_told(error, stdout.lost, session.debug))
+        return _complain(*_explained(error, stdout.lost, session.debug))
     return status
 
 
-def _told(error: Exception, lost: OSError | None, debug: bool) -> tuple[str, str, int]:
+def _explained(error: Exception, lost: OSError | None, debug: bool) -> tuple[str, str, int]:
     """Message, hint and exit status of whatever went wrong."""
     if isinstance(error, DptuneError):
         return error.message, error.hint, error.exit_status

@@ -43,7 +43,7 @@ class CaptureError(DptuneError):
     """A recording that could not be made."""
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """Its kind and what it says: an exception of other people's code may have no words, or fail over them."""
     try:
         words = str(error)

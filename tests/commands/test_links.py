@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dptune.capture.launch import Launch
-from dptune.capture.links import Asked
+from dptune.capture.links import SweepRequest
 from dptune.cli import main
 from dptune.commands.sweeps import sweep_of
 from dptune.measure.exchange.links import fitted
@@ -33,12 +33,12 @@ def sweep(backend: str = "nccl", world_size: int = 2) -> LinkRecord:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[SweepRequest]:
     """What the ranks would be asked; they find `sweep()`."""
     monkeypatch.chdir(tmp_path)
-    seen: list[Asked] = []
+    seen: list[SweepRequest] = []
 
-    def measured(started: Launch, asked: Asked, show: object) -> LinkRecord:
+    def measured(started: Launch, asked: SweepRequest, show: object) -> LinkRecord:
         seen.append(asked)
         return sweep()
 
@@ -60,7 +60,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
         (["--nproc-per-node", "2", "-o", "."], "cannot write to .: it is a folder"),
     ],
 )
-def test_mistakes(words: list[str], message: str, asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(
+    words: list[str], message: str, asked: list[SweepRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["links", *words]) == 2
     said = capsys.readouterr()
     assert message in said.err
@@ -103,7 +105,7 @@ def test_without_options_there_are_as_many_ranks_as_were_recorded(
     ],
 )
 def test_of_a_run_of_ddp_alone_all_reduces_are_measured(
-    facts: dict[str, Any], words: list[str], kinds: int, largest: int, asked: list[Asked], tmp_path: Path
+    facts: dict[str, Any], words: list[str], kinds: int, largest: int, asked: list[SweepRequest], tmp_path: Path
 ) -> None:
     """Up to all its gradients in one; who asks for something else gets that."""
     run = tmp_path / "dptune-runs" / "run"
@@ -118,7 +120,7 @@ def test_of_a_run_of_ddp_alone_all_reduces_are_measured(
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make a file")
 def test_a_file_that_cannot_be_made_is_refused_before_anything_is_measured(
-    asked: list[Asked], capsys: pytest.CaptureFixture[str]
+    asked: list[SweepRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["links", "--nproc-per-node", "2", "-o", "/proc/links.json"]) == 2
     assert "cannot write into /proc: " in capsys.readouterr().err
@@ -134,13 +136,13 @@ def test_a_file_that_cannot_be_made_is_refused_before_anything_is_measured(
         (["--sizes", "1M,4096,64KiB,4k"], [4096, 65536, MIB]),
     ],
 )
-def test_sizes(words: list[str], sizes: list[int], asked: list[Asked]) -> None:
+def test_sizes(words: list[str], sizes: list[int], asked: list[SweepRequest]) -> None:
     assert main(["links", "--nproc-per-node", "2", *words]) == 0
     assert list(asked[0].sizes) == sizes
 
 
 def test_a_table_on_stdout_and_the_record_with_its_fits_in_a_file(
-    asked: list[Asked], capsys: pytest.CaptureFixture[str]
+    asked: list[SweepRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["links", "--nproc-per-node", "2", "--kinds", "all-reduce,p2p"]) == 0
     assert asked[0].kinds == ["all_reduce", "p2p"]
@@ -156,7 +158,7 @@ def test_a_table_on_stdout_and_the_record_with_its_fits_in_a_file(
     assert form.read(Path("dptune-runs/links.json"), LinkRecord) == fitted(sweep())
 
 
-def test_json_is_the_record(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_record(asked: list[SweepRequest], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["links", "--nproc-per-node", "2", "--format", "json", "-o", "kept.json"]) == 0
     said = capsys.readouterr().out
     assert said == Path("kept.json").read_text(encoding="utf-8")

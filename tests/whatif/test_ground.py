@@ -171,7 +171,7 @@ def test_beyond_a_tenth_only_a_bound_is_told(far_off):
 
 @pytest.mark.parametrize("far_off", [{"error_share": 0.11}, {"held_out_share": 0.11}])
 def test_beyond_a_tenth_no_part_of_the_step_is_told(far_off):
-    told = ground(**far_off).told([])
+    told = ground(**far_off).result([])
     assert told.known("floor_ns") is None
     assert "unchanged replay misses" in told.missing["floor_ns"]
 
@@ -183,7 +183,7 @@ def test_what_no_model_tells_of_has_no_bound_either():
 
 def test_at_best_is_in_measured_time():
     """Without the exchange 2 * 160 + 50: 370 of 470."""
-    assert ground(step_ns=940).told([]).floor_ns == 740
+    assert ground(step_ns=940).result([]).floor_ns == 740
 
 
 def test_the_curve_is_in_measured_time(monkeypatch):

@@ -18,7 +18,7 @@ from dptune.advice import Advice
 from dptune.advise.packs import LoadedRule
 from dptune.capture.effect import in_force
 from dptune.config import Settings
-from dptune.errors import told
+from dptune.errors import described
 from dptune.measured import Measured, Missing
 from dptune.rule import Predictor, RunView
 from dptune.runfile.facts import Facts
@@ -38,7 +38,7 @@ class Answer:
 
 
 @dataclass
-class Asked:
+class Questioner:
     """What rules are asked about."""
 
     measured: Measured
@@ -95,7 +95,7 @@ def _answer(loaded: LoadedRule, view: RunView) -> Answer:
     except BaseException as error:  # a rule that calls sys.exit() ends no report
         if loaded.ours and isinstance(error, KeyboardInterrupt):  # Ctrl-C; in a thread it is the rule's own
             raise
-        return Answer(failed=f"the rule failed: {told(error)}")
+        return Answer(failed=f"the rule failed: {described(error)}")
     return Answer(said=said)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dptune import __version__, rule
 from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
 from dptune.advise import cards, packs
-from dptune.advise.asking import Asked
+from dptune.advise.asking import Questioner
 from dptune.advise.headline import headline
 from dptune.advise.impact import saving_time
 from dptune.advise.ranking import merged, ranked, settled
@@ -143,7 +143,7 @@ def run_rules(
     times_hold: bool = True,
 ) -> Outcome:
     """Ask every rule given, those of dptune first, and those that come last after all others, with their advice."""
-    outcome, asked = Outcome(), Asked(measured, facts, settings, predictor, times_hold)
+    outcome, asked = Outcome(), Questioner(measured, facts, settings, predictor, times_hold)
     # Ours build the step model, which can take long.
     for loaded in sorted(rules, key=lambda one: (one.rule.last, not one.ours)):
         code = loaded.rule.code

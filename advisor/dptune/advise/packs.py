@@ -18,7 +18,7 @@ from types import ModuleType
 
 from dptune.advice import Advice
 from dptune.advise.declared import declares, faults
-from dptune.errors import UsageError, told
+from dptune.errors import UsageError, described
 from dptune.rule import Rule, RunView
 
 GROUP = "dptune.rules"
@@ -70,7 +70,7 @@ def survey() -> Survey:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # what stands in for a module may raise anything
-                why = told(error)
+                why = described(error)
             if why:
                 problems.append(f"{name} ({pack}) is left out: {why}")
     by_code = {loaded.rule.code: loaded for loaded in taken.values()}
@@ -112,7 +112,7 @@ def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:
                 found += one.entry_points.select(group=GROUP)
             except Exception as error:
                 whose = _distribution(one) or "a distribution without a name"
-                problems.append(f"the entry points of {whose} are left out: {told(error)}")
+                problems.append(f"the entry points of {whose} are left out: {described(error)}")
 
     def order(point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
         distribution = _distribution(point.dist)
@@ -152,7 +152,7 @@ def _modules(name: str, pack: str, problems: list[str]) -> Iterator[tuple[str, M
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        problems.append(f"{pack}: {name} is left out: {told(error)}")
+        problems.append(f"{pack}: {name} is left out: {described(error)}")
         return
     yield name, module
     for child in below:

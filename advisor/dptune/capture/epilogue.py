@@ -34,7 +34,7 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
     if not count:
         _nothing(made, status)
         return ["none of the ranks asked for ran here"]
-    told = _told(made, status)
+    told = _how_it_ended(made, status)
     traced = _traced(made.folder, made.ranks)
     counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
     if len(traced) < count:
@@ -86,7 +86,7 @@ def _nothing(made: Recording, status: str) -> None:
     raise CaptureError(f"the script {what} before its first optimizer step", hint, made.exit_status)
 
 
-def _told(made: Recording, status: str) -> Sequence[str]:
+def _how_it_ended(made: Recording, status: str) -> Sequence[str]:
     how = made.ending.how
     if not made.complete:
         partial = {

@@ -37,7 +37,7 @@ Show = Callable[[str, SizeTimes], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """What to measure: kinds, sizes in bytes, the backend ("": nccl where there are GPUs), how long and how often.
 
     `limit_s`: all of it, starting included, is over within that time; None without such a bound.
@@ -65,14 +65,14 @@ class Asked:
         return Script(str(_SCRIPT), tuple(f"--{name}={value}" for name, value in options.items()))
 
 
-def on_this_host(python: Interpreter, ranks: int, asked: Asked) -> Launch:
+def on_this_host(python: Interpreter, ranks: int, asked: SweepRequest) -> Launch:
     """That many ranks of the sweep here, started without a launcher."""
     words = (python.path, *asked.script.words, f"--ranks={ranks}")
     return Launch("dptune", words, words, "links", python, world_size=ranks, local_ranks=ranks)
 
 
 def sweep(
-    started: Launch, asked: Asked, show: Show, more: Mapping[str, str] | None = None, errors: Path | None = None
+    started: Launch, asked: SweepRequest, show: Show, more: Mapping[str, str] | None = None, errors: Path | None = None
 ) -> LinkRecord | None:
     """Measure; None where rank 0 runs under another launcher, which has the result. Raises CaptureError without any.
 

@@ -25,7 +25,7 @@ ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "dis
 ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
 LAST_BYTES = 200_000  # of what a script printed, and as many first ones
 
-Told = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 def whole(made: Recording) -> bool:
@@ -34,7 +34,7 @@ def whole(made: Recording) -> bool:
     return facts.world_size == len(made.ranks)
 
 
-def repeat(started: Launch, options: Options, folder: Path, times: int, told: Told) -> Recording | None:
+def repeat(started: Launch, options: Options, folder: Path, times: int, show: Show) -> Recording | None:
     """Run it so many times again, and time as many steps without the profiler; what it prints goes beside the facts.
 
     Facts go to `repeats/N` in the folder of the recording. One that the host of a virtual machine took much of the
@@ -50,7 +50,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, told: To
         raise CaptureError(f"cannot make {place}: {error.strerror}") from None
     number, anew = 1, times
     while number <= times:
-        told(f"once more without the profiler, {number} of {times}: what it prints goes to {place / f'{number}.txt'}")
+        show(f"once more without the profiler, {number} of {times}: what it prints goes to {place / f'{number}.txt'}")
         once = replace(
             options,
             schedule=schedule,
@@ -66,7 +66,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, told: To
         if not made.complete or made.interrupted or made.hung:
             return made
         if anew and (share := _taken_share(made.folder)):
-            told(f"{100 * share:.0f} % of the time of the cores went to others meanwhile: that one is run anew")
+            show(f"{100 * share:.0f} % of the time of the cores went to others meanwhile: that one is run anew")
             shutil.rmtree(made.folder, ignore_errors=True)
             anew -= 1
         else:

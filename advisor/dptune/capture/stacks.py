@@ -41,7 +41,7 @@ def waiting(live: Path, entry: str) -> list[Waiting]:
     ranks = [one for one in said if one.claimed or (one.rank not in claimed and one.pid in speaks)]
     texts = _ask([one.pid for one in ranks if one.pid in speaks], live)
     guesses = Counter(one.rank for one in ranks)
-    found = [_told(one, texts.get(one.pid, ""), guesses) if one.pid in speaks else _gone(one) for one in ranks]
+    found = [_waiting(one, texts.get(one.pid, ""), guesses) if one.pid in speaks else _gone(one) for one in ranks]
     silent = [_silent(pid) for pid in _leaves(carrying, speaks)]
     found += [one for one in silent if not claimed or (one.rank is not None and one.rank not in claimed)]
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.pid))
@@ -80,7 +80,7 @@ def place(stacks: str) -> str | None:
     return None
 
 
-def _told(one: Said, text: str, guesses: Counter[int]) -> Waiting:
+def _waiting(one: Said, text: str, guesses: Counter[int]) -> Waiting:
     certain = one.claimed or guesses[one.rank] == 1
     where = place(text) or one.where or "outside the script"
     return Waiting(one.rank if certain else None, one.pid, where, text)

@@ -352,7 +352,7 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
 
 
 def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
-    told = _told(form, gate, target, started)
+    told = _formatted(form, gate, target, started)
     if target is None:
         sys.stdout.write(told)
         return
@@ -363,7 +363,7 @@ def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
     print(f"dptune: wrote {target}", file=sys.stderr)
 
 
-def _told(form: str, gate: Gate, target: Path | None, started: Path) -> str:
+def _formatted(form: str, gate: Gate, target: Path | None, started: Path) -> str:
     if form == "text":
         from dptune.present import gate as page
         from dptune.present.ink import paint

@@ -117,10 +117,10 @@ def refuse(comparison: Comparison, hint: str = "--anyway shows the difference wi
 
 
 def _apart(condition: Condition) -> str:
-    def told(values: list[Value]) -> str:
+    def words(values: list[Value]) -> str:
         return " and ".join(map(str, values)) or "not known"
 
-    return f"{condition.name} {told(condition.a)} in A, {told(condition.b)} in B"
+    return f"{condition.name} {words(condition.a)} in A, {words(condition.b)} in B"
 
 
 def _json(comparison: Comparison) -> str:

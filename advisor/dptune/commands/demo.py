@@ -107,7 +107,7 @@ def _record(fault: str, python: str | None) -> Path:
     kept = made.folder / LINKS_JSON
     print(f"dptune: dptune links --nproc-per-node 2 --kinds all_reduce --max-size 16m -o {kept}", file=sys.stderr)
     sizes = [size for size in SIZES if size <= _LARGEST_BYTES]
-    asked = links.Asked(("all_reduce",), sizes, "", repeats=7, seconds=20.0, timeout_s=60.0)
+    asked = links.SweepRequest(("all_reduce",), sizes, "", repeats=7, seconds=20.0, timeout_s=60.0)
     try:
         record = links.sweep(launch.under_torchrun(asked.script, chosen, ranks), asked, lambda *_: None)
     except CaptureError as error:  # the report does without

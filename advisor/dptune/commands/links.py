@@ -42,7 +42,7 @@ from dptune.runfile.paths import RUNS
 
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch
-    from dptune.capture.links import Asked
+    from dptune.capture.links import SweepRequest
     from dptune.runfile.links import LinkRecord, SizeTimes
 
 _KIB = 1024
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.runfile import form
 
     sizes = args.sizes or [size for size in SIZES if size <= (args.max_size or SIZES[-1])] or [args.max_size]
-    asked = links.Asked(args.kinds or links.KINDS, sizes, args.backend, args.repeats, args.seconds, args.timeout)
+    asked = links.SweepRequest(args.kinds or links.KINDS, sizes, args.backend, args.repeats, args.seconds, args.timeout)
     _check(args.output)
     asked, started = _launch(args, asked)
     record = links.sweep(started, asked, (lambda *_: None) if args.quiet else _show)
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     return {"interrupted": 130, "failed": 2, "timed-out": 2}.get(record.ended, 0)
 
 
-def _launch(args: argparse.Namespace, asked: Asked) -> tuple[Asked, Launch]:
+def _launch(args: argparse.Namespace, asked: SweepRequest) -> tuple[SweepRequest, Launch]:
     """What is measured, and by whom the ranks are started: torchrun, or whoever started dptune."""
     from dptune.capture import interpreter, job, launch
 
@@ -127,7 +127,7 @@ def _launch(args: argparse.Namespace, asked: Asked) -> tuple[Asked, Launch]:
     return asked, launch.under_torchrun(asked.script, chosen, torchrun)
 
 
-def _as_recorded(asked: Asked) -> Asked:
+def _as_recorded(asked: SweepRequest) -> SweepRequest:
     """All-reduces alone, up to all gradients in one, where the latest recording has no other exchange of a wrapper."""
     from dptune.commands.reading import record_of
     from dptune.present.amounts import data

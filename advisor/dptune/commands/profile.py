@@ -152,23 +152,23 @@ def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: R
     if not args.repeat or not made.complete or made.interrupted or made.hung:
         return None
 
-    def told(line: str) -> None:
+    def show(line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(f"dptune: {line}", file=sys.stderr, flush=True)
 
     if options.ranks is None and not repeats.whole(made):
-        told(f"not repeated: {_NOT_ALL_RANKS}")
+        show(f"not repeated: {_NOT_ALL_RANKS}")
         return None
     try:
-        cut = repeats.repeat(started, options, made.folder, args.repeat, (lambda line: None) if args.quiet else told)
+        cut = repeats.repeat(started, options, made.folder, args.repeat, (lambda line: None) if args.quiet else show)
     except CaptureError as error:
-        told(f"not repeated: {error.message}")
+        show(f"not repeated: {error.message}")
         return None
     if cut is not None:
         what = "was interrupted" if cut.interrupted else f"ended otherwise than before ({cut.ending.how})"
         printed = f"{cut.folder}.txt has what it printed"
         counts = "that time still counts" if cut.complete else "not counted"
-        told(f"run once more, the script {what}: {counts}; {printed}")
+        show(f"run once more, the script {what}: {counts}; {printed}")
     return cut
 
 

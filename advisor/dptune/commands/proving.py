@@ -14,7 +14,7 @@ from dptune.present.visible import visible
 
 if TYPE_CHECKING:
     from dptune.proof import Proof
-    from dptune.prove.engine import Told
+    from dptune.prove.engine import Show
     from dptune.prove.task import Task
 
 _LONGEST = 80
@@ -31,15 +31,15 @@ def trial_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seconds", type=seconds_or_none, default=3.0, metavar="S", help=words)
 
 
-def progress(quiet: bool) -> Told:
+def progress(quiet: bool) -> Show:
     """A line on stderr before each trial."""
     from dptune.present.proof import line_of
 
-    def told(proof: Proof, what: str) -> None:
+    def show(proof: Proof, what: str) -> None:
         if not quiet and what:
             print(f"dptune: {visible(line_of(proof, what))}", file=sys.stderr, flush=True)
 
-    return told
+    return show
 
 
 def folder_name(name: str) -> str:

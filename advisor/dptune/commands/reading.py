@@ -136,7 +136,7 @@ def _with_proofs(report: Report, chosen: Sequence[str | Path]) -> Report:
     folder = Path(chosen[0])
     if len(chosen) != 1 or not (folder / RUN_JSON).is_file():
         return report
-    return kept.told(report, folder, shlex.quote(str(folder)))
+    return kept.with_proofs(report, folder, shlex.quote(str(folder)))
 
 
 def is_report(path: Path) -> bool:

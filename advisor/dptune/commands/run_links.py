@@ -18,7 +18,7 @@ from dptune.runfile.links import LINKS_JSON
 
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch
-    from dptune.capture.links import Asked
+    from dptune.capture.links import SweepRequest
     from dptune.capture.session import Recording
     from dptune.runfile.facts import Facts
     from dptune.runfile.links import LinkRecord
@@ -122,12 +122,12 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
     return Outcome(f"{measured} and kept for later runs of these ranks")
 
 
-def _asked(first: Facts) -> Asked:
-    from dptune.capture.links import Asked
+def _asked(first: Facts) -> SweepRequest:
+    from dptune.capture.links import SweepRequest
 
     kinds, most = exchanged(first)
     backend = first.backend or ""
-    return Asked(kinds, [size for size in SIZES if size < 4 * most], backend, 7, LIMIT_S, LIMIT_S, LIMIT_S)
+    return SweepRequest(kinds, [size for size in SIZES if size < 4 * most], backend, 7, LIMIT_S, LIMIT_S, LIMIT_S)
 
 
 def _covers(record: LinkRecord, first: Facts) -> bool:

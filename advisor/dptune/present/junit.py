@@ -24,7 +24,7 @@ def text(gate: Gate) -> str:
     if gate.outcome == "unjudgeable":
         _failure(_case(suite, "run", "can be judged"), opening(gate), [f.text for f in gate.trust.findings])
     for rule, tripped in _by_rule(gate.tripped).items():
-        rows = [row for one in tripped for row in (*_told(one, gate), "")]
+        rows = [row for one in tripped for row in (*_rows(one, gate), "")]
         _failure(_case(suite, "rules", rule, tripped[0]), "; ".join(one.title for one in tripped), rows[:-1])
     named = {one.rule for one in gate.tripped}
     for rule, over in _by_rule([one.advice for one in gate.passed_over]).items():
@@ -80,7 +80,7 @@ def _failure(case: ElementTree.Element, message: str, body: Sequence[str] = ()) 
     made.text = "\n".join(_COMMAND.sub(r"\1: :", visible(row)) for row in body or [message])
 
 
-def _told(one: Advice, gate: Gate) -> list[str]:
+def _rows(one: Advice, gate: Gate) -> list[str]:
     rows = [one.title, one.why]
     if one.saves:
         rows.append(f"{promise(one.saves, gate.step_ns)}.")

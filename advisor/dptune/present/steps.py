@@ -34,11 +34,11 @@ def steps(report: Report, width: int) -> Iterator[Line]:
         yield from labelled(name, text, width, column=22, indent="  ")
         if speaks and step.repeats_ns:
             yield from labelled("in other processes", _again(step), width, column=22, indent="  ")
-    for told in _told(report.measured):
-        yield from wrapped(told, width, "  ", role="dim")
+    for sentence in _which_steps(report.measured):
+        yield from wrapped(sentence, width, "  ", role="dim")
 
 
-def _told(measured: Measured) -> Iterator[str]:
+def _which_steps(measured: Measured) -> Iterator[str]:
     """What the traced steps are, how many, and which of them no figure is of."""
     steps = measured.known("steps")
     if steps is None:

@@ -22,31 +22,31 @@ from dptune.prove.task import Task
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
 _LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
-_A_WHILE_S = 120  # from which on it is told in minutes
+_A_WHILE_S = 120  # from which on it is given in minutes
 _FIRST_AGAIN, _AGAIN = 2, 0.5  # trials that are run again: of the first ones, and of all that count
 _ENDED_ILL = ("cannot run", "without effect", "not comparable")
 
-Told = Callable[[Proof, str], None]
+Show = Callable[[Proof, str], None]
 
 
-def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Proof:
+def prove(task: Task, folder: Path, show: Show = lambda proof, what: None) -> Proof:
     """Run what is missing of the trials in `folder`, and decide. It goes on with what was interrupted there.
 
-    `told` hears the proof so far and what happens next, before each trial and at the end.
+    `show` gets the proof so far and what happens next, before each trial and at the end.
     """
     with folders.alone(folder):
         trials, what = _known(task, folder)
         if what:
-            told(judging.proof(task, trials, "under way"), what)
+            show(judging.proof(task, trials, "under way"), what)
         began = time.monotonic() - sum(one.seconds for one in trials)
         seed = _seed(task)
 
         def warn(words: str) -> None:
-            told(judging.proof(task, trials, "under way"), words)
+            show(judging.proof(task, trials, "under way"), words)
 
         while (ended := _over(task, trials, time.monotonic() - began)) is None:
             number, side = len(trials) + 1, next(order.following(seed, in_place(trials)))
-            told(judging.proof(task, trials, "under way"), f"trial {number}: {task.side(side).name}")
+            show(judging.proof(task, trials, "under way"), f"trial {number}: {task.side(side).name}")
             left_s, beside = (
                 task.budget_s - (time.monotonic() - began),
                 any(one.beside and one.status == "ran" for one in trials),
@@ -62,10 +62,10 @@ def prove(task: Task, folder: Path, told: Told = lambda proof, what: None) -> Pr
             trials.append(_set_aside(done) if _is_to_be_run_again(done, trials) else done)
             folders.write(folder, judging.proof(task, trials, "under way"))
             if words := trials[-1].note if trials[-1].set_aside else _how_long(task, trials):
-                told(judging.proof(task, trials, "under way"), words)
+                show(judging.proof(task, trials, "under way"), words)
         proof = judging.proof(task, trials, ended)
         folders.write(folder, proof)
-        told(proof, "")
+        show(proof, "")
         return proof
 
 
@@ -103,8 +103,8 @@ def _how_long(task: Task, trials: Sequence[Trial]) -> str:
     if pair_s * counts[0] <= task.budget_s:
         least_s, most_s = pair_s * counts[0], min(pair_s * counts[-1], task.budget_s)
         unit, of = ("s", 1) if least_s < _A_WHILE_S else ("min", 60)
-        told = dict.fromkeys(f"{one / of:.0f}" for one in (least_s, most_s))
-        return f"a verdict takes about {' to '.join(told)} {unit} in all"
+        times = dict.fromkeys(f"{one / of:.0f}" for one in (least_s, most_s))
+        return f"a verdict takes about {' to '.join(times)} {unit} in all"
     enough = max(1, int(task.budget_s / pair_s))
     return (
         f"{task.budget_s:g} s will do for about {enough} {'trial' if enough == 1 else 'trials'} a side, and a verdict "

@@ -20,7 +20,7 @@ from dptune.runfile.record import RunRecord
 _OTHERWISE = 1.25  # times as long: a mean step may be so much longer than a median one
 
 
-def told(report: Report, folder: Path, shown: str) -> Report:
+def with_proofs(report: Report, folder: Path, shown: str) -> Report:
     """The report with the proofs that lie in the run's folder, and with the command that proves each advice.
 
     `shown` is how the user names the folder.

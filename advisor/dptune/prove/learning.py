@@ -60,19 +60,19 @@ def _judged(of_b: Sequence[float], spread: float, allowed: float, odd: int, pass
     figures = {"difference": difference, "spread": spread, "allowed": allowed}
     words = f"over the first {passes} backward passes the loss of B is within {difference:.2g} of A's, relative to it"
     if not difference:
-        return _told("alike", f"over the first {passes} backward passes the loss of B is that of A", figures)
+        return _decided("alike", f"over the first {passes} backward passes the loss of B is that of A", figures)
     if not beyond:
-        return _told("alike", f"{words}; up to {allowed:.2g} is allowed", figures)
+        return _decided("alike", f"{words}; up to {allowed:.2g} is allowed", figures)
     broken = sum(not math.isfinite(one) for one in of_b)
     if broken > odd:
         of = "" if broken == len(of_b) else f" in {broken} of {len(of_b)} trials"
-        return _told("other", f"a loss of B is not a number{of}, and none of A's is that", figures)
+        return _decided("other", f"a loss of B is not a number{of}, and none of A's is that", figures)
     if numerics == "other draws":
         return _unknown("the change shows each pass other samples or random numbers, so losses cannot be compared")
     if beyond <= odd:
         return _unknown("one repeat of A and one of B saw other data, or learned something else")
     of = "" if beyond == len(of_b) else f" in {beyond} of {len(of_b)} trials"
-    return _told("other", f"{words}, and {allowed:.2g} is allowed: B learns something else{of}", figures)
+    return _decided("other", f"{words}, and {allowed:.2g} is allowed: B learns something else{of}", figures)
 
 
 def _apart(losses: Sequence[float], middle: Sequence[float]) -> float:
@@ -82,7 +82,7 @@ def _apart(losses: Sequence[float], middle: Sequence[float]) -> float:
     return max(each if math.isfinite(each) else math.inf for each in apart)
 
 
-def _told(outcome: Literal["alike", "other"], reason: str, figures: dict[str, float]) -> Learning:
+def _decided(outcome: Literal["alike", "other"], reason: str, figures: dict[str, float]) -> Learning:
     known = {name: value for name, value in figures.items() if math.isfinite(value)}
     return Learning.only("it is no number", outcome=outcome, reason=reason, **known)
 

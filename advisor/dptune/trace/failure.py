@@ -68,7 +68,7 @@ class RemoteError(OSError):
         self.absent = absent
 
 
-def told(error: BaseException, protocol: str) -> RemoteError:
+def explained(error: BaseException, protocol: str) -> RemoteError:
     """What an error of fsspec's means."""
     if isinstance(error, RemoteError):
         return error

@@ -49,11 +49,11 @@ def find(wanted: Sequence[str | os.PathLike[str]]) -> Files:
     found = Files()
     named: list[tuple[str | os.PathLike[str], Path]] = []
     for given in wanted:
-        with _told(given):
+        with _naming(given):
             named += [(given, path) for path in _expanded(_named(given))]
     named.sort(key=lambda each: not _is_ours(each[1]))  # a shell's `run/*` names a folder's files beside one another
     for given, path in named:
-        with _told(given):
+        with _naming(given):
             if path.parent not in found.run_folders or not path.is_dir():
                 _take(path, found)
     folders = {_key(path) for path in found.run_folders}
@@ -64,7 +64,7 @@ def find(wanted: Sequence[str | os.PathLike[str]]) -> Files:
 
 
 @contextmanager
-def _told(given: str | os.PathLike[str]) -> Iterator[None]:
+def _naming(given: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from dptune.trace.failure import RemoteError, told
+from dptune.trace.failure import RemoteError, explained
 from dptune.trace.url import parts, redacted
 
 BLOCK_BYTES = 4 * 2**20  # of one request; where the connection breaks, that one is lost
@@ -178,7 +178,7 @@ class Remote:
     def identity(self) -> str | None:
         """What its store says of the content, asked anew; None where that does not tell one content from another."""
         files, path = self._files()
-        info = self._told(lambda: (files.invalidate_cache(path), files.info(path))[1])
+        info = self._explaining(lambda: (files.invalidate_cache(path), files.info(path))[1])
         known = {key: info[key] for key in _MARKS if info.get(key)}
         if info.get("type") != "file" or not known:
             return None
@@ -201,7 +201,7 @@ class Remote:
         if kind != "file":
             raise RemoteError("it is not a regular file", "copy what it yields into a file, and name that")
         files, path = self._files()
-        file = self._told(lambda: files.open(path, "rb", block_size=block_bytes, cache_type="readahead"))
+        file = self._explaining(lambda: files.open(path, "rb", block_size=block_bytes, cache_type="readahead"))
         return file, files
 
     def _files(self) -> tuple[Any, str]:
@@ -211,20 +211,20 @@ class Remote:
         except ImportError:
             reason = f"{self.protocol}:// needs fsspec, which is not installed"
             raise RemoteError(reason, 'pip install "dptune[remote]"') from None
-        files, path = self._told(lambda: url_to_fs(self.__fspath__()))
+        files, path = self._explaining(lambda: url_to_fs(self.__fspath__()))
         return files, path
 
-    def _told(self, action: Callable[[], T]) -> T:
+    def _explaining(self, action: Callable[[], T]) -> T:
         """What an action of fsspec's yields; any error as a RemoteError."""
         try:
             return action()
         except Exception as error:  # each store has its own
-            raise told(error, self.protocol) from None
+            raise explained(error, self.protocol) from None
 
     def _info(self) -> dict[str, Any]:
         if self._known is None:
             files, path = self._files()
-            info = dict(self._told(lambda: files.info(path)))
+            info = dict(self._explaining(lambda: files.info(path)))
             if str(info.get("url", "")).endswith("/"):  # all that is known of a folder over http
                 info["type"] = "directory"
             self._known = info
@@ -249,7 +249,7 @@ class Remote:
         files, path = self._files()
         folder = path.rstrip("/")
         found = []
-        for name, info in sorted(self._told(lambda: listing(files, path)).items()):
+        for name, info in sorted(self._explaining(lambda: listing(files, path)).items()):
             way = name[len(folder) :].strip("/")
             if folder and not name.startswith(f"{folder}/"):
                 found.append(Remote(files.unstrip_protocol(name), info))
@@ -309,7 +309,7 @@ class Reading(io.RawIOBase):
             some: bytes = self._file.read(size)
         except Exception as error:  # each store has its own
             if not isinstance(error, ValueError) or not any(words in str(error) for words in _WITHOUT_RANGES):
-                raise told(error, self._source.protocol) from None
+                raise explained(error, self._source.protocol) from None
             self._begin_again()
             return self._some(size)
         self._at += len(some)

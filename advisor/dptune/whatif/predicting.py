@@ -275,7 +275,7 @@ class Ground:
         assert isinstance(self.model, StepModel)
         return [one.model_copy(update={"step_ns": round(self._level * one.step_ns)}) for one in curve(self.model)]
 
-    def told(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
+    def result(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
         """Predictions, with what they rest on."""
         batch, floor_ns = self.measured.known("samples_per_step"), None if self.missed else self.at_best_ns()
         try:
@@ -348,7 +348,7 @@ def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]])
         ground = Ground.of(run, measured)
     except Missing as lack:
         return nothing(lack.reason, wanted)
-    return ground.told([ground.predict(changes) for changes in wanted])
+    return ground.result([ground.predict(changes) for changes in wanted])
 
 
 def nothing(why: str, wanted: Sequence[Mapping[str, Value]] = ()) -> WhatIf:
@@ -372,7 +372,7 @@ def compare(run: Run, measured: Measured) -> WhatIf:
         told = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
     except Missing as lack:
         return nothing(lack.reason)
-    return ground.told([]).model_copy(update={"strategies": told, "too_large": too_large(measured, told)})
+    return ground.result([]).model_copy(update={"strategies": told, "too_large": too_large(measured, told)})
 
 
 def search(run: Run, measured: Measured) -> WhatIf:
@@ -386,11 +386,11 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
         asked = [one for one in _OF_GPUS if ground.model.world_size > 1 or one[0] not in _OF_MANY]
-        return ground.told([ground.predict({name: value}) for name, value in asked])
+        return ground.result([ground.predict({name: value}) for name, value in asked])
     if ground.missed:
-        return ground.told([])
+        return ground.result([])
     accumulates = all(one.accumulates() for one in ground.facts)
-    return ground.told([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
+    return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 
 def _replayed(model: Model) -> float:

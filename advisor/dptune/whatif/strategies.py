@@ -76,7 +76,7 @@ def strategies(
             missing=missing,
         )
 
-    def told() -> Iterator[Strategy]:
+    def strategies() -> Iterator[Strategy]:
         yield one("DDP, as it is", replicated + own, step_ns, step_ns)
         for count, name in LESS_OFTEN.items():
             more = (count - 1) * floor_ns
@@ -89,7 +89,7 @@ def strategies(
             spared = optimizing_ns * (1 - 1 / in_node)
             yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns - spared, _BY_UNITS)
 
-    return list(told())
+    return list(strategies())
 
 
 def too_large(measured: Measured, told: Sequence[Strategy]) -> bool:

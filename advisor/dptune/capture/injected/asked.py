@@ -13,7 +13,7 @@ ENVIRONMENT = "env."
 _SITE = str(Path(__file__).parent / "site")
 
 
-class Asked:
+class RequestedSettings:
     """The settings of this process. What is refused stands in the facts, and is said after the run."""
 
     def __init__(self) -> None:
@@ -42,4 +42,4 @@ def _variable(name: str, wanted: str | None) -> VariableFacts:
     return VariableFacts(name, None if shown is None else str(shown), value == wanted)
 
 
-asked = Asked()
+asked = RequestedSettings()

@@ -11,7 +11,7 @@ import numpy as np
 
 from dptune.measure.device.blocking import Blocking, blocking
 from dptune.measure.device.copy_kinds import Direction, copy_kind
-from dptune.measure.device.copy_sites import Told, sites
+from dptune.measure.device.copy_sites import CopyRows, sites
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import OUTSIDE
@@ -83,7 +83,7 @@ def copies(views: Sequence[RankView], rich: RankView | None) -> list[CopyFigures
     steps = sum(view.windows for view in views)
     whole_ns = sum(window.length_ns for view in views for device in view.devices for window in device.windows)
     return [
-        _figures(key, parts, steps, whole_ns, _told(parts, detailed.get(key, [])))
+        _figures(key, parts, steps, whole_ns, _most_detailed(parts, detailed.get(key, [])))
         for key, parts in sorted(groups.items(), key=lambda item: str(item[0]))
     ]
 
@@ -109,13 +109,13 @@ def _parts(view: RankView) -> list[tuple[_Kind, _Part]]:
     return found
 
 
-def _told(parts: list[_Part], detailed: list[_Part]) -> Told:
+def _most_detailed(parts: list[_Part], detailed: list[_Part]) -> CopyRows:
     """Of which device it is told where its copies come from: one of the rich window, else that with most of them."""
     part = max(detailed or parts, key=lambda part: (int(part.durations.sum()), -part.view.rank))
-    return Told(part.view, "rich" if detailed else "lean", part.rows, part.launch, part.steps, part.blocking.held)
+    return CopyRows(part.view, "rich" if detailed else "lean", part.rows, part.launch, part.steps, part.blocking.held)
 
 
-def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: Told) -> CopyFigures:
+def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: CopyRows) -> CopyFigures:
     direction, pinned = key
     sizes, durations = (np.concatenate(each) for each in zip(*((p.sizes, p.durations) for p in parts), strict=True))
     total_bytes = sum(sizes.tolist()) if (sizes != NONE).all() else None

@@ -14,7 +14,7 @@ from dptune.measure.views import RankView
 from dptune.measured import CopySite
 from dptune.trace.columns import NONE
 
-MOST = 5  # sites that are told, of each kind of copy
+MOST = 5  # sites that are reported, of each kind of copy
 
 _NO_STACKS = "the window was recorded without Python's stacks"
 _NO_OPERATOR = "no operator is around the call"
@@ -24,7 +24,7 @@ _NO_BYTES = "the trace does not say how many bytes were copied"
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class CopyRows:
     """The copies of one kind on one device of one rank, in one window.
 
     By copy: `rows`, the row of its `launch`, the index of its host step in `steps`, and whether it `held` the thread.
@@ -38,23 +38,23 @@ class Told:
     held: Mask
 
 
-def sites(told: Told) -> list[CopySite]:
+def sites(copies: CopyRows) -> list[CopySite]:
     """Those with the most time, the longest first."""
-    columns = told.view.columns
-    calls, which = np.unique(told.launch, return_inverse=True)
+    columns = copies.view.columns
+    calls, which = np.unique(copies.launch, return_inverse=True)
     known = callers(columns, calls)
     alike: dict[tuple[Caller, int], list[int]] = {}
-    for at, size in enumerate(columns.total_bytes[told.rows].tolist()):
+    for at, size in enumerate(columns.total_bytes[copies.rows].tolist()):
         alike.setdefault((known[which[at]], size), []).append(at)
-    total = {key: int(columns.dur_ns[told.rows[places]].sum()) for key, places in alike.items()}
+    total = {key: int(columns.dur_ns[copies.rows[places]].sum()) for key, places in alike.items()}
     longest = sorted(alike, key=lambda key: (-total[key], str(key)))[:MOST]
     stacks = has_stacks(columns)
-    windows = {at for device in told.view.devices for at in np.unique(device.launched_in).tolist() if at >= 0}
-    return [_site(told, windows, *key, alike[key], total[key], stacks) for key in longest]
+    windows = {at for device in copies.view.devices for at in np.unique(device.launched_in).tolist() if at >= 0}
+    return [_site(copies, windows, *key, alike[key], total[key], stacks) for key in longest]
 
 
 def _site(
-    told: Told, windows: set[int], caller: Caller, size: int, places: Sequence[int], total_ns: int, stacks: bool
+    copies: CopyRows, windows: set[int], caller: Caller, size: int, places: Sequence[int], total_ns: int, stacks: bool
 ) -> CopySite:
     figures: dict[str, tuple[Any, str]] = {
         "operator": (caller.operator, _NO_OPERATOR),
@@ -64,10 +64,10 @@ def _site(
     }
     return CopySite.of(
         figures,
-        rank=told.view.rank,
-        window=told.window,
-        calls_per_step=len(places) / told.view.windows,
-        every_step=len(windows) > 1 and set(told.steps[list(places)].tolist()) == windows,
+        rank=copies.view.rank,
+        window=copies.window,
+        calls_per_step=len(places) / copies.view.windows,
+        every_step=len(windows) > 1 and set(copies.steps[list(places)].tolist()) == windows,
         total_ns=total_ns,
-        blocking_calls=int(told.held[list(places)].sum()),
+        blocking_calls=int(copies.held[list(places)].sum()),
     )

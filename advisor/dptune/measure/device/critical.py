@@ -63,7 +63,7 @@ def critical(view: RankView) -> CriticalPath | None:
                 host.append(part)
             if part.row != _NONE:
                 named[part.kind, view.columns.name(part.row)].append(part.end_ns - part.start_ns)
-            for kind, took in _told(part, view.host):
+            for kind, took in _by_cause(part, view.host):
                 spent[kind] += took
     longest = sorted(named.items(), key=lambda one: -sum(one[1]))[:MOST]
     path_ns = sum(window.end_ns - window.start_ns for window in device.windows)
@@ -88,7 +88,7 @@ def _idle_ns(parts: Sequence[Part], own: Operations) -> int:
     return int((end - start).sum() - busy.lengths(start, end).sum())
 
 
-def _told(part: Part, host: Host) -> list[tuple[str, int]]:
+def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:
     """What a part is of. What the host did is told apart as the account tells idle time apart."""
     if part.kind != "host_ns":
         return [(part.kind, part.end_ns - part.start_ns)]

@@ -42,7 +42,7 @@ _SEVERAL = "the rank uses several devices, and the call does not say which it is
 
 
 @dataclass(frozen=True)
-class Told:
+class Allocations:
     """A window of a rank that recorded allocations."""
 
     window: Literal["lean", "rich"]
@@ -55,7 +55,7 @@ def memory(facts: Mapping[int, Facts], views: Sequence[RankView], rich: RankView
     found = []
     for rank in sorted({*facts, *lean}):
         own = lean.get(rank)
-        told = _told(own, rich if rich is not None and rich.rank == rank else None)
+        told = _with_allocations(own, rich if rich is not None and rich.rank == rank else None)
         device = facts[rank].device if rank in facts else None
         names = _devices(device, own, told)
         for name in names:
@@ -69,13 +69,13 @@ def memory(facts: Mapping[int, Facts], views: Sequence[RankView], rich: RankView
     return found
 
 
-def _told(lean: RankView | None, rich: RankView | None) -> Told | None:
+def _with_allocations(lean: RankView | None, rich: RankView | None) -> Allocations | None:
     if rich is not None and rich.steps and len(rich.trace.memory):
-        return Told("rich", rich)
-    return Told("lean", lean) if lean is not None and lean.steps and len(lean.trace.memory) else None
+        return Allocations("rich", rich)
+    return Allocations("lean", lean) if lean is not None and lean.steps and len(lean.trace.memory) else None
 
 
-def _devices(facts: DeviceFacts | None, lean: RankView | None, told: Told | None) -> list[str]:
+def _devices(facts: DeviceFacts | None, lean: RankView | None, told: Allocations | None) -> list[str]:
     """What the rank computes on, by its trace, else by its facts, else by its allocations."""
     if lean is not None and lean.devices:
         return sorted({device.operations.device for device in lean.devices})
@@ -157,7 +157,7 @@ class _Events:
     reserved: Ints
 
     @classmethod
-    def of(cls, told: Told, name: str, alone: bool) -> _Events | None:
+    def of(cls, told: Allocations, name: str, alone: bool) -> _Events | None:
         """Those of one device, `alone` where the rank uses no other; None where its allocations were not recorded.
 
         Of a rank alone on its device the number is not asked: ROCm counts devices in two ways in one file.

@@ -153,7 +153,7 @@ class ReportApp(App[None]):
         """Ask for words."""
         self.query_one(Finder).open()
 
-    def on_finder_asked(self, asked: Finder.Asked) -> None:
+    def on_finder_submitted(self, asked: Finder.Submitted) -> None:
         """Find them on the tab that is open; on one that was searched before, none any more."""
         if self._searched not in ("", self._parts[2]):
             self._find("", self._searched)

@@ -24,7 +24,7 @@ class Finder(Horizontal):
         Binding("escape", "close", "Close", id="find.close", tooltip="Back to the tab; what was left out is back, too"),
     ]
 
-    class Asked(Message):
+    class Submitted(Message):
         """Words to find; the same again for their next place."""
 
         def __init__(self, words: str) -> None:
@@ -60,4 +60,4 @@ class Finder(Horizontal):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter."""
         event.stop()
-        self.post_message(self.Asked(event.value))
+        self.post_message(self.Submitted(event.value))

@@ -44,14 +44,14 @@ class Idle(Container):
         self._list = Places(*options, id="gap-list", markup=False)
         self._list.border_title = "Longest gaps, traced times: Enter shows one in the timeline"
         yield self._list
-        self._words = Pane(lambda width: self._told(0, width), id="idle-text")
+        self._words = Pane(lambda width: self._details(0, width), id="idle-text")
         yield self._words
 
     @on(OptionList.OptionHighlighted)
     def show_gap(self, event: OptionList.OptionHighlighted) -> None:
         """Show what lies around the one under the cursor."""
         at = event.option_index
-        self._words.show(lambda width: self._told(at, width))
+        self._words.show(lambda width: self._details(at, width))
 
     @on(OptionList.OptionSelected)
     def show_in_timeline(self) -> None:
@@ -65,7 +65,7 @@ class Idle(Container):
         """Find words below the list."""
         return self._words.find(words)
 
-    def _told(self, at: int, width: int) -> Iterator[Line]:
+    def _details(self, at: int, width: int) -> Iterator[Line]:
         if at < len(self._gaps):
             yield line("The gap under the cursor", "strong")
             yield from wrapped(around(self._gaps[at]), width, "  ")

@@ -130,9 +130,9 @@ class RankTable(Container):
         words.show(self._lines_of(0))
 
     def _lines_of(self, place: int) -> Layout:
-        return lambda width: self._told(place, width)
+        return lambda width: self._details(place, width)
 
-    def _told(self, place: int, width: int) -> Iterator[Line]:
+    def _details(self, place: int, width: int) -> Iterator[Line]:
         if place < len(self._shown):
             at = self._shown[place]
             rank = self._ranks[at]

@@ -242,9 +242,9 @@ class WhatIfPane(Container, can_focus=True):
         if told is None or changes != self.changes:
             yield from labelled("Then", "replaying ...", width)
             return
-        yield from self._told(told, measured_ns, width)
+        yield from self._predicted(told, measured_ns, width)
 
-    def _told(self, told: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
+    def _predicted(self, told: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
         step_ns = told.known("step_ns")
         if step_ns is None:
             why, least = told.missing["step_ns"], told.known("low_ns")
