@@ -273,7 +273,7 @@ def inside(run: dict[str, Any], at: int | None, truth: tuple[float, float, float
 
 def _row(name: str, results: dict[str, Any], judged: dict[str, Any]) -> str:
     run, said = results["runs"][name], judged.get(name, {})
-    script = next(script for script in SCRIPTS if script.name == run["script"])
+    script = next(script for script in ALL if script.name == run["script"])
     head = f"{script.name:22s} {run['load']:5s} {script.ranks} {script.kind:4s} {run['profile_s']:5.0f} s"
     first = ", ".join(f"{one['rule']} {one['impact'][0]}" for one in run["advice"][:4]) or "no advice"
     false = f"false {_or_dash(said.get('false_advice'))} harmful {_or_dash(said.get('harmful'))}"
