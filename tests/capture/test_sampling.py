@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
+import torch
 
 from dptune.capture.injected.sampling import Sampling
 from dptune.runfile.slow_steps import slow_steps
@@ -128,3 +130,32 @@ def test_a_library_that_calls_the_script_to_train_does_not_evaluate():
     trains = TRAINER.replace("self._evaluate(inner)", "inner()")
     assert at_a_look(trains)[0] == ["main", "compute_metrics"]
     assert at_a_look(trains)[2] == ""
+
+
+CLOSURE = """
+def wrap(then):
+    def closure():
+        then()
+    return closure
+"""
+
+
+def test_what_a_librarys_closure_runs_in_an_optimizers_step_is_not_the_optimizers():
+    library: dict[str, Any] = {}
+    exec(compile(CLOSURE, "/venv/lib/python3/site-packages/lightning/pytorch/precision.py", "exec"), library)
+    model, found = torch.nn.Linear(2, 1), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def look(*_):
+        found.append(Sampling()._key(sys._getframe())[1])
+
+    def before_step():
+        look()
+        hook = model.register_forward_hook(look)
+        model(torch.ones(1, 2))
+        hook.remove()
+
+    optimizer.step(library["wrap"](before_step))
+    optimizer.register_step_post_hook(look)
+    optimizer.step()
+    assert found == ["", "forward", "optimizer"]

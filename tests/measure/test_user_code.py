@@ -174,3 +174,17 @@ def test_steps_in_which_nothing_is_known_of_the_host(tmp_path):
         [viewed(tmp_path, [step(0, 0, 100), python("a.py(1): f", 200, 300), operator("aten::mm", 1, 99)])], {}
     )
     assert found.sites == []
+
+
+def test_what_an_optimizer_calls_as_its_closure_is_not_the_optimizers(tmp_path):
+    """Lightning runs forward, backward and its callbacks in a closure of each step."""
+
+    def closing(at):
+        return [
+            python("torch/optim/sgd.py(100): step", at + 622, at + 698),
+            python("lightning/pytorch/precision.py(90): _wrap_closure", at + 624, at + 664),
+            python("train.py(25): histograms", at + 630, at + 660),
+        ]
+
+    found = sites([rank_view(tmp_path, inside=closing)])
+    assert found["histograms", "loop", "Python code"] == pytest.approx(30, abs=2)

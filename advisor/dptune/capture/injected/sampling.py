@@ -121,6 +121,7 @@ class Sampling:
         """
         path: list[tuple[CodeType, int]] = []
         phase = through = kind = by = ""
+        trained = False
         for _ in range(_DEEPEST):
             if frame is None:
                 break
@@ -129,7 +130,9 @@ class Sampling:
             if owner == "user":
                 path.append((code, frame.f_lineno))
             elif owner != "ours":
-                phase = its_phase or phase  # the outermost one counts
+                trained = trained or owner in _TRAINERS
+                if its_phase != "optimizer" or not trained:  # else it runs a closure of the library
+                    phase = its_phase or phase  # the outermost one counts
                 kind = kind or its_kind
                 name = f"{owner}.{_name(code)}" if owner else _name(code)
                 if its_kind == "evaluation":

@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from dptune.measure.host.callers import PYTHON_CATEGORIES
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
@@ -20,14 +21,16 @@ from dptune.trace.kernels import BACKWARD_NAME, RANGE_CATEGORIES
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward$|^nn\.Module: ")
 _BACKWARD = re.compile(r"(^|/)torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward|grad)$")
 _UPDATE = re.compile(r"^Optimizer\.step#")
+_STEP = re.compile(r"(^|/)torch/optim/\w+\.py\(\d+\): step$")
+_OF_TORCH = re.compile(r"(^|/)torch/|^(?!.*\.py\(\d+\): )")  # or no Python function of a file
 _OPTIMIZER = re.compile(r"^Optimizer\.|(^|/)torch/amp/grad_scaler\.py\(\d+\): ")
 
 
 def training(view: RankView) -> dict[CodePhase, Intervals]:
-    """The time of each phase, disjoint, a loss being of the forward pass."""
+    """The time of each phase, disjoint. A loss is of the forward pass; closures that optimizers call are not theirs."""
     columns = view.columns
     named = columns.rows(RANGE_CATEGORIES | PYTHON_CATEGORIES)
-    optimizer = _union(columns, named[columns.named(_OPTIMIZER.search, named)])
+    optimizer = _union(columns, named[columns.named(_OPTIMIZER.search, named)]) - _closures(columns)
     backward = _union(
         columns,
         np.concatenate((named[columns.named(_BACKWARD.search, named)], columns.rows(RANGE_CATEGORIES, _is_backward))),
@@ -37,6 +40,20 @@ def training(view: RankView) -> dict[CodePhase, Intervals]:
     updates = _union(columns, named[columns.named(_UPDATE.search, named)])
     forward |= _losses(view, forward, backward, updates)
     return {"optimizer": optimizer, "backward": backward, "forward": forward - backward - optimizer}
+
+
+def _closures(columns: Columns) -> Intervals:
+    """What optimizers call that computes the gradients: Lightning passes such a closure to each step."""
+    rows = columns.rows(PYTHON_CATEGORIES)
+    steps = rows[columns.named(_STEP.search, rows)]
+    if not len(steps):
+        return Intervals.union(steps, steps)
+    others = rows[columns.named(lambda name: _OF_TORCH.search(name) is None, rows)]
+    kept = np.sort(np.concatenate((steps, others)))
+    parents = Ranges.of_rows(columns, kept).parents()
+    called = parents >= 0
+    called[called] = np.isin(kept[parents[called]], steps)
+    return _union(columns, kept[called & ~np.isin(kept, steps)])
 
 
 def _is_backward(name: str) -> bool:
