@@ -77,7 +77,7 @@ def test_on_a_gpu_what_is_hidden_costs_nothing(ask, run, make_facts):
 
 def test_without_ddp_only_the_optimizer_counts(ask, run, make_facts):
     (advice,) = ask("DP111", run(), facts(make_facts, table(2_000), ddp=[]))
-    assert advice.why == "Rows without a gradient take up to 24 % of a step: all of that for Adam to update them."
+    assert advice.why == "Rows with a zero gradient cost up to 24 % of a step: all of it for Adam to update them."
 
 
 @pytest.mark.parametrize("rows", [(), (table(30_000),), (table(100_000),), (table(20, 10_000),)])

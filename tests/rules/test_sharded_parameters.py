@@ -102,7 +102,7 @@ def test_a_slow_profiler_raises_the_upper_bound(told, make_measured):
 
 def test_gathered_layers_that_are_kept_are_gathered_once(told):
     (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False))
-    assert advice.why == "Each layer is gathered before its forward pass; whole parameters never are."
+    assert advice.why == "Each layer is gathered before its forward pass; unsharded parameters are never gathered."
 
 
 @pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])

@@ -21,9 +21,9 @@ _Z = 1.645  # of a normal distribution: 95 % lie below
 class HostWork:
     """One such thing: `share` is of the usual steps of the rank where it takes most, `most_share` its upper bound.
 
-    Where the thread was is looked at now and then: the bound holds in 95 of 100 recordings. `hottest` is the line in
-    which it was found most, `by_rank` what each rank spends there that was found there. `everywhere`: whether every
-    rank spends at least half of that time there.
+    The thread's stack is sampled: the bound holds in 95 of 100 recordings. `hottest` is the line with most samples,
+    `by_rank` the share on each rank with samples there. `everywhere`: whether every rank spends at least half of the
+    largest share there.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class HostWork:
     kind: str
     share: float
     most_share: float
-    looks: int
+    samples: int
     hottest: str
     by_rank: dict[int, Share] = field(default_factory=dict)
     everywhere: bool = True

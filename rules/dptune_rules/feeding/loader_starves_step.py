@@ -7,8 +7,9 @@ the profiler where dptune recorded the run. On a GPU only the part in which it i
 work is queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that
 waits most in each step, because the others wait for it in the next all-reduce.
 
-Where other processes keep the machine too busy to time steps, a loader without workers is still reported if the wait is
-30 % of each window on each rank: preparing batches is then slowed like the rest. Nothing is predicted.
+Where other processes keep the machine too busy to time steps, a loader without workers is still reported if every rank
+waits for it for 30 % or more of every window: other processes slow batch preparation like the rest of a step. No saving
+is predicted then.
 
 ## Why it costs time
 
@@ -81,11 +82,11 @@ HANDOVER_MS = Threshold(
     "what a batch that a worker has ready costs all the same: batches of 64 x 256 floats and of 8 x 3 x 224 x 224 took "
     "1.4 to 2.5 ms to arrive on two cores; only what a batch takes beyond that can be saved",
 )
-WARNING_SHARE = Threshold("warning_share", 0.05, "what a warning is: a step pays 5 % for waiting")
-ERROR_SHARE = Threshold("error_share", 0.20, "above the 15 % of other errors: a wait on the host may be hidden in part")
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: workers that spare a step less are not worth their cores")
-MOST_SHARE = Threshold("most_share", 0.6, "a part of preparing a batch that is less is not what it is slow for")
-BUSY_SHARE = Threshold("busy_share", 0.3, "of each window on a busy machine: twice what makes advice high in impact")
+WARNING_SHARE = Threshold("warning_share", 0.05, "medium impact from here: 5 % of a step is spent waiting")
+ERROR_SHARE = Threshold("error_share", 0.20, "above the usual 15 % for high impact: the wait may be partly hidden")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: workers that save less are not worth their cores")
+MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
+BUSY_SHARE = Threshold("busy_share", 0.3, "of every window on a busy machine: twice the usual 15 % for high impact")
 
 RULE = Rule(
     code="DP501",
@@ -104,7 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
     if not run.times_hold and run.least_loader_wait() < run.limit(BUSY_SHARE):
-        raise Missing("other processes kept the machine busy, and the wait is not large in each window and rank")
+        raise Missing("other processes kept the machine busy, and not every rank waits long in every window")
     host = run.measured.input.wait_share
     longest = max([host, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
     wait, longest_idle = _idle(run, host, longest)
@@ -134,13 +135,13 @@ def check(run: RunView) -> Iterator[Advice]:
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
     how = "no more than the wait"
     if most > longest_idle:
-        how += ", plus what compute gains from the cores that batch preparation takes"
+        how += ", plus what compute gains from the cores that batch preparation uses"
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
-        how = "no more than the wait, and no more than this many workers can take off it"
+        how = "no more than the wait, and no more than this number of workers can hide"
         saves = run.bound(0.0, most, how)
         saves = run.saving(changes, saves) if run.times_hold else saves
     reason, remedy = "", cheaper  # why workers are no remedy, and what is

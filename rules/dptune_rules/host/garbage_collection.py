@@ -22,9 +22,10 @@ collection): call it every hundreds of steps.
 
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
-On a CPU the saving is predicted for the mean step: at least what the busiest rank is spared, less a fifth for the
-collections that stay, and at most what all ranks spend together, for where they collect at different moments, each of
-them holds up the others. Otherwise that is an upper bound, and no more than what the busiest rank does not compute.
+On a CPU the saving is predicted for the mean step. It starts at the time that the busiest rank saves, less a fifth for
+collections that remain. It ends at the collection time of all ranks together, because ranks that collect at different
+moments hold each other up. Otherwise that sum is an upper bound, limited to the time in which the busiest rank does not
+compute.
 
 ## When to leave it alone
 
@@ -82,12 +83,12 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Python collects garbage for {100 * share:.0f} % of a step: collect at chosen steps, and on all ranks "
         "at once",
-        why="The collector looks through all objects whenever enough were made, and ranks do so at different moments.",
+        why="The collector scans all objects once enough new ones exist, and ranks do so at different moments.",
         changes=[],
         saves=_predicted(run)
         or run.bound_of_all(
             most,
-            "no more than the time in the collector, of all ranks together, and no more than is not computed",
+            "no more than the collection time of all ranks together, and no more than the time without compute",
             mean_steps,
         ),
         confidence="high",
@@ -105,7 +106,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _predicted(run: RunView) -> Saving | None:
     windows = {one.rank: one.window("unprofiled") for one in run.facts}
     spent_ns = {rank: window.gc_ns for rank, window in windows.items() if window and len(window.gc_ns) == window.steps}
-    how = "the time in the collector, from that which the busiest rank is spared to that of all ranks together"
+    how = "the time in the garbage collector, from what the busiest rank saves to the sum over all ranks"
     return run.removed_of_steps(spent_ns, how, in_turn=True)
 
 

@@ -23,8 +23,8 @@ so that changing shapes fit. Where the memory is full: a smaller batch, activati
 
 The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
 but no more than the time in which the GPU of that rank is idle. A call that waits until the GPU has computed, or until
-another rank has reached a collective, does not lengthen the step by that wait. Where half of the steps or fewer hold
-most of the time in calls, the report says how many, and ms are of the mean step.
+another rank has reached a collective, does not lengthen the step by that wait. If half of the steps or fewer contain
+most of the time in these calls, the report gives their number, and milliseconds refer to the mean step.
 
 ## When to leave it alone
 
@@ -49,7 +49,7 @@ from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
 
 REFILLING = 1.25  # times the calls' own time
-MOST_OF_TIME = 0.8  # of the time in such calls: the fewest steps that hold it are those that pay for them
+MOST_OF_TIME = 0.8  # of the time in these calls: the fewest steps that contain it are the ones that pay
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
@@ -95,16 +95,16 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Taking and returning memory of the GPU costs up to {100 * share:.0f} % of "
-        + (f"the mean step: it happens in {paying} of {steps} steps" if few else "a step"),
-        why="Each such call is one of the driver, and returning memory waits for the GPU. In steady steps torch's "
+        title=f"Allocating and freeing GPU memory costs up to {100 * share:.0f} % of "
+        + (f"the mean step, most of it in {paying} of {steps} steps" if few else "a step"),
+        why="These are calls to the driver, and freeing memory waits for the GPU. In steady steps torch's caching "
         "allocator should need none.",
         changes=changes,
         saves=run.bound(
             0.0,
             run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
-            "no more than the driver's memory calls and refilling the launch queue after them take, and no more than "
-            "the GPU is idle",
+            "no more than the time of the driver's memory calls and of refilling the launch queue after them, and no "
+            "more than the GPU is idle",
             in_few_steps=few,
         ),
         confidence="medium",
@@ -131,7 +131,7 @@ def _idle(run: RunView, memory: MemoryFigures) -> float | None:
 
 
 def _paying(memory: MemoryFigures) -> tuple[int, int]:
-    """The fewest steps of a rank that hold most of the time in its calls, and how many were read; zeros if unknown."""
+    """The fewest steps that contain most of the time in a rank's calls, and the number of steps; zeros if unknown."""
     by_step = sorted(memory.known("malloc_steps_ns") or (), reverse=True)
     enough_ns = MOST_OF_TIME * sum(by_step)
     return next((count for count in range(len(by_step) + 1) if sum(by_step[:count]) >= enough_ns), 0), len(by_step)
@@ -141,7 +141,7 @@ def _in_steps(memory: MemoryFigures, paying: int, steps: int) -> Iterator[Eviden
     by_step = sorted(memory.malloc_steps_ns, reverse=True)
     which = f"{paying} of {steps} steps"
     yield Evidence(
-        label=f"in {which}",
+        label=f"spent in {which}",
         value=sum(by_step[:paying]) / sum(by_step),
         unit="of the time in these calls",
         rank=memory.rank,
@@ -150,11 +150,11 @@ def _in_steps(memory: MemoryFigures, paying: int, steps: int) -> Iterator[Eviden
 
 def _evidence(run: RunView, worst: MemoryFigures, idle: float | None) -> Iterator[Evidence]:
     unit, longest = "of the traced steps", run.measured.where("malloc")
-    yield Evidence(label="in calls for memory", value=worst.malloc_share, unit=unit, rank=worst.rank).at(
+    yield Evidence(label="in the driver's memory calls", value=worst.malloc_share, unit=unit, rank=worst.rank).at(
         longest if longest and longest.rank == worst.rank else None
     )
     if idle is not None:
         yield Evidence(label="the GPU is idle", value=idle, unit=unit, rank=worst.rank)
     calls = worst.known("malloc_calls_per_step")
     if calls is not None:
-        yield Evidence(label="such calls", value=round(calls, 1), unit="per step", rank=worst.rank)
+        yield Evidence(label="these calls", value=round(calls, 1), unit="per step", rank=worst.rank)

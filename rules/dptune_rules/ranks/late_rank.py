@@ -257,7 +257,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
 
 
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
-    """What explains how much of its lag."""
+    """The causes of its lag, with the share that each explains."""
     for one in late.differences:
         yield Evidence(label=f"`{one.short}` explains", value=one.share, unit="of its lag", rank=late.rank)
     if cause:
