@@ -132,7 +132,7 @@ def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured
     (advice,) = [one for one in report.advice if one.kind == "time"]
     assert (advice.rule, advice.confidence) == ("DP501", "medium")
     assert report.headline.verdict == (
-        "The times of this run are not reliable; only what is large in every window is advised."
+        "The times of this run are not reliable, so only speedups that do not depend on them are advised."
     )
     assert report.headline.next.startswith("DP501: A step waits 60 % of its time for the data loader")
     assert "Then record again: stop what else runs on this machine" in report.headline.next

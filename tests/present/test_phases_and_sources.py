@@ -98,7 +98,7 @@ def test_phases_are_shares_of_the_step_and_the_host_of_its_own_time(told: Report
     assert "all_reduce default_pg backward 8 9.0 % 21.0 % 30.0 %" in rows  # 16 calls in a step of each of two ranks
     said = " ".join(rows)
     assert "Compute lasts 2.00 times as long as communication." in said
-    assert "takes 1.23 times as long with it (1,138 operations" in said
+    assert "Compute takes 1.23 times as long with overlapping communication as without (1,138 operations" in said
 
 
 def test_sources_say_how_many_modules_and_how_much_they_cover(told: Report) -> None:

@@ -112,7 +112,7 @@ def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
 
 def test_a_bound_says_by_how_much_it_is_lower_for_what_the_replay_misses():
     bound = Prediction.only("only a bound", changes={"ddp.no_sync": True}, low_ns=40_000_000)
-    lower = "Bounds Each is lowered by the error of the replay, 50.0 % of a step."
+    lower = "Bounds Each is lowered by the replay error, 50.0 % of a step."
     assert lower in text([bound], error_share=0.2, held_out_share=0.3)
     assert "Bounds" not in text([bound])
 

@@ -60,11 +60,11 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
-# What a cut-off trace lacks is lost with its end, not while recording.
+# A truncated trace lost these with its end, not while recording.
 _CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
 _COPY_AGAIN = (
-    "A trace file is cut off. Copy it again from where it was recorded; if it is cut off there too, the process was "
-    "stopped while it wrote the file: record again."
+    "A trace file is truncated. Copy it again from where it was recorded; if it is truncated there too, the process "
+    "was stopped while writing it: record again."
 )
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
@@ -176,7 +176,7 @@ def _is_sure_of_time(one: Advice) -> bool:
 
 
 def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
-    """`surest`: the first advice that saves time, of rules that need no step times."""
+    """`surest`: the first time-saving advice of rules that need no step times, unless its confidence is low."""
     why = [one for one in findings if one.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
     if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
@@ -189,7 +189,7 @@ def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline
     if all(one.code in OF_TIMES for one in why):
         verdict = "The times of this run are not reliable, so no speedup is advised."
         if surest is not None:
-            verdict = "The times of this run are not reliable; only what is large in every window is advised."
+            verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
             remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
     return Headline(verdict=verdict, why=sentence(why[0].text), next=remedy)
 
@@ -220,10 +220,10 @@ def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating
     if advice and advice[0].rule in locating:
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
-        spent = f"computing takes {percent(computing)} of {step}, and no other cause stands out"
+        spent = f"compute takes {percent(computing)} of {step}, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(one.kind == "time" for one in found):
-        return "Compute-bound, and the computing can be made cheaper."
+        return "Compute-bound, and the compute can be made cheaper."
     if found:
         return "The device computes nearly all the time, but something else needs a look."
     if advice:

@@ -137,7 +137,7 @@ class InputFigures(Figures):
     """Waiting for the data loader, per rank and step."""
 
     wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
-    wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of that share of the step time")
+    wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time, median over ranks")
     computed_share: Figure[float] = Field(
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
     )

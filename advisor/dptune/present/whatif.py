@@ -97,9 +97,9 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
     if bounds and missed(told.error_share, told.held_out_share):
         share = percent(told.error_share + told.held_out_share)
-        yield from labelled("Bounds", f"Each is lowered by the error of the replay, {share} of a step.", width)
+        yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
     if len(bounds) < len(told.predictions):
-        yield from labelled("From, to", "Where nine of ten such steps are meant to lie.", width)
+        yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
     if any("world_size" in one.changes for one in told.predictions):
         words = "The samples of all ranks together: with more ranks there are more of them in a step, on more devices."
         yield from labelled("Per sample", words, width)

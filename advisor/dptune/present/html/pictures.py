@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from dptune.measure.lanes import OWN_COMPUTE, StepLanes
+from dptune.measure.lanes import SELF_TIME, StepLanes
 from dptune.measured import LinkFigures, short_name
 from dptune.predicted import BucketSize
 from dptune.present.account import CLASSES
@@ -80,8 +80,8 @@ def timeline(lanes: StepLanes) -> str:
             left = _LEFT + piece.start_ns / lanes.length_ns * room
             wide = max(piece.length_ns / lanes.length_ns * room, 0.5)
             many = f" and {piece.count - 1:,} more" if piece.count > 1 else ""
-            name = short_name(piece.name) or OWN_COMPUTE
-            told = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms from {ns_as_ms(piece.start_ns)} ms on"
+            name = short_name(piece.name) or SELF_TIME
+            told = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms, from {ns_as_ms(piece.start_ns)} ms"
             parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), told))
     height = len(lanes.lanes[:MOST_ROWS]) * _ROW
     for tick in _ticks(lanes.length_ns / 1e6):
