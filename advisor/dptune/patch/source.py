@@ -1,4 +1,4 @@
-r"""A script that is read and rewritten: every character outside of a rewrite stays.
+r"""Read and rewrite a script; every character outside of an edit stays unchanged.
 
 `ast` gives the meaning, libcst the positions, the scopes and the rewritten text. Of a few scripts libcst keeps not
 every character (a form feed or a backslash that begins a line, a last line ended by \r), so only the lines between the
@@ -31,7 +31,7 @@ Place = tuple[int, int]  # line from 1, column in characters from 0: as Python c
 
 
 class EditError(Exception):
-    """Why a script cannot be edited as asked: one sentence."""
+    """Why a script cannot be edited: one sentence."""
 
 
 class Source:
