@@ -109,7 +109,7 @@ class StepTime(Figures):
 
     @property
     def uneven(self) -> bool:
-        """Whether the step time is a mean of traced steps that differ much: few take as long as it says."""
+        """Whether the step time is a mean of traced steps that vary a lot: few steps take that long."""
         low, middle, high = self.known("lean_q1_ns"), self.known("lean_median_ns"), self.known("lean_q3_ns")
         return self.basis == "traced" and bool(low and middle and high and high - low > _UNEVEN * middle)
 

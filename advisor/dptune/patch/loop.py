@@ -229,7 +229,7 @@ def _at_end(tree: ast.Module, loop: ast.For) -> ast.expr:
             for name in _NUMBERS:
                 if name not in there:
                     return ast.parse(f"{name} == len({ast.unparse(over)}) - 1", mode="eval").body
-    raise EditError("the last micro-batch is known only in loops over `range(...)` or where the script calls `len(...)`")
+    raise EditError("the last micro-batch is known only in loops over `range(...)`, or where `len(...)` is called")
 
 
 def _has_length(tree: ast.Module, over: ast.expr) -> bool:
