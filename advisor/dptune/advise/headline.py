@@ -132,7 +132,7 @@ def headline(
     most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
     limit = most[0] if most else None
     step = of_step(measured)
-    verdict = most[0].said(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
+    verdict = most[0].text(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)

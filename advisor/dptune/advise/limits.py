@@ -21,7 +21,7 @@ class Limit:
     class_ns: str
     least_share: float = 0.05
 
-    def said(self, share: float, computing: float, step: str = _EACH) -> str:
+    def text(self, share: float, computing: float, step: str = _EACH) -> str:
         """The verdict where the limit takes `share` of `step`, and compute takes `computing`."""
         what = self.sentence.format(percent(share)).replace(_EACH, step)
         if share >= BOUND_SHARE:

@@ -12,7 +12,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing, digits
 from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
-from dptune.runfile.removed import Share, spared, spared_of_steps
+from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
 _SAVED_PART = (0.8, 1.1)  # of the time of removed work, at least and at most
@@ -78,11 +78,11 @@ class RunView(RanksView):
         if not self._every_rank():
             return None
         ranks = self.measured.known("world_size") or len(self.facts)
-        left = spared(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
+        share = saved_share(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
         alone = [rank for rank, one in spent.items() if one.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
         how = f"{how}{by_rank}; the interval includes the sampling error"
-        return self.sampled(left.least, left.likely, left.most, how, saved_part) if left.least > 0 else None
+        return self.sampled(share.least, share.likely, share.most, how, saved_part) if share.least > 0 else None
 
     def removed_of_steps(
         self, spent_ns: Mapping[int, Sequence[int]], how: str, *, in_turn: bool = False
@@ -96,9 +96,9 @@ class RunView(RanksView):
         numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
         if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:
             return None
-        left = spared_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
+        share = saved_share_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
         all_ns = [mean(own) for own in zip(*durations_ns.values(), strict=True)]
-        return self.timed(left.least, left.likely, left.most, how, all_ns) if left.least > 0 else None
+        return self.timed(share.least, share.likely, share.most, how, all_ns) if share.least > 0 else None
 
     def _every_rank(self) -> bool:
         """Whether CPUs compute, and all ranks of the run have facts."""

@@ -12,7 +12,7 @@ from dptune.runfile.facts import Facts, SampledFacts
 from dptune.runfile.removed import Share
 
 _LEAST_LOOKS = 3  # fewer may be chance
-_ENOUGH_LOOKS = 5  # on a rank, for a share
+_ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
@@ -84,7 +84,7 @@ def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], boo
         error = _Z * sqrt(share * (1 - share) / of_all)
         found[rank.rank] = Share(max(0.0, share - error), share, min(1.0, share + error))
         most = max(most, samples)
-    return SampledShare(found, most) if most >= _ENOUGH_LOOKS else None
+    return SampledShare(found, most) if most >= _ENOUGH_SAMPLES else None
 
 
 def found_share(facts: Sequence[Facts], rank: int, name: str, file: str) -> tuple[float, float] | None:

@@ -23,7 +23,7 @@ class Share(NamedTuple):
     most: float
 
 
-def spared(
+def saved_share(
     spent: Mapping[int, Share], busy_ns: Mapping[int, Sequence[float]] | None, step_ns: float, ranks: int
 ) -> Share:
     """The share of a step that is saved without work that takes these shares of the steps of each rank.
@@ -43,7 +43,7 @@ def spared(
     return Share(least, min(likely, most), most)
 
 
-def spared_of_steps(
+def saved_share_of_steps(
     spent_ns: Mapping[int, Sequence[int]],
     durations_ns: Mapping[int, Sequence[int]],
     busy_ns: Mapping[int, Sequence[float]] | None,

@@ -13,7 +13,7 @@ from dptune.runfile.slow_steps import Cause, calls, departures, slow
 from dptune.runfile.work_kinds import kind_of
 
 _TRAINING = ("loader", "backward", "optimizer", "collective")
-_LEAST_LOOKS = 5
+_LEAST_SAMPLES = 5
 _Z = 1.645  # of a normal distribution: 95 % lie below
 
 
@@ -65,9 +65,9 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
     left_out = set(slow(window.durations_ns))
     usual = [at for at in range(window.steps) if at not in left_out]
     time_ns = sum(window.durations_ns[at] for at in usual)
-    looks_of_all = sum(one.looks for one in window.sampled)
+    all_samples = sum(one.looks for one in window.sampled)
     spent: dict[Cause, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    looks: dict[Cause, int] = defaultdict(int)
+    samples: dict[Cause, int] = defaultdict(int)
     for place, cause in departures(window, usual):
         name, where, kind = cause
         kind = kind or ("" if on_gpu or not calls(place, cause) else kind_of(name))
@@ -75,13 +75,13 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
             continue
         in_usual = [ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at not in left_out]
         spent[name, where, kind][place.path[-1]] += sum(in_usual)
-        looks[name, where, kind] += len(in_usual)
+        samples[name, where, kind] += len(in_usual)
     found = []
     for cause, lines in spent.items():
         share = min(1.0, sum(lines.values()) / time_ns) if time_ns else 0.0
-        if looks[cause] >= _LEAST_LOOKS and share:
-            unsure = _Z * sqrt(share * (1 - share) / looks_of_all)
+        if samples[cause] >= _LEAST_SAMPLES and share:
+            unsure = _Z * sqrt(share * (1 - share) / all_samples)
             hottest = max(lines, key=lambda line: lines[line])
             own = Share(max(0.0, share - unsure), share, min(1.0, share + unsure))
-            found.append(HostWork(rank, *cause, share, own.most, looks[cause], hottest, {rank: own}))
+            found.append(HostWork(rank, *cause, share, own.most, samples[cause], hottest, {rank: own}))
     return found
