@@ -166,7 +166,7 @@ def curve(sizes: Sequence[BucketSize]) -> str:
         parts.append(_box(_LEFT, top + 3, wide, _ROW - 7, COLOURS["copy"], f"{name}: {ns_as_ms(one.step_ns)} ms"))
         told = f"{ns_as_ms(one.step_ns)} ms, {one.buckets} bucket{'' if one.buckets == 1 else 's'}"
         parts.append(f'<text x="{_LEFT + wide + 6:.1f}" y="{top + 16}">{told}</text>')
-    return _svg(WIDTH, len(sizes) * _ROW, parts, "The step by bucket size, as replayed")
+    return _svg(WIDTH, len(sizes) * _ROW, parts, "Predicted step by bucket size")
 
 
 def _ticks(whole: float) -> Iterable[float]:
