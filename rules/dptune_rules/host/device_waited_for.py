@@ -44,7 +44,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is often one loss that is read in each step")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one loss read in each step")
 
 RULE = Rule(
     code="DP606",

@@ -51,7 +51,7 @@ from dptune.rule import Rule, RunView, Threshold
 REFILLING = 1.25  # times the calls' own time
 MOST_OF_TIME = 0.8  # of the time in these calls: the fewest steps that contain it are the ones that pay
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
 NEWER = "PYTORCH_ALLOC_CONF"  # torch has read this one, too, from 2.9 on
 

@@ -47,7 +47,7 @@ from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; a single checkpointed head is less")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: a single checkpointed head is less")
 FULL_SHARE = Threshold(
     "full_share", 0.8, "of the GPU's memory: above it fragmentation and longer batches run out of memory"
 )

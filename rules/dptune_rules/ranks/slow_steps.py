@@ -56,7 +56,7 @@ NOTICED = 1  # rank: where it is the only one, its number says nothing
 TIMES = Threshold(
     "times", 1.5, "from there on the reading of traces sets a step aside as one that is not like the others"
 )
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of the time nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of the time nothing is worth changing")
 
 REMEDIES = {
     "saving": "Save less often, or asynchronously with `torch.distributed.checkpoint.async_save`.",

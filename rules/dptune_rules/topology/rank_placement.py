@@ -48,7 +48,7 @@ PARTED = tuple(one.kind for one in COLLECTIVES if one.parted and one.crossings =
 MORE = 1.5  # times the collectives that were counted: those of a wrapper that sends buffers are not
 
 LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP203",

@@ -42,7 +42,7 @@ SHARDED = "ZeroRedundancyOptimizer"
 STATE_BYTES = 8  # of Adam, for each parameter: two 32-bit floats; others take less
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is a fair price for the memory")
 
 RULE = Rule(
     code="DP202",

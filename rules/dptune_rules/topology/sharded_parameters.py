@@ -107,7 +107,8 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
-        why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; unsharded parameters are never gathered.",
+        why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; unsharded parameters are "
+        "never gathered.",
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
         confidence="low" if _small_units(run) or _host_memory(run) is None else "medium",

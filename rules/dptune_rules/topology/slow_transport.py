@@ -46,7 +46,7 @@ from dptune.rule import Rule, RunView, Threshold
 
 DISABLE = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")  # 0 is as if they were not set
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP201",
