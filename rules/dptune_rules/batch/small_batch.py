@@ -1,4 +1,4 @@
-"""The batch is so small that much of a step does not grow with it.
+"""Batch too small: fixed per-step costs dominate.
 
 ## What it measures
 
@@ -86,7 +86,7 @@ RULE = Rule(
     name="small-batch",
     family="batch",
     kind="time",
-    summary="the batch is so small that much of a step does not grow with it",
+    summary="batch too small: fixed per-step costs dominate",
     since="0.1",
     thresholds=(WORTH_SHARE, LOOP_SHARE, ROOM_SHARE),
 )

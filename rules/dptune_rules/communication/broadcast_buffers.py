@@ -1,4 +1,4 @@
-"""Buffers that every rank could keep for itself are sent before each forward pass.
+"""DDP broadcasts buffers before every forward pass although ranks could keep their own.
 
 ## What it measures
 
@@ -53,7 +53,7 @@ RULE = Rule(
     name="broadcast-buffers",
     family="communication",
     kind="time",
-    summary="buffers that every rank could keep for itself are sent before each forward pass",
+    summary="DDP broadcasts buffers before every forward pass although ranks could keep their own",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_BYTES),
 )

@@ -1,4 +1,4 @@
-"""Gradient buckets so small that their start-ups cost time, or one so large that nothing hides it.
+"""Gradient buckets are latency-bound (too small), or a single large bucket cannot overlap with backward.
 
 ## What it measures
 
@@ -86,7 +86,7 @@ RULE = Rule(
     name="bucket-size",
     family="communication",
     kind="time",
-    summary="gradient buckets are so small that their start-ups cost time, or one is so large that nothing hides it",
+    summary="DDP buckets are latency-bound (too small), or a single large bucket cannot overlap with backward",
     since="0.1",
     thresholds=(SMALL_MIB, FEWER_TIMES, WORTH_SHARE, TAIL_SHARE, HIDDEN_SHARE),
 )

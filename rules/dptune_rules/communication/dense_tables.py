@@ -1,4 +1,4 @@
-"""An embedding table has a dense gradient, though a step uses few of its rows.
+"""An embedding table has a dense gradient although a step uses few of its rows.
 
 ## What it measures
 
@@ -63,7 +63,7 @@ RULE = Rule(
     name="dense-tables",
     family="communication",
     kind="time",
-    summary="an embedding table has a dense gradient, though a step uses few of its rows",
+    summary="an embedding table has a dense gradient although a step uses few of its rows",
     since="0.1",
     thresholds=(WORTH_SHARE, UNUSED_SHARE),
     asked_when_busy=True,

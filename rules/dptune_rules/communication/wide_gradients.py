@@ -1,4 +1,4 @@
-"""Gradients travel as 32-bit floats over a link that cannot carry them while the step computes.
+"""An fp32 all-reduce cannot be hidden behind backward on this link; 16-bit compression would halve it.
 
 ## What it measures
 
@@ -74,7 +74,7 @@ RULE = Rule(
     name="wide-gradients",
     family="communication",
     kind="time",
-    summary="gradients travel as 32-bit floats over a link that cannot carry them while the step computes",
+    summary="fp32 all-reduce cannot be hidden behind backward on this link; 16-bit compression would halve it",
     since="0.1",
     thresholds=(EXPOSED_SHARE, WORTH_SHARE, BANDWIDTH_SHARE),
 )

@@ -1,4 +1,4 @@
-"""The loader's workers are started anew for each epoch, and epochs are short.
+"""The loader restarts its workers for each epoch, and epochs are short.
 
 ## What it measures
 
@@ -59,7 +59,7 @@ RULE = Rule(
     name="workers-restart",
     family="feeding",
     kind="time",
-    summary="the loader's workers are started anew for each epoch, and epochs are short",
+    summary="the loader restarts its workers for each epoch, and epochs are short",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_EPOCHS),
 )

@@ -1,4 +1,4 @@
-"""The script waits for the GPU inside each step, which then runs dry until the script launches anew.
+"""The script waits for the GPU inside each step, and the GPU then idles until the next launch.
 
 ## What it measures
 
@@ -51,7 +51,7 @@ RULE = Rule(
     name="device-waited-for",
     family="host",
     kind="time",
-    summary="the script waits for the GPU inside each step, which then runs dry until the script launches anew",
+    summary="the script waits for the GPU inside each step, and the GPU then idles until the next launch",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     preview=True,

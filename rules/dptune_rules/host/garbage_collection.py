@@ -1,4 +1,4 @@
-"""Python collects garbage inside the steps, for a part of them that is worth sparing.
+"""Garbage-collection pauses inside the training step.
 
 ## What it measures
 
@@ -53,7 +53,7 @@ RULE = Rule(
     name="garbage-collection",
     family="host",
     kind="time",
-    summary="Python collects garbage inside the steps, for a part of them that is worth sparing",
+    summary="garbage-collection pauses inside the training step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )

@@ -1,4 +1,4 @@
-"""Memory of the GPU is taken and returned inside steps, where torch's allocator should have it by then.
+"""Calls of cudaMalloc or cudaFree inside steady-state steps: the caching allocator should have converged.
 
 ## What it measures
 
@@ -60,7 +60,7 @@ RULE = Rule(
     name="allocator-churn",
     family="memory",
     kind="time",
-    summary="memory of the GPU is taken and returned inside steps, where torch's allocator should have it by then",
+    summary="cudaMalloc/cudaFree inside steady-state steps (the caching allocator should have converged)",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )

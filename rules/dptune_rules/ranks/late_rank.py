@@ -1,4 +1,4 @@
-"""One rank comes late to the collectives of most steps, and the others wait for it.
+"""Persistent straggler: the same rank is last to most collectives.
 
 ## What it measures
 
@@ -113,7 +113,7 @@ RULE = Rule(
     name="late-rank",
     family="ranks",
     kind="time",
-    summary="one rank comes late to the collectives of most steps, and the others wait for it",
+    summary="persistent straggler: the same rank is last to most collectives",
     since="0.1",
     thresholds=(
         LEAST_STEPS_SHARE,

@@ -1,4 +1,4 @@
-"""Groups of ranks that exchange much lie across hosts, and those that exchange little within them.
+"""Process groups are mapped badly to hosts: heavy traffic crosses hosts, light traffic stays inside.
 
 ## What it measures
 
@@ -55,7 +55,7 @@ RULE = Rule(
     name="rank-placement",
     family="topology",
     kind="time",
-    summary="groups of ranks that exchange much lie across hosts, and those that exchange little within them",
+    summary="process groups are mapped badly to hosts: heavy traffic crosses hosts, light traffic stays inside",
     since="0.1",
     thresholds=(LESS, WORTH_SHARE),
 )

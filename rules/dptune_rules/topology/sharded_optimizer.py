@@ -1,4 +1,4 @@
-"""The optimizer's state is sharded, and sending the parameters around takes more than the memory is worth.
+"""ZeRO-1 parameter broadcasts cost more time than the saved memory justifies.
 
 ## What it measures
 
@@ -49,7 +49,7 @@ RULE = Rule(
     name="sharded-optimizer",
     family="topology",
     kind="time",
-    summary="the optimizer's state is sharded, and sending the parameters around takes more than the memory is worth",
+    summary="ZeRO-1 parameter broadcasts cost more time than the saved memory justifies",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )

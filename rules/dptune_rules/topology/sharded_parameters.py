@@ -1,4 +1,4 @@
-"""Parameters are sharded though they would fit whole, and gathering them takes a part of the step.
+"""FSDP all-gathers are exposed although the parameters would fit unsharded.
 
 ## What it measures
 
@@ -72,7 +72,7 @@ RULE = Rule(
     name="sharded-parameters",
     family="topology",
     kind="time",
-    summary="parameters are sharded though they would fit whole, and gathering them takes a part of the step",
+    summary="FSDP all-gathers are exposed although the parameters would fit unsharded",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )

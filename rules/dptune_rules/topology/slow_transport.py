@@ -1,4 +1,4 @@
-"""Ranks are connected by something slower than what is there between them.
+"""NCCL uses a slower transport than the hardware offers.
 
 ## What it measures
 
@@ -53,7 +53,7 @@ RULE = Rule(
     name="slow-transport",
     family="topology",
     kind="time",
-    summary="ranks are connected by something slower than what is there between them",
+    summary="NCCL uses a slower transport than the hardware offers",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     preview=True,
