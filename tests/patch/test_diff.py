@@ -276,7 +276,7 @@ def test_a_script_of_a_newer_python_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "train.py").write_text("try:\n    l = DataLoader(ds)\nexcept A, B:\n    raise\n")  # Python 3.14
     _, (left,), _ = patches([change(WORKERS, 2, line=2)], tmp_path)
     assert "the file is not valid Python 3." in left.why
-    assert left.why.endswith("(line 3); if the script needs a newer Python, run dptune with that")
+    assert left.why.endswith("(line 3); if the script needs a newer Python, run dptune with it")
     (tmp_path / "train.py").write_text("print 'a'\n")
     _, (left,), _ = patches([change(WORKERS, 2)], tmp_path)
     assert "newer" not in left.why

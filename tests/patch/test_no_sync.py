@@ -297,8 +297,8 @@ def test_a_model_that_is_an_argument_is_asked():
         ("(i + 1) % k == 0", "(i := i + 1) % k == 0", "may have another value before the forward pass"),
         ("(i + 1) % k == 0", "state.done", "line 8 may change the value of `state.done`"),
         ("    if (i", "    if (j", ""),
-        ("optimizer.zero_grad()", "optimizer.zero_grad()\noptimizer.step()", "calls step 2 times"),
-        ("optimizer.step()", "update()", "calls step 0 times"),
+        ("optimizer.zero_grad()", "optimizer.zero_grad()\noptimizer.step()", "has 2 calls of step"),
+        ("optimizer.step()", "update()", "has 0 calls of step"),
         (
             "    if (i + 1) % k == 0:",
             "    for _ in range(2):",
@@ -322,8 +322,8 @@ def test_what_is_not_sure_is_refused(before, after, why):
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (HEAD.replace("DDP(net)", "wrap(net)"), "the file makes 0 DistributedDataParallel"),
-        (HEAD + "other = DDP(net)\n", "the file makes 2 DistributedDataParallel"),
+        (HEAD.replace("DDP(net)", "wrap(net)"), "the file creates 0 DistributedDataParallel"),
+        (HEAD + "other = DDP(net)\n", "the file creates 2 DistributedDataParallel"),
         (HEAD.replace("model = DDP(net)", "model = other = DDP(net)"), "is not assigned to a single name"),
         (HEAD + "model = torch.compile(model)\n", "`model` is reassigned on line 7"),
         (HEAD + "model, optimizer = prepare(model, optimizer)\n", "`model` is reassigned on line 7"),

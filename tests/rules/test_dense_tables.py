@@ -47,7 +47,7 @@ def test_unused_rows_are_sent_and_updated(ask, run, make_facts):
         "pass sparse=True"
     )
     assert advice.why == (
-        "Rows without a gradient take up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
+        "Rows with a zero gradient cost up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
     )
     assert advice.saves.high_share == pytest.approx(0.8 * 0.98 * (0.2 + 0.3) * 1.0, rel=0.01)
     assert (advice.impact, advice.numerics, advice.changes) == ("high", "changes", [])

@@ -185,7 +185,7 @@ def _parsed(data: bytes) -> ast.Module:
     except SyntaxError as error:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         where = f" (line {error.lineno})" if error.lineno else ""
-        newer = "; if the script needs a newer Python, run dptune with that" if where and _is_newer(data) else ""
+        newer = "; if the script needs a newer Python, run dptune with it" if where and _is_newer(data) else ""
         raise EditError(f"the file is not valid Python {version}: {error.msg}{where}{newer}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise EditError("the file cannot be parsed") from error
