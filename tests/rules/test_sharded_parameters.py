@@ -27,7 +27,7 @@ def told(ask, make_measured, make_facts, hand_made):
 def test_gathering_holds_up_steps(told):
     (advice,) = told()
     assert advice.title == (
-        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel gathers none"
+        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel needs no gathering"
     )
     assert advice.saves.high_share == pytest.approx(0.42)  # all that sharding takes
     assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP204:Block")
@@ -40,7 +40,7 @@ def test_gathering_holds_up_steps(told):
 @pytest.mark.parametrize(
     ("peak", "parameters", "words"),
     [
-        (74_000, 1000, "DistributedDataParallel gathers none"),  # 16,000 more for the other of two ranks: 90,000
+        (74_000, 1000, "DistributedDataParallel needs no gathering"),  # 16,000 more for the other of two ranks: 90,000
         (74_001, 1000, None),
         (70_000, 2000, "`reshard_after_forward=False` gathers each layer once"),
         (70_001, 2000, None),

@@ -56,15 +56,15 @@ class RanksView(RecordedView):
         its loader is subtracted. None where devices compute, or where any rank lacks these times.
         """
         steps = self._busy_steps(feeding=feeding)
-        return None if steps is None else {rank: median(own) for rank, own in steps.items()}
+        return None if steps is None else {rank: median(times) for rank, times in steps.items()}
 
     def _busy_steps(self, *, feeding: bool) -> dict[int, list[float]] | None:
-        """The same of each step."""
+        """The busy times of each rank by step, ns: see `busy_ns`."""
         if self.measured.known("device_kind") != "cpu" or {one.rank for one in self.facts} != {
             one.rank for one in self.measured.ranks
         }:
             return None
-        own = {}
+        busy = {}
         for facts in self.facts:
             window = facts.window("unprofiled")
             if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
@@ -73,8 +73,8 @@ class RanksView(RecordedView):
             if len(waited) != window.steps:
                 return None
             parts = zip(window.durations_ns, window.backward_ns, window.backward_cpu_ns, waited, strict=True)
-            own[facts.rank] = [float(took - backward + computed - wait) for took, backward, computed, wait in parts]
-        return own
+            busy[facts.rank] = [float(took - backward + computed - wait) for took, backward, computed, wait in parts]
+        return busy
 
     def untraced_lags(self) -> list[tuple[int, float]]:
         """For each step without the profiler: the busiest rank, and by how many ns it exceeds the mean of the others.

@@ -133,8 +133,8 @@ def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:
         times, by_chance = len(durations_ns) / cause.periods[0] / count, 0.0
     else:
         times, by_chance = 1.0, 1 / count if cause.periods else _Z / sqrt(count)
-    unsure = hypot(differ, by_chance)
-    least, likely, most = (one * of for one, of in ((least, 1 - unsure), (cause.share, 1.0), (most, 1 + unsure)))
+    error = hypot(differ, by_chance)
+    least, likely, most = (one * of for one, of in ((least, 1 - error), (cause.share, 1.0), (most, 1 + error)))
     return Share(*(_as_often(max(0.0, one), times) for one in (least, likely, most)))
 
 

@@ -80,8 +80,8 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
     for cause, lines in spent.items():
         share = min(1.0, sum(lines.values()) / time_ns) if time_ns else 0.0
         if samples[cause] >= _LEAST_SAMPLES and share:
-            unsure = _Z * sqrt(share * (1 - share) / all_samples)
+            error = _Z * sqrt(share * (1 - share) / all_samples)
             hottest = max(lines, key=lambda line: lines[line])
-            own = Share(max(0.0, share - unsure), share, min(1.0, share + unsure))
-            found.append(HostWork(rank, *cause, share, own.most, samples[cause], hottest, {rank: own}))
+            interval = Share(max(0.0, share - error), share, min(1.0, share + error))
+            found.append(HostWork(rank, *cause, share, interval.most, samples[cause], hottest, {rank: interval}))
     return found

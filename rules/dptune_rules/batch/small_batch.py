@@ -271,7 +271,7 @@ def _fits(run: RunView, times: int) -> bool:
         return True
     shares = [one.peak_share for one in run.measured.memory]
     if not shares:
-        raise Missing("how full the memory of the GPUs is was not recorded")
+        raise Missing("GPU memory use was not recorded")
     return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
 
 

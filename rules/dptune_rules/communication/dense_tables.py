@@ -157,10 +157,10 @@ def _updating(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
     if not parameters:
         return 0.0
     phases = [one for one in run.measured.phases if one.phase != "unknown"]
-    own = [one for one in phases if one.phase == "optimizer"]
+    updates = [one for one in phases if one.phase == "optimizer"]
     if run.measured.device_kind == "cpu":
-        spent, whole = sum(one.host_ns for one in own), sum(one.host_ns for one in phases)
+        spent, whole = sum(one.host_ns for one in updates), sum(one.host_ns for one in phases)
     else:
-        spent, whole = sum(one.compute_ns for one in own), run.measured.account.window_ns
+        spent, whole = sum(one.compute_ns for one in updates), run.measured.account.window_ns
     unused = sum(one.unused_share * one.rows * one.columns for one in tables)
     return min(1.0, unused / parameters) * spent / whole if whole else 0.0

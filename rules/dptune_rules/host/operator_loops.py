@@ -102,7 +102,7 @@ def _predicted(run: RunView, loop: OperatorLoop) -> Saving | None:
     if found is None or loop.computed_share is None or (backward is None and loop.phase == "forward"):
         return None
     again = backward or 0.0
-    by_rank = {rank: _with_backward(own, again, loop.computed_share) for rank, own in found.by_rank.items()}
+    by_rank = {rank: _with_backward(share, again, loop.computed_share) for rank, share in found.by_rank.items()}
     how = f"`{loop.name}` is in {found.samples} stack samples"
     how += f", and its backward pass takes {digits(again)} times as long in the trace" if again else ""
     return run.removed(by_rank, how)

@@ -96,5 +96,5 @@ def _fits(run: RunView) -> bool:
     elsewhere = state * (1 - 1 / run.measured.world_size)
     memory = run.measured.memory
     if not memory:
-        raise Missing("how full the memory of the GPUs is was not recorded")
+        raise Missing("GPU memory use was not recorded")
     return all(one.peak_reserved_bytes + elsewhere <= FULL_SHARE * one.capacity_bytes for one in memory)

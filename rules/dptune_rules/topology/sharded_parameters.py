@@ -171,18 +171,18 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
 
 def _less(run: RunView, reshards: bool) -> str | None:
     """How much less to shard, by the memory; None where there is no room."""
-    whole = "DistributedDataParallel gathers none"
-    own = sum(one.parameters for one in run.any_facts().optimizers) * 4  # as floats: of this rank's part
-    more = COPIES * own * (run.measured.world_size - 1)
+    whole = "DistributedDataParallel needs no gathering"
+    shard_bytes = sum(one.parameters for one in run.any_facts().optimizers) * 4  # of this rank, as floats
+    more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)
         return whole if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
     memory = run.measured.memory
     if not memory:
         raise Missing("GPU memory use was not recorded")
-    if own and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
+    if shard_bytes and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
         return whole
-    whole_bytes = own * run.measured.world_size  # what layers that stay gathered take at most, as floats
+    whole_bytes = shard_bytes * run.measured.world_size  # what layers that stay gathered take at most, as floats
     room = all(one.peak_reserved_bytes + whole_bytes <= FULL_SHARE * one.capacity_bytes for one in memory)
     if reshards and room and all(one.peak_share <= ROOM_SHARE for one in memory):
         return ONCE

@@ -160,9 +160,9 @@ def _parts(
     total_ns = 0.0 if recorded is None else float(cost_ns[: recorded.steps].sum())
     if recorded is None or total_ns <= 0:
         return None, None
-    own = recorded.covered(rows)
-    computed = min(1.0, recorded.computed_ns(own) / total_ns) if recorded.elements.any() else None
-    inside = recorded.backward_of(own)
+    covered = recorded.covered(rows)
+    computed = min(1.0, recorded.computed_ns(covered) / total_ns) if recorded.elements.any() else None
+    inside = recorded.backward_of(covered)
     if inside is None:
         return computed, None
     weights = spent * inside.hold(found.start_ns)

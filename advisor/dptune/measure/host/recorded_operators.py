@@ -47,7 +47,7 @@ class RecordedOperators:
         starts = columns.ts_ns[rows]
         begin_ns = view.steps[0].start_ns
         inside = [rows[(starts >= begin_ns) & (starts < step.end_ns)] for step in view.steps]
-        steps = sum(0 < len(own) <= _MOST for own in inside)
+        steps = sum(0 < len(step_rows) <= _MOST for step_rows in inside)
         if not steps:
             return None
         rows = inside[steps - 1]
@@ -77,9 +77,9 @@ class RecordedOperators:
             begins, known = columns.ts_ns[self.rows[counted]], self.numbers[counted]
             order = np.argsort(begins, kind="stable")
             begins, known = begins[order], known[order]
-            own = operators[columns.thread[operators] == thread]
-            first = np.searchsorted(begins, columns.ts_ns[own])
-            after = np.searchsorted(begins, columns.ends(own))
+            asked = operators[columns.thread[operators] == thread]
+            first = np.searchsorted(begins, columns.ts_ns[asked])
+            after = np.searchsorted(begins, columns.ends(asked))
             for at, following in zip(first.tolist(), after.tolist(), strict=True):
                 if at < following:
                     until = known[following] if following < len(known) else known[at:following].max() + 1

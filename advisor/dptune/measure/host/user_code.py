@@ -129,7 +129,7 @@ class _Rank:
                 in_operators[site] += float(steps_ns.sum()) * stacks.is_operator(row)
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
-        shares = {site: in_operators[site] / sum(own.values()) for site, own in parts.items()}
+        shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
         looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
 

@@ -81,8 +81,8 @@ def timeline(lanes: StepLanes) -> str:
             wide = max(piece.length_ns / lanes.length_ns * room, 0.5)
             many = f" and {piece.count - 1:,} more" if piece.count > 1 else ""
             name = short_name(piece.name) or SELF_TIME
-            told = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms, from {ns_as_ms(piece.start_ns)} ms"
-            parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), told))
+            label = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms, from {ns_as_ms(piece.start_ns)} ms"
+            parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), label))
     height = len(lanes.lanes[:MOST_ROWS]) * _ROW
     for tick in _ticks(lanes.length_ns / 1e6):
         left = _LEFT + tick * 1e6 / lanes.length_ns * room
