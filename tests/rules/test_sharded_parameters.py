@@ -27,7 +27,8 @@ def told(ask, make_measured, make_facts, hand_made):
 def test_gathering_holds_up_steps(told):
     (advice,) = told()
     assert advice.title == (
-        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel needs no gathering"
+        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel needs no "
+        "gathering"
     )
     assert advice.saves.high_share == pytest.approx(0.42)  # all that sharding takes
     assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP204:Block")

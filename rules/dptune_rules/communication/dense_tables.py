@@ -99,9 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium" if run.times_hold else "low",
         evidence=[
             *(
-                Evidence(
-                    label=f"rows of {one.module} used per step", value=one.used_rows, unit=f"of {one.rows:,} rows"
-                )
+                Evidence(label=f"rows of {one.module} used per step", value=one.used_rows, unit=f"of {one.rows:,} rows")
                 for one in tables[:3]
             ),
             Evidence(label="optimizer time for unused rows", value=updating, unit="of a step").at(
