@@ -72,7 +72,7 @@ def test_quiet(told):
 
 
 def test_memory_that_is_not_known(told):
-    with pytest.raises(Missing, match="memory of the GPUs"):
+    with pytest.raises(Missing, match="GPU memory use was not recorded"):
         told(device="cuda", memory=[])
 
 
