@@ -69,7 +69,7 @@ def test_the_finding_has_the_figures(make_measured, make_facts):
     assert found.code == "machine-busy"
     assert found.text == (
         "other processes used 1.73 of 2 cores of vm during recording and withheld up to 85 % of the CPU time this job "
-        "needed. Step times scatter: half of them took 8 to 14 ms"
+        "needed. Step times vary widely: interquartile range 8 to 14 ms"
     )
 
 

@@ -59,9 +59,9 @@ def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(code=UNSTEADY, level="unjudgeable", text=f"{apart}; {why}")
         return
     if apart:
-        yield Finding(code=UNSTEADY, level="info", text=f"{apart}, although the machine was idle")
+        yield Finding(code=UNSTEADY, level="info", text=f"{apart}, although other processes withheld hardly any CPU time")
     if worst is not None and withheld >= LARGE:
-        times = f"up to {1 / (1 - withheld):.1f} times as long as on an idle machine"
+        times = f"up to {1 / (1 - withheld):.1f} times as long as on an otherwise idle machine"
         text = f"{_words(worst)}: steps may have taken {times}"
         yield Finding(code=SHARED, level="partial", text=text)
     elif worst is not None and withheld >= WORTH_NAMING:
@@ -83,7 +83,7 @@ def unsteady(measured: Measured, facts: Sequence[Facts]) -> str:
     if low is None or middle is None or high is None:
         return ""
     if step.unprofiled_period == 1 and high - low > SCATTERED * middle:
-        return f"step times scatter: half of them took {digits(low / 1e6)} to {milliseconds(high)}"
+        return f"step times vary widely: interquartile range {digits(low / 1e6)} to {milliseconds(high)}"
     lean = step.known("lean_median_ns")
     if lean is not None and lean * _APART < middle:
         return f"traced steps were faster ({milliseconds(lean)}) than untraced ones ({milliseconds(middle)})"

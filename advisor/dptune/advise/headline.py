@@ -49,7 +49,7 @@ _REMEDIES = {
         (disturbance.BUSY, physics.OPTIMIZER),
         "Stop what else runs on this machine, or give the job cores of its own (`taskset`), then record again.",
     ),
-    disturbance.UNSTEADY: "Record again on a quiet machine, once steps have settled (`dptune profile --warmup 50`).",
+    disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
