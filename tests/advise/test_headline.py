@@ -108,7 +108,7 @@ def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_a
 def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(high=0.5, confidence="low")])
     assert told.next.startswith("XX101 (low confidence): Use `DataLoader(")
-    assert told.verdict == "The device computes nearly all the time: only small things were found."
+    assert told.verdict == "The device computes nearly all the time: all findings have low impact or low confidence."
 
 
 def test_what_threatens_the_results_heads_the_page(make_measured, make_advice):

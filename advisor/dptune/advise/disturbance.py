@@ -59,7 +59,7 @@ def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(code=UNSTEADY, level="unjudgeable", text=f"{apart}; {why}")
         return
     if apart:
-        yield Finding(code=UNSTEADY, level="info", text=f"{apart}, although other processes withheld hardly any CPU time")
+        yield Finding(code=UNSTEADY, level="info", text=f"{apart}, although other processes used hardly any CPU time")
     if worst is not None and withheld >= LARGE:
         times = f"up to {1 / (1 - withheld):.1f} times as long as on an otherwise idle machine"
         text = f"{_words(worst)}: steps may have taken {times}"

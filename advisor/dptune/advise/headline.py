@@ -47,7 +47,7 @@ _REMEDIES = {
     ),
     **dict.fromkeys(
         (disturbance.BUSY, physics.OPTIMIZER),
-        "Stop what else runs on this machine, or give the job cores of its own (`taskset`), then record again.",
+        "Stop other processes on this machine, or give the job dedicated cores (`taskset`), then record again.",
     ),
     disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
@@ -225,12 +225,12 @@ def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating
     if any(one.kind == "time" for one in found):
         return "Compute-bound, and the compute can be made cheaper."
     if found:
-        return "The device computes nearly all the time, but something else needs a look."
+        return "The device computes nearly all the time, but there are findings on correctness or convergence."
     if advice:
-        return "The device computes nearly all the time: only small things were found."
+        return "The device computes nearly all the time: all findings have low impact or low confidence."
     if whole:
-        return "No bottleneck found: the device computes nearly all the time, and no rule found anything to change."
-    return "Nothing was found, but not everything could be looked at."
+        return "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
+    return "No findings, but some checks could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
