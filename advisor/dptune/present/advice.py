@@ -19,7 +19,7 @@ _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
     "measured": "Measured: the change was run",
     "replayed": "Predicted: the recorded steps were replayed with the change",
-    "sampled": "Predicted: from the time found in stack samples of steps without the profiler",
+    "sampled": "Predicted: from stack samples of steps without the profiler",
     "timed": "Predicted: from the time measured in steps without the profiler",
     "bound": "Upper bound: actual savings may be lower",
 }

@@ -60,11 +60,9 @@ CAN_BE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 UNUSED_SHARE = 0.75  # of an embedding table's rows: `dense-tables` proposes sparse gradients from here
 SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors: fusing saves no more, see References
 PYTHON_NS = 100_000  # between the operators of one tensor, with the profiler, at most: see References
-LARGE_BYTES = 2**18  # of a tensor: from there on reading and writing it takes longer than the calls, see References
+LARGE_BYTES = 2**18  # of a tensor: from here reading and writing it takes longer than the calls, see References
 
-WORTH_SHARE = Threshold(
-    "worth_share", 0.1, "of less than that a fused step, which still takes half, saves what noise is"
-)
+WORTH_SHARE = Threshold("worth_share", 0.1, "a fused step still takes half: below 10 % the saving is within noise")
 
 RULE = Rule(
     code="DP603",
@@ -88,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if not looping:
         return
     if len(looping) < len(run.any_facts().optimizers):
-        raise Missing("other optimizers step as well, and which of them takes the time is not told apart")
+        raise Missing("several optimizers step; their time cannot be separated")
     phases = [one for one in run.measured.phases if one.phase != "unknown"]
     host_ns = sum(one.host_ns for one in phases)
     own = [one for one in phases if one.phase == "optimizer"]

@@ -31,7 +31,7 @@ host has this much memory left for all its ranks, and with low confidence if tha
 ## When to leave it alone
 
 - The memory is needed for a larger batch, which gains more.
-- It was tried for a model that will be larger.
+- The setup is meant for a larger model.
 - Other processes kept the cores busy: an all-gather then waits for a rank without a core, and a DDP all-reduce would
   too. The rule is skipped if they withheld 5 % or more of the CPU time that the ranks needed.
 - The units are many and small: follow `small-shard-units` first, which keeps the memory savings. How much remains to be
@@ -170,7 +170,7 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
 
 
 def _less(run: RunView, reshards: bool) -> str | None:
-    """How much less to shard, by the memory; None where there is no room."""
+    """The text of the change that memory has room for; None if it has none."""
     whole = "DistributedDataParallel needs no gathering"
     shard_bytes = sum(one.parameters for one in run.any_facts().optimizers) * 4  # of this rank, as floats
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
