@@ -221,7 +221,7 @@ def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
 def _watch(run: RunView, then: int | None) -> str:
     """What workers change, and what torch says of more of them than cores; of a cheaper batch what is to stay."""
     if then is None:
-        return "Samples are to stay what they are."
+        return "Keep the samples unchanged."
     words = "Random augmentation in workers draws other numbers than in the training process."
     device = run.facts[0].device if run.facts else None
     if device is None or then <= (device.usable_cores or then):
@@ -359,7 +359,7 @@ def _why(now: int | None, device: str | None) -> str:
         return "The workers deliver batches more slowly than steps consume them."
     idle = "" if device == "cpu" else " and the device waits"
     if now == 0:
-        return f"With num_workers=0 the training process prepares every batch itself{idle}, instead of beside the step."
+        return f"With num_workers=0 the training process prepares every batch itself{idle}. Workers run in parallel."
     return "The loader is slower than the steps that consume its batches. `dptune profile` records how they are loaded."
 
 
@@ -378,7 +378,7 @@ def _evidence(
         run.measured.where("input_idle_ns")
     )
     if wait < host:
-        yield Evidence(label="of it, with the device idle", value=wait, unit="of a traced step")
+        yield Evidence(label="of this wait, with the device idle", value=wait, unit="of a traced step")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:
@@ -395,7 +395,7 @@ def _evidence(
 
 def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidence]:
     # Of the first batches and of traced steps, too: with one batch a step it may be more than the step takes.
-    unit = f"ms{' in a worker' if workers else ''}, the mean since the script began, traced steps and all"
+    unit = f"ms{' in a worker' if workers else ''}, the mean since the script started, including traced steps"
     yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit=unit)
     for label, share, by in (
         ("reading and transforming samples", preparing.reading_share, preparing.read_by),

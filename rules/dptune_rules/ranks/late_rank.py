@@ -182,8 +182,8 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact if why else "low",
         title=_of_more_work(run, late)
         or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
-        f"it: {why[0] if why else 'why is not known'}",
-        why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
+        f"it: {why[0] if why else 'the cause is not known'}",
+        why="Collectives are synchronous, so the slowest rank sets the pace.",
         changes=[],
         saves=saves,
         confidence="medium" if why else "low",
@@ -244,7 +244,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
         run.measured.where_late(late.rank)
     )
     yield Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank)
-    yield Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
+    yield Evidence(label="all ranks wait for the last to arrive", value=late.waiting_share, unit="of a step").at(
         run.measured.where("exposed_waiting_ns")
     )
     gain = late.known("gain_share")
