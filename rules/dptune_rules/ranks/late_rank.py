@@ -2,7 +2,7 @@
 
 ## What it measures
 
-How late each rank arrives at collectives that no rank can leave before the last has arrived, by aligned clocks: the rank
+How late each rank arrives at collectives which no rank leaves before the last has arrived, by aligned clocks: the rank
 that is late in most steps, its lag as a share of the step, and the share that the others wait. Some rank is always
 last. A rank is reported only if it is late in every step by about the same time, or if chance would make one of N equal
 ranks last this often in at most one run of ten. If steps without the profiler also show the lag, it must be the latest
