@@ -16,29 +16,29 @@ is predicted then.
 With `num_workers=0` the training process prepares every batch itself, and the device waits meanwhile. With workers it
 waits when they deliver more slowly than steps consume.
 
-What preparing a batch is made of is metered where dptune recorded the run, in workers too: reading and transforming
-samples, or collating them, and whether that computes or waits for storage. Where one function takes most of it, it is
-named with the line that takes the most time.
+If dptune recorded the run, batch preparation is measured, also in workers: reading and transforming samples, collating
+them, and whether each computes or waits for storage. If one function takes most of it, the function is named with the
+line that takes the most time.
 
 With no worker, preparing takes the wait w of a step and the rest takes 1 - w, so that w / (1 - w) workers keep up.
 Where n workers leave a wait of w, n / (1 - w) would keep up.
 
 ## What to change
 
-`num_workers` of the DataLoader: as many workers as that takes and one to spare, within the cores that this rank may
-use (usable cores / ranks on the host; less those that a model on the CPU computes with). Where the training thread
-mostly sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers comes
-`persistent_workers=True`, which keeps them from starting anew each epoch.
+`num_workers` of the DataLoader: the number of workers that keep up plus one, within the cores that this rank may use
+(usable cores / ranks on the host; less those that a model on the CPU computes with). If the training thread mostly
+sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers,
+`persistent_workers=True` is proposed, so that they do not restart each epoch.
 
 Where no core is free, or too few for workers to keep up, make that function cheaper: decode and resize once and store
 the result, transform whole batches, or move transforms to the device. Collating is quicker with arrays of one shape
 (`torch.stack`) than with lists of numbers, and a data set with `__getitems__` gives whole batches.
 
-The step saves at most that wait, and no more than the workers proposed can take off it. Measured with two gloo ranks on
-two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
-leaves more of the cores to what exchanges, too: it saves at most the wait and the time that the cores of the host take
-for preparing, and no more than all that a rank does not compute besides: where ranks waited for 59 and 62 % of a step,
-that is 75 and 74 %, and it gave 65 both times.
+The step saves at most the wait, and no more than the proposed workers can hide. Measured with two gloo ranks on two
+cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
+also leaves more cores to communication: it saves at most the wait plus the core time of batch preparation, and no more
+than the time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and
+74 %, and 65 % was saved both times.
 
 ## When to leave it alone
 

@@ -7,17 +7,17 @@ their time: in each step on the rank where it is most, because the others wait f
 
 ## Why it costs time
 
-The collector looks through all objects that could be part of a cycle, and it does so whenever enough of them were made,
-wherever the script then is. With millions of objects a full collection takes hundreds of milliseconds. Ranks collect at
-different moments, so that each of them holds up all others.
+The collector scans all objects that could be part of a cycle whenever enough new ones exist, wherever the script is.
+With millions of objects a full collection takes hundreds of milliseconds. Ranks collect at different moments, and each
+of them holds up all others.
 
 ## What to change
 
-Collect when it suits, and on all ranks at once: `gc.disable()` before the loop, and in it
+Collect at chosen steps, and on all ranks at once: `gc.disable()` before the loop, and in it
 `if step % 500 == 0: gc.collect()`. Where most objects are there for good (a data set of Python lists, a large
 configuration), `gc.freeze()` before the loop takes them out of every later collection.
 
-Where the script calls `gc.collect()` itself, in each step or in many (a recording does not tell who asked for a
+Where the script calls `gc.collect()` itself, in each step or in many (a recording does not show who triggered a
 collection): call it every hundreds of steps.
 
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.

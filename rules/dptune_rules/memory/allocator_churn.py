@@ -2,18 +2,18 @@
 
 ## What it measures
 
-Calls that take memory of the device or return it (`cudaMalloc`, `cudaFree`, and HIP's), inside steady steps, as a share
-of the steps, and how much of them the GPU of that rank is idle.
+Calls that allocate or free device memory (`cudaMalloc`, `cudaFree`, and HIP's) inside steady steps, as a share of the
+steps, and the share in which the GPU of that rank is idle.
 
 ## Why it costs time
 
-torch keeps what it once took and hands it out again, so that after some steps no call of the driver is left. Each one
-that is made all the same takes the host from tens of microseconds to milliseconds, and `cudaFree` waits for the GPU.
+torch caches memory that it has allocated and reuses it, so no driver calls remain after some steps. Each remaining call
+takes the host tens of microseconds to milliseconds, and `cudaFree` waits for the GPU.
 
 It happens where
 
-- the memory is nearly full: the allocator returns what it has and takes it anew (its "retries");
-- shapes change from step to step, and what was kept does not fit what is asked for;
+- the memory is nearly full: the allocator frees cached memory and allocates again (its "retries");
+- shapes change from step to step, and cached blocks do not fit the requests;
 - the script calls `torch.cuda.empty_cache()` in the loop.
 
 ## What to change
@@ -28,7 +28,7 @@ most of the time in these calls, the report gives their number, and milliseconds
 
 ## When to leave it alone
 
-- The first steps: everything is taken for the first time. Record after more warm-up.
+- The first steps: all memory is allocated for the first time. Record after more warm-up.
 
 ## References
 

@@ -3,7 +3,7 @@
 ## What it measures
 
 Whether `torch.utils.checkpoint` runs in the steps, called by the script or by a library, and how long functions are
-recomputed in steps without the profiler. Against that: the memory that their activations would take, weighed during
+recomputed in steps without the profiler. Against that: the memory that their activations would take, measured during
 warm-up (storages saved for backward in the recomputed parts, without parameters), and the memory that is free.
 
 On a CPU the saving is predicted as 0.3 to 1.3 times that time; communication that the recomputation may hide is
@@ -12,8 +12,8 @@ compute of the forward pass.
 
 ## Why it costs time
 
-Each checkpointed block runs its forward pass twice: about a third more compute per step. That buys memory, and is
-wasted where memory is free.
+Each checkpointed block runs its forward pass twice: about a third more compute per step. That saves memory, and is
+wasted if memory is free.
 
 ## What to change
 
