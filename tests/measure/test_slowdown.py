@@ -44,7 +44,7 @@ def test_the_same_place_in_another_step_takes_longer(tmp_path, slow):
 
 def test_few_places_are_not_enough(tmp_path):
     found = overlap_of(tmp_path, 29, 2)
-    with pytest.raises(Missing, match="^29 operations ran both .*; at least 30 are needed$"):
+    with pytest.raises(Missing, match=r"^29 operations ran both .*; at least 30 are needed$"):
         _ = found.slowdown
 
 

@@ -141,7 +141,7 @@ def test_a_bound_is_no_prediction(recorded: Path) -> None:
 def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     done = run(recorded, "whatif", "base", "--set", "cudnn.benchmark=true")
     assert done.returncode == 1
-    assert "Nothing" in done.stdout
+    assert "Not available" in done.stdout
     found = told(recorded, "--set", "cudnn.benchmark=true")
     why = found["predictions"][0]["missing"]["step_ns"]
     assert why == "no step model predicts cudnn.benchmark" or "the unchanged replay misses" in why
