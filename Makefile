@@ -44,14 +44,14 @@ types: ## mypy --strict
 layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: compiled ## pytest on two cores, a file on one of them, then what measures the machine; says what was skipped, and why
+tests: compiled ## pytest on two cores, each file on one of them, then tests that measure the machine; says what was skipped and why
 	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
 
-test-quick: compiled ## the tests that start no program and read no public trace: a minute, in the environment that is there
+test-quick: compiled ## tests without subprocesses and public traces: a minute, in the existing environment
 	$(BIN)/python -m pytest -q $(TWO) -m quick
 
-compiled: # once, and not in every process that a test starts: many run where Python keeps no bytecode
+compiled: # once, not in every process that a test starts: many run without a bytecode cache
 	@$(BIN)/python -m compileall -q advisor rules
 
 fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes; tests/fuzz/results.json)
@@ -141,7 +141,7 @@ $(VENV)/.test: $(VENV)/.profile
 	@$(PIP) install $(BY) --editable '.[profile,hta,remote]' --group test --group frameworks
 	@touch $@
 
-# dptune is installed only where it is not yet: an environment that is handed over keeps its own.
+# dptune is installed only if it is missing: an existing environment keeps its version.
 $(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "installing what the documentation is built with into $(VENV)"
 	@$(BIN)/python -c 'import dptune' 2>/dev/null || $(PIP) install $(BY) --editable .

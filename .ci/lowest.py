@@ -1,4 +1,4 @@
-"""Print the lowest versions that pyproject.toml allows of what a user's installation needs, as constraints for pip."""
+"""Print the lowest dependency versions that pyproject.toml allows for users, as pip constraints."""
 
 import re
 import sys

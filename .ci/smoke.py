@@ -1,4 +1,4 @@
-"""Read a run, show it in every form and walk the full-screen report: `python .ci/smoke.py RUN FOLDER`."""
+"""Report on a run in every format and open the full-screen report: `python .ci/smoke.py RUN FOLDER`."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ run, folder = sys.argv[1], Path(sys.argv[2])
 
 
 def written(name: str, *words: str) -> str:
-    """What the command writes into a file of this name."""
+    """The content that the command writes to a file of this name."""
     status = main([*words, "-o", str(folder / name)])
     assert status == 0, f"dptune {' '.join(words)} ended with {status}"
     return (folder / name).read_text(encoding="utf-8")
@@ -34,4 +34,4 @@ assert "</html>" in written("report.html", "report", run, "--no-cache", "--forma
 assert main(["report", run, "--no-cache", "--no-tui"]) == 0
 assert main(["whatif", run, "--no-cache"]) == 0
 asyncio.run(walk())
-print("the report as text, JSON, HTML and full screen, and whatif: all there")
+print("report (text, JSON, HTML, full screen) and whatif: passed")

@@ -92,9 +92,9 @@ class Change(Model):
 class Saving(Model):
     """What a change saves of a step at the stated global batch, as an interval.
 
-    `bound` means that it cannot save more than `high_ms`; how much of that it will save is not known. A bound above
-    half of the step is no saving to count on: `large_unknown`. `sampled` is the time that stack samples of steps
-    without the profiler find in code that is removed or called less often, `timed` the time that was measured in it.
+    `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step is
+    not a saving to count on: `large_unknown`. `sampled`: predicted from stack samples of steps without the profiler, in
+    code that is removed or called less often. `timed`: predicted from the time measured in that code.
     """
 
     low_ms: float = Field(ge=0, description="milliseconds of a step, at least")
@@ -104,7 +104,7 @@ class Saving(Model):
     low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
     high_us_per_sample: float | None = None
     mean_step_ms: float | None = Field(
-        None, description="the mean step that the figures are of, where steps differ much; null: of the step time"
+        None, description="the mean step that the figures refer to if steps vary a lot; null: the step time"
     )
     global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
     samples_times: float = Field(

@@ -3,7 +3,7 @@
     DptuneError             one sentence, a hint, an exit status
     ├── UsageError          the command line or the configuration asks for something that is not there
     ├── TraceError          a file that is not a trace, or of which nothing could be read
-    │   └── NotATraceError       a whole JSON file of something else
+    │   └── NotATraceError       a complete JSON file with other content
     ├── RunError            a folder or set of files that does not make a run
     └── CaptureError        a recording that could not be made
 
@@ -32,7 +32,7 @@ class TraceError(DptuneError):
 
 
 class NotATraceError(TraceError):
-    """A whole JSON file of something else: settings, metrics, another tool's trace."""
+    """A complete JSON file with other content: settings, metrics, another tool's trace."""
 
 
 class RunError(DptuneError):

@@ -73,6 +73,6 @@ class WhatIf(Figures):
 
 def missed(error_share: float, held_out_share: float) -> str:
     """What the unchanged replay misses by more than WORST_ERROR; empty where that is nothing."""
-    shares = {"the measured step": error_share, "steps that it was not made from": held_out_share}
+    shares = {"the measured step": error_share, "held-out steps": held_out_share}
     off = [f"{what} by {100 * share:.1f} %" for what, share in shares.items() if share > WORST_ERROR]
     return f"the unchanged replay misses {' and '.join(off)}" if off else ""

@@ -1,7 +1,8 @@
-"""Made-up runs for the tests of rules: healthy unless a test says what is wrong.
+"""Synthetic runs for testing rules: healthy except for what a test sets.
 
-`measured_run` gives the figures of a run and `facts_of` the facts of one rank; `ask` gives the advice of one rule.
-A figure that is not named is missing, so a rule that asks for it is skipped, as on a trace that lacks it.
+`measured_run` builds the figures of a run, `facts_of` the facts of one rank; `ask` runs one rule and returns its
+advice. Figures without a default are missing unless the test sets them: reading one raises Missing, as on a trace that
+lacks it.
 
     from acme_rules import exposed_copies
     from dptune.testing import ask, measured_run
@@ -42,7 +43,7 @@ from dptune.rule import Predictor, RunView
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
 
-STEP_NS = 10_000_000  # every step of a made-up run
+STEP_NS = 10_000_000  # every step of a synthetic run
 STEPS = 5
 
 _REDUCED = ("all_reduce", "backward")
@@ -63,9 +64,9 @@ def ask(
     limits: Mapping[str, float] | None = None,
     predictor: Predictor | None = None,
 ) -> list[Advice]:
-    """What one rule advises on a run; raises Missing where it asks for a figure or fact that is not there.
+    """The advice of one rule on a run; raises Missing if the rule reads a missing figure or fact.
 
-    `limits` are thresholds by name that differ from the rule's own; `predictor` is a step model, see `predicting`.
+    `limits` overrides thresholds of the rule by name; `predictor` is a step model, see `predicting`.
     """
     return list(rule.check(RunView(measured, facts, limits or {}, predictor)))
 
@@ -90,10 +91,10 @@ def measured_run(
     spent: Sequence[Account] = (),
     **changed: Any,
 ) -> Measured:
-    """The figures of a run of `world` ranks: each step takes STEP_NS, most of it compute, unless said otherwise.
+    """The figures of a run of `world` ranks: each step takes STEP_NS, by default mostly compute.
 
-    `spent` is where the time of a step goes, per rank or for all of them; `lags_ms` how late each rank arrives in each
-    step, and `causes` why. Any other figure of Measured is given by its name.
+    `spent` is the account of a step, one per rank or one for all ranks; `lags_ms` is how late each rank arrives in each
+    step, by rank, and `causes` why, with the share of the lag. Set any other figure of Measured by name.
     """
     waited = changed["input"].known("wait_share") if "input" in changed else wait_share
     spent = [*spent] or [account(exposed_share, hidden_share, waited or 0.0)]
@@ -167,7 +168,7 @@ def facts_of(
 
 
 def figures(kind: type[F], /, **known: Any) -> F:
-    """A record of figures in which every figure that is not named is missing."""
+    """A record of figures in which every figure that is not passed is missing."""
     names = {name for name, field in kind.model_fields.items() if field.default is None and name != "missing"}
     missing = {name: f"{name} was not measured" for name in names - {n for n, v in known.items() if v is not None}}
     return kind(**known, missing=missing)
@@ -176,7 +177,7 @@ def figures(kind: type[F], /, **known: Any) -> F:
 def account(
     exposed_share: float = 0.0, hidden_share: float = 0.1, input_share: float = 0.0, window_ns: int = STEP_NS
 ) -> Account:
-    """Where the time of a step goes; what is not exposed communication or waiting for the loader is compute."""
+    """The account of a step; all time except exposed communication and waiting for the loader is compute."""
     exposed, waiting = int(exposed_share * window_ns), int(input_share * window_ns)
     hidden = int(hidden_share * window_ns)
     return Account(
@@ -190,7 +191,7 @@ def account(
 
 
 def arrival(lags_ms: Sequence[float], cause: str | None = None, covers: float | None = None) -> ArrivalFigures:
-    """How late a rank arrives at collectives in each step, and the cause with the share of its lag that it explains."""
+    """How late a rank arrives at collectives in each step, and the cause with the share of the lag it explains."""
     steps = [StepLag(number=n, lag_ns=int(lag * 1e6)) for n, lag in enumerate(lags_ms)]
     return figures(
         ArrivalFigures,
@@ -210,7 +211,7 @@ def all_reduce(
     kind: str = "all_reduce",
     dtype: str | None = None,
 ) -> CollectiveFigures:
-    """A row of collectives: calls of one kind and size on two ranks, whose transfer takes `shortest_ns`."""
+    """Calls of one kind and size on two ranks; each transfer takes `shortest_ns`."""
     calls = int(calls_per_step * STEPS * 2)
     return figures(
         CollectiveFigures,
@@ -234,8 +235,8 @@ def overlap(
 ) -> OverlapFigures:
     """Communication by kind, phase, the exposed share of a step, and purpose; one call per step and rank.
 
-    Without a purpose, all-reduces of backward passes are of gradients, and anything else is the script's. `most` is the
-    share of the rank with most of it, if ranks differ; `waiting` the part of the exposed time in waiting.
+    Without a purpose, all-reduces in backward passes carry gradients, and all other calls are the script's. `most` is
+    the share on the rank with most communication, if ranks differ; `waiting` is the part of exposed time spent waiting.
     """
     found = [
         figures(
@@ -256,7 +257,7 @@ def overlap(
 
 
 def phases(forward: float, backward: float, optimizer: float) -> list[PhaseFigures]:
-    """The phases of a step by their shares of the host's time."""
+    """The phases of a step, from their shares of host time."""
     shares = {"forward": forward, "backward": backward, "optimizer": optimizer}
     nothing = dict.fromkeys(
         ("compute_ns", "communication_ns", "hidden_communication_ns", "exposed_communication_ns"), 0
@@ -268,11 +269,11 @@ def phases(forward: float, backward: float, optimizer: float) -> list[PhaseFigur
 
 
 def predicting(knob: str, shares: Mapping[Value, float], grown: float = 1.0) -> Predictor:
-    """A step model of one knob: each value leaves that share of the step, within 5 % of the step."""
+    """A step model of one knob: `shares` maps each value to its step / STEP_NS, with an interval of 0.05 either way."""
 
     def predict(changes: Mapping[str, Value]) -> Prediction:
         if changes.keys() != {knob}:
-            raise Missing("no model predicts it")
+            raise Missing("the model cannot predict these changes")
         times = shares[changes[knob]]
         return figures(
             Prediction,
@@ -287,7 +288,7 @@ def predicting(knob: str, shares: Mapping[Value, float], grown: float = 1.0) -> 
 
 
 def bounding(least: float, batch: int = 64) -> Predictor:
-    """A step model whose replay misses the recorded steps: it gives a lower bound of the step only."""
+    """A step model whose replay does not match the recorded steps: it gives only a lower bound of the step."""
     low_ns = int(least * STEP_NS)
     return lambda changes: Prediction.only(
         "the replay misses", changes=dict(changes), low_ns=low_ns, global_batch=batch

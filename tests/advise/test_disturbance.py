@@ -69,7 +69,7 @@ def test_the_finding_has_the_figures(make_measured, make_facts):
     assert found.code == "machine-busy"
     assert found.text == (
         "other processes used 1.73 of 2 cores of vm during recording and withheld up to 85 % of the CPU time this job "
-        "needed. Step times scatter: half of them took 8 to 14 ms"
+        "needed. Step times vary widely: interquartile range 8 to 14 ms"
     )
 
 
@@ -116,7 +116,7 @@ def test_times_that_cannot_be_judged_leave_risks_and_skip_time_rules(make_measur
     assert report.trust.level == "unjudgeable"
     assert report.headline.verdict == "The times of this run are not reliable, so no speedup is advised."
     assert report.headline.why.startswith("Other processes used 1.2 of 2 cores of vm")
-    assert report.headline.next.startswith("Stop what else runs on this machine")
+    assert report.headline.next.startswith("Stop other processes on this machine")
     reasons = {one.rule: one.reason for one in report.skipped}
     assert reasons["DP603"].startswith("the run cannot be judged: other processes used")
     assert "DP504" not in reasons or "cannot be judged" not in reasons["DP504"]
@@ -132,10 +132,10 @@ def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured
     (advice,) = [one for one in report.advice if one.kind == "time"]
     assert (advice.rule, advice.confidence) == ("DP501", "medium")
     assert report.headline.verdict == (
-        "The times of this run are not reliable; only what is large in every window is advised."
+        "The times of this run are not reliable, so only speedups that do not depend on them are advised."
     )
     assert report.headline.next.startswith("DP501: A step waits 60 % of its time for the data loader")
-    assert "Then record again: stop what else runs on this machine" in report.headline.next
+    assert "Then record again: stop other processes on this machine" in report.headline.next
 
 
 def test_an_optimizer_that_no_hardware_needs_so_long_for(make_measured, make_facts, hand_made):

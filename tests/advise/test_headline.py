@@ -63,7 +63,7 @@ def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_
 
 def test_a_compute_bound_run_with_advice(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice()])
-    assert told.verdict == "Compute-bound, and the computing can be made cheaper."
+    assert told.verdict == "Compute-bound, and the compute can be made cheaper."
 
 
 def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
@@ -108,7 +108,7 @@ def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_a
 def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(high=0.5, confidence="low")])
     assert told.next.startswith("XX101 (low confidence): Use `DataLoader(")
-    assert told.verdict == "The device computes nearly all the time: only small things were found."
+    assert told.verdict == "The device computes nearly all the time: all findings have low impact or low confidence."
 
 
 def test_what_threatens_the_results_heads_the_page(make_measured, make_advice):
@@ -283,7 +283,7 @@ def test_what_a_cut_off_trace_lacks_is_no_matter_of_recording(make_measured, cod
     whole = said(make_measured(), trust=Trust(level="unjudgeable", findings=[lacks]))
     assert "Record again" in whole.next or "Record more" in whole.next
     told = said(make_measured(), trust=Trust(level="unjudgeable", findings=[cut, lacks]))
-    assert told.next.startswith("A trace file is cut off. Copy it again from where it was recorded;")
+    assert told.next.startswith("A trace file is truncated. Copy it again from where it was recorded;")
 
 
 @pytest.mark.parametrize(

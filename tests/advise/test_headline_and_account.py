@@ -33,9 +33,9 @@ def contradiction(verdict: str, measured: Measured) -> str:
         "idle": measured.share("other_idle_ns"),
     }
     if "ostly computing" in verdict and computing < 0.5:
-        return f"computing takes {computing:.3f}"
+        return f"compute takes {computing:.3f}"
     if ("nearly all the time" in verdict or "Compute-bound" in verdict) and computing < 0.8:
-        return f"computing takes {computing:.3f}"
+        return f"compute takes {computing:.3f}"
     about = {"Communication": "communication", "Held up by late": "communication", "Idle": "idle", "Copy": "copy"}
     about |= {"Input": "input"} if measured.known("device_kind") != "cpu" else {}
     named = next((what for words, what in about.items() if verdict.startswith(words)), None)
@@ -91,11 +91,11 @@ def test_of_any_account(hand_made, parts, device):
         (
             {"compute_ns": 31, "exposed_transfer_ns": 14, "copy_ns": 13, "input_idle_ns": 13, "host_idle_ns": 14}
             | {"exposed_waiting_ns": 0, "memset_ns": 15},
-            "No single bottleneck: computing takes 31 % of each step, and 14 % of each step waits for communication.",
+            "No single bottleneck: compute takes 31 % of each step, and 14 % of each step waits for communication.",
         ),
         (
             {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},
-            "Mostly computing: computing takes 78 % of each step, and no other cause stands out.",
+            "Mostly computing: compute takes 78 % of each step, and no other cause stands out.",
         ),
     ],
 )

@@ -243,8 +243,8 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     assert told.why.endswith(
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
         "(0 ms on the others), which explains 60 % of its lag. Kernels, mainly `gemm`, take 2 ms on rank 1, 1 ms "
-        "on the others, which explains 25 % of its lag. In all, 100 % of its lag is its device waiting for the host; "
-        "what causes 13 % of the lag is not known. The other ranks spend 50 % of their time waiting; replayed without "
+        "on the others, which explains 25 % of its lag. In total, 100 % of its lag is its device waiting for the host; "
+        "the cause of 13 % of the lag is unknown. The other ranks spend 50 % of their time waiting; replayed without "
         "its delays, a step is 40 % shorter."
     )
     assert told.next == "Find out what differs on rank 1 in `# arch`."

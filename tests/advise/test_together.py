@@ -87,7 +87,7 @@ def test_one_setting_with_two_values_is_not_predicted(predicted, view):
     other = Change(knob="ddp.bucket_cap_mb", now=0.01, then=9)
     cap, larger = predicted("XX101", CAP, 0.5), predicted("XX102", other, 0.6)
     assert together([cap, larger], view(cap=0.5)) == []
-    with pytest.raises(Missing, match="several values"):
+    with pytest.raises(Missing, match="different values"):
         view(cap=0.5).predict([CAP, other])
 
 

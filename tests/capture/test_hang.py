@@ -127,6 +127,6 @@ def test_ranks_that_wait_at_one_place_are_named_together() -> None:
     found = [Waiting(rank, 100 + rank, "train.py:7, in barrier") for rank in (0, 1, 2, 5)]
     found.append(Waiting(3, 103, "train.py:6"))
     said = stacks.in_words(found, range(8))
-    assert said == "ranks 0-2,5: train.py:7, in barrier; rank 3: train.py:6; ranks 4,6-7: never showed up"
+    assert said == "ranks 0-2,5: train.py:7, in barrier; rank 3: train.py:6; ranks 4,6-7: never reached the rendezvous"
     unknown = stacks.in_words([Waiting(None, 7, "torch is not imported yet (python train.py)")], [0])
     assert unknown == "process 7: torch is not imported yet (python train.py)"

@@ -76,7 +76,7 @@ with warnings.catch_warnings():
         optimizer.step()
 """
     asked = {
-        "ddp.first_bucket_mb=4": "the script gives a size for all buckets, the first too: 50 MiB",
+        "ddp.first_bucket_mb=4": "the script sets the size of all buckets, including the first: 50 MiB",
         "loader.pin_memory=true": "no accelerator: batches are pinned for none",
         "cudnn.benchmark=true": "no GPU: cuDNN does nothing here",
         "cudnn.allow_tf32=false": "no GPU: cuDNN does nothing here",

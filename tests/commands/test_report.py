@@ -223,7 +223,7 @@ def test_what_has_no_patch_says_where_and_why_and_what_to_paste(
     assert said.out == ""
     first, *paste = said.err.splitlines()
     assert first.startswith("dptune: ddp.no_sync in train.py:")
-    assert first.endswith(": no patch: line 76 holds no call of backward as a statement; by hand:")
+    assert first.endswith(": no patch: line 76 has no call of backward as a separate statement; by hand:")
     assert paste[0] == "    with model.no_sync() if micro < accumulate - 1 else contextlib.nullcontext():"
 
 

@@ -108,7 +108,7 @@ def test_two_modules_made_by_one_line_are_one_change_and_a_contradiction_is_refu
     asked = [change(CAP, 2.0), change(CAP, 2.0), change(CAP, 3.0)]
     diff, left, _ = patches(asked, tmp_path)
     assert [(one.change, one.why) for one in left] == [
-        (asked[2], "another advice makes it 2.0 there, and it can be one of the two only")
+        (asked[2], "another recommendation sets it to 2.0 there, and only one of them can apply")
     ]
     apply(diff)
     assert script.read_text() == "models = [DDP(net, bucket_cap_mb=2) for net in nets]\n"
@@ -149,24 +149,24 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
     ("text", "asked", "why"),
     [
         ("model = DDP(**options)\n", change(CAP, 1.0), "the call takes its arguments from a dictionary: set it there"),
-        ("\nmodel = DDP(net)\n", change(CAP, 1.0), "line 1 holds no call of torch's DistributedDataParallel by that"),
-        ("model = DDP(net)\n", change(CAP, 1.0, line=9), "line 9 holds no call"),
-        ("model = DDP(net)\n", change(CAP, 1.0, line=0), "line 0 holds no call"),
-        ("loss.backward()\n", change("ddp.no_sync", True), "the file calls step 0 times, and which of them"),
+        ("\nmodel = DDP(net)\n", change(CAP, 1.0), "line 1 has no call to torch's DistributedDataParallel: the object"),
+        ("model = DDP(net)\n", change(CAP, 1.0, line=9), "line 9 has no call"),
+        ("model = DDP(net)\n", change(CAP, 1.0, line=0), "line 0 has no call"),
+        ("loss.backward()\n", change("ddp.no_sync", True), "the file has 0 calls of step, and none can be identified"),
         ("y = model(x)\n", change("precision.autocast", "bf16"), "it is a context manager around lines of the script"),
-        ("model = DDP(net)\n", change("ddp.comm_hook", "fp16"), "it is a line of its own, and a diff sets arguments"),
-        ("", Change(knob="env.NCCL_P2P_DISABLE", now="1", then="0"), "it is set in the environment, and a diff sets"),
+        ("model = DDP(net)\n", change("ddp.comm_hook", "fp16"), "it is a separate statement; a diff sets only call"),
+        ("", Change(knob="env.NCCL_P2P_DISABLE", now="1", then="0"), "it is an environment variable; a diff sets"),
         ("model = (\n", change(CAP, 1.0), ": '(' was never closed (line 1)"),
         ("l = DataLoader(a)\0\n", change(WORKERS, 1), "the file"),
         ("# coding: klingon\n", change(WORKERS, 1), "the file"),
         ("", change(CAP, 1.0, file="away.py"), "cannot read"),
         ("", change(CAP, 1.0, file=""), "cannot read"),
-        ("", change(CAP, 1.0, file="../away.py"), "lies outside of"),
-        ("", change(CAP, 1.0, file="/away.py"), "lies outside of"),
-        ("", change(CAP, 1.0, file="a\nb.py"), "a name that a diff cannot hold"),
-        ("", change(CAP, 1.0, file='"b.py'), "a name that a diff cannot hold"),
-        ("", Change(knob=CAP, now=None, then=1.0), "the line that makes it is not known"),
-        ("l = DataLoader(ds, num_workers=2)\n", change(WORKERS, 2), "the call there says so already"),
+        ("", change(CAP, 1.0, file="../away.py"), "is outside of"),
+        ("", change(CAP, 1.0, file="/away.py"), "is outside of"),
+        ("", change(CAP, 1.0, file="a\nb.py"), "file name cannot be written in a diff"),
+        ("", change(CAP, 1.0, file='"b.py'), "file name cannot be written in a diff"),
+        ("", Change(knob=CAP, now=None, then=1.0), "the line that creates it is not known"),
+        ("l = DataLoader(ds, num_workers=2)\n", change(WORKERS, 2), "the script already sets this value"),
     ],
 )
 def test_what_has_no_patch_is_told_with_its_reason(tmp_path, text, asked, why):
@@ -200,7 +200,7 @@ def test_a_link_out_of_the_folder_or_to_itself_is_refused(tmp_path):
     (started / "loop.py").symlink_to(started / "loop.py")
     diff, (out, loop), _ = patches([change(WORKERS, 2, "out.py"), change(WORKERS, 2, "loop.py")], started)
     assert diff == ""
-    assert "lies outside of" in out.why
+    assert "is outside of" in out.why
     assert "cannot read" in loop.why
 
 
@@ -223,7 +223,7 @@ def test_an_expression_that_a_value_replaces_is_named(tmp_path):
     told = patches(asked, tmp_path)
     assert told.left_out == []
     assert told.taken_out == [
-        "loader.num_workers in train.py:1 was `args.workers`: what sets that has no effect there any more"
+        "loader.num_workers in train.py:1 was `args.workers`, which no longer has an effect there"
     ]
 
 
@@ -276,7 +276,7 @@ def test_a_script_of_a_newer_python_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "train.py").write_text("try:\n    l = DataLoader(ds)\nexcept A, B:\n    raise\n")  # Python 3.14
     _, (left,), _ = patches([change(WORKERS, 2, line=2)], tmp_path)
     assert "the file is not valid Python 3." in left.why
-    assert left.why.endswith("(line 3); if the script needs a newer Python, run dptune with that")
+    assert left.why.endswith("(line 3); if the script needs a newer Python, run dptune with it")
     (tmp_path / "train.py").write_text("print 'a'\n")
     _, (left,), _ = patches([change(WORKERS, 2)], tmp_path)
     assert "newer" not in left.why

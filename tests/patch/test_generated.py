@@ -51,8 +51,8 @@ AROUND = (
 
 # why a script has no patch, and what is in it then
 REFUSED = {
-    "in UTF-8": b"latin-1",
-    "does more than": b":=",
+    "not UTF-8": b"latin-1",
+    "has side effects": b":=",
     "from a dictionary": rb"\*\*",
     "from a sequence": rb"\*",
     "way that cannot be edited safely": rb"(?s)\treturn 2.*[\r\n]\\[\r\n]",  # a dedent that libcst does not see

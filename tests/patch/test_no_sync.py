@@ -287,26 +287,26 @@ def test_a_model_that_is_an_argument_is_asked():
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("model(batch)", "forward(batch)", "the forward pass of `model` is not found"),
+        ("model(batch)", "forward(batch)", "no forward pass of `model` was found"),
         ("    loss.backward()", "    loss.backward(); x = 1", "cannot be edited safely"),
-        ("    loss.backward()", "    with model.no_sync():\n        loss.backward()", "says itself when gradients are"),
-        ("    loss.backward()", "    loss.backward()\n    i = 3", "line 10 may change what `(i + 1) % k == 0` is"),
-        ("    loss.backward()", "    loss.backward()\n    k += 2", "line 10 may change what"),
+        ("    loss.backward()", "    with model.no_sync():\n        loss.backward()", "already controls gradient"),
+        ("    loss.backward()", "    loss.backward()\n    i = 3", "line 10 may change the value of `(i + 1) % k == 0`"),
+        ("    loss.backward()", "    loss.backward()\n    k += 2", "line 10 may change the value of"),
         ("    loss.backward()", "    loss.backward()\n    norm = net.weight.grad.norm()", "line 10 reads gradients"),
-        ("(i + 1) % k == 0", "is_last(i)", "may not mean the same before the forward pass"),
-        ("(i + 1) % k == 0", "(i := i + 1) % k == 0", "may not mean the same before the forward pass"),
-        ("(i + 1) % k == 0", "state.done", "line 8 may change what `state.done` is"),
+        ("(i + 1) % k == 0", "is_last(i)", "may have another value before the forward pass"),
+        ("(i + 1) % k == 0", "(i := i + 1) % k == 0", "may have another value before the forward pass"),
+        ("(i + 1) % k == 0", "state.done", "line 8 may change the value of `state.done`"),
         ("    if (i", "    if (j", ""),
-        ("optimizer.zero_grad()", "optimizer.zero_grad()\noptimizer.step()", "calls step 2 times"),
-        ("optimizer.step()", "update()", "calls step 0 times"),
+        ("optimizer.zero_grad()", "optimizer.zero_grad()\noptimizer.step()", "has 2 calls of step"),
+        ("optimizer.step()", "update()", "has 0 calls of step"),
         (
             "    if (i + 1) % k == 0:",
             "    for _ in range(2):",
-            "what tells the last micro-batch of a step is not found",
+            "no test for the last micro-batch of a step was found",
         ),
-        ("    loss.backward()", "    if loss > 0:\n        loss.backward()", "what tells the last micro-batch"),
+        ("    loss.backward()", "    if loss > 0:\n        loss.backward()", "no test for the last micro-batch"),
         ("    loss.backward()", "    loss.backward(); loss.backward()", "calls backward more than once"),
-        ("    loss.backward()", "    grads = loss.backward()", "holds no call of backward as a statement"),
+        ("    loss.backward()", "    grads = loss.backward()", "has no call of backward as a separate statement"),
     ],
 )
 def test_what_is_not_sure_is_refused(before, after, why):
@@ -322,11 +322,11 @@ def test_what_is_not_sure_is_refused(before, after, why):
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (HEAD.replace("DDP(net)", "wrap(net)"), "the file makes 0 DistributedDataParallel"),
-        (HEAD + "other = DDP(net)\n", "the file makes 2 DistributedDataParallel"),
-        (HEAD.replace("model = DDP(net)", "model = other = DDP(net)"), "has no name of its own"),
-        (HEAD + "model = torch.compile(model)\n", "`model` becomes something else on line 7"),
-        (HEAD + "model, optimizer = prepare(model, optimizer)\n", "`model` becomes something else on line 7"),
+        (HEAD.replace("DDP(net)", "wrap(net)"), "the file creates 0 DistributedDataParallel"),
+        (HEAD + "other = DDP(net)\n", "the file creates 2 DistributedDataParallel"),
+        (HEAD.replace("model = DDP(net)", "model = other = DDP(net)"), "is not assigned to a single name"),
+        (HEAD + "model = torch.compile(model)\n", "`model` is reassigned on line 7"),
+        (HEAD + "model, optimizer = prepare(model, optimizer)\n", "`model` is reassigned on line 7"),
     ],
 )
 def test_a_model_of_which_it_is_not_sure_is_refused(head, why):
@@ -344,15 +344,15 @@ def test_a_model_of_which_it_is_not_sure_is_refused(head, why):
         ),
         (
             "for micro in range(1, k):\n    model(x).backward()\noptimizer.step()\n",
-            "is known of loops over `range(...)`",
+            "is known only in loops over `range(...)`",
         ),
-        ("for micro in parts:\n    model(x).backward()\noptimizer.step()\n", "is known of loops over `range(...)`"),
+        ("for micro in parts:\n    model(x).backward()\noptimizer.step()\n", "known only in loops over `range(...)`"),
         (
             "for x in parts:\n    model(x, len(parts)).backward()\n    parts.pop()\noptimizer.step()\n",
-            "line 9 may change what `micro == len(parts) - 1` is",
+            "line 9 may change the value of `micro == len(parts) - 1`",
         ),
-        ("for micro in range(k):\n    k = 3\n    model(x).backward()\noptimizer.step()\n", "line 8 may change what"),
-        ("for micro in range(k):\n    model(x).backward()\nelse:\n    y()\noptimizer.step()\n", "is not found around"),
+        ("for micro in range(k):\n    k = 3\n    model(x).backward()\noptimizer.step()\n", "line 8 may change the"),
+        ("for micro in range(k):\n    model(x).backward()\nelse:\n    y()\noptimizer.step()\n", "was found around"),
     ],
 )
 def test_a_loop_of_which_the_last_is_not_sure_is_refused(loop, why):

@@ -150,8 +150,8 @@ def test_pictures_are_whole_and_to_scale() -> None:
     assert first["width"] == pytest.approx(0.4 * room, abs=0.01)
     assert second["x"] - first["x"] == pytest.approx(0.5 * room, abs=0.01)
     assert sliver["width"] == 0.5  # what is too short to be seen is seen
-    assert "and 11 more: 4.00 ms from 0 ms on" in (boxes[0].find("title").text or "")  # type: ignore[union-attr]
-    assert (boxes[2].find("title").text or "").startswith("an operator's own compute: ")  # type: ignore[union-attr]
+    assert "and 11 more: 4.00 ms, from 0 ms" in (boxes[0].find("title").text or "")  # type: ignore[union-attr]
+    assert (boxes[2].find("title").text or "").startswith("operator self time: ")  # type: ignore[union-attr]
     bars = ElementTree.fromstring(pictures.bars([("rank 0", [("compute_ns", 0.75), ("input_idle_ns", 0.25)])], "t"))
     widths = [float(one.get("width", "")) for one in bars.iter("rect")]
     assert widths[0] == pytest.approx(3 * widths[1])

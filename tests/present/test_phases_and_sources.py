@@ -98,7 +98,7 @@ def test_phases_are_shares_of_the_step_and_the_host_of_its_own_time(told: Report
     assert "all_reduce default_pg backward 8 9.0 % 21.0 % 30.0 %" in rows  # 16 calls in a step of each of two ranks
     said = " ".join(rows)
     assert "Compute lasts 2.00 times as long as communication." in said
-    assert "takes 1.23 times as long with it (1,138 operations" in said
+    assert "Compute takes 1.23 times as long with overlapping communication as without (1,138 operations" in said
 
 
 def test_sources_say_how_many_modules_and_how_much_they_cover(told: Report) -> None:
@@ -132,7 +132,7 @@ def test_few_pairs_are_said_and_no_slowdown_is_made_up(told: Report) -> None:
     overlap = OverlapFigures.only("seen both ways: 3", rows=[], compute_per_communication=2.0)
     page = text(told.model_copy(update={"measured": told.measured.model_copy(update={"overlap": overlap})}))
     said = " ".join(" ".join(section(page, "Phases and overlap")).split())
-    assert "How much compute slows beside communication is not measured: seen both ways: 3." in said
+    assert "The slowdown of compute by communication is not measured: seen both ways: 3." in said
 
 
 def test_what_issued_a_collective_is_named_where_several_did(told: Report) -> None:

@@ -63,7 +63,7 @@ def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> No
     assert "up to 40.4 us per sample at 512 samples a step" in flat(page)
     assert "4.10 to 20.7 ms of each 140.2 ms step (2.9 to 14.7 %)" in flat(page)
     assert "all-reduces of gradients: 4 per step" in flat(page)
-    assert "(see rank 1, step 3, 5.00 ms after its begin, for 4.00 ms)" in flat(page)
+    assert "(see rank 1, step 3, 5.00 ms after its start, for 4.00 ms)" in flat(page)
 
 
 def test_what_slow_steps_cost_is_said_of_the_mean_step(report: Report) -> None:
@@ -285,7 +285,7 @@ def test_evidence_inside_a_step_is_told_by_the_step(report: Report) -> None:
     whole = seen.model_copy(update={"start_ns": 1})
     advice = report.advice[0].model_copy(update={"evidence": [seen, whole, Evidence(label="b", value=2, rank=0)]})
     page = flat(text(report.model_copy(update={"advice": [advice]}), width=100))
-    assert "a wait: 25.0 % of a step (see rank 1, step 3, 5.00 ms after its begin, for 2.50 ms)" in page
+    assert "a wait: 25.0 % of a step (see rank 1, step 3, 5.00 ms after its start, for 2.50 ms)" in page
     assert "a wait: 25.0 % of a step (see rank 1, step 3, for 7.50 ms)" in page
     assert "b: 2 (rank 0)" in page
     account = report.measured.ranks[1].devices[0].steps[0].account

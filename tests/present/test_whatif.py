@@ -27,10 +27,10 @@ def predicted(changes, step_ns=50_000_000):
 def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     said = text([predicted({"ddp.no_sync": True}), predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000)])
     assert "Measured 100.0 ms a step, without the profiler." in said
-    assert "102.0 ms by the unchanged model: 2.0 % off; steps that it was not made from 3.0 %." in said
+    assert "102.0 ms without changes (2.0 % error; 3.0 % on held-out steps)." in said
     assert (
-        "Exchange If it took no time, and all else were as it is, a step would take 60.0 ms. A pass that exchanges "
-        "nothing is spared its hooks, too. Link From dptune links (links.json)." in said
+        "Exchange If communication took no time, a step would take 60.0 ms. Removing all-reduces also removes DDP's "
+        "hook overhead. Link From dptune links (links.json)." in said
     )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
     assert said.endswith("Prove it: dptune verify --set ddp.no_sync=true")
@@ -53,7 +53,7 @@ def test_what_may_save_nothing_is_not_to_be_proven():
     assert "Prove it" not in text([perhaps])
     assert text([perhaps, certain]).endswith("Prove it: dptune verify --set ddp.bucket_cap_mb=1")
     searched = text([perhaps], [BucketSize(cap_mb=None, buckets=2, step_ns=100_000_000)])
-    assert "Best As it is. The best set of changes found may save nothing: its interval includes the step" in searched
+    assert "Best No change. The best combination found may save nothing: its interval includes the current" in searched
 
 
 def test_traced_steps_are_called_so():
@@ -97,22 +97,22 @@ def test_a_search_shows_the_curve_and_the_best():
     ]
     said = text([predicted({"ddp.bucket_cap_mb": 0.5})], curve)
     assert f"default 2 100.0 {'#' * 30} 0.5 5 50.0 {'#' * 15}" in said
-    assert "Of what leaves what is learned as it is, together:" in said
-    assert "As it is: nothing that was tried saves a hundredth of the step." in text([], curve)
+    assert "Best combination that does not affect training results:" in said
+    assert "No change: no setting that was tried saves 1 % of the step." in text([], curve)
 
 
 def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
     words = "The unchanged replay misses the measured step by 20.0 %, so no search was run."
     assert words in text([], error_share=0.2)
     other = text([], error_share=0.01, held_out_share=0.2)
-    assert "The unchanged replay misses steps that it was not made from by 20.0 %, so" in other
-    both = "misses the measured step by 20.0 % and steps that it was not made from by 30.0 %, so no search was run"
+    assert "The unchanged replay misses held-out steps by 20.0 %, so" in other
+    both = "misses the measured step by 20.0 % and held-out steps by 30.0 %, so no search was run"
     assert f"{both}. Record more traced steps (--lean 20)" in text([], error_share=0.2, held_out_share=0.3)
 
 
 def test_a_bound_says_by_how_much_it_is_lower_for_what_the_replay_misses():
     bound = Prediction.only("only a bound", changes={"ddp.no_sync": True}, low_ns=40_000_000)
-    lower = "Bounds Each is lowered by the error of the replay, 50.0 % of a step."
+    lower = "Bounds Each is lowered by the replay error, 50.0 % of a step."
     assert lower in text([bound], error_share=0.2, held_out_share=0.3)
     assert "Bounds" not in text([bound])
 

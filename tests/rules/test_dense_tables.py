@@ -47,7 +47,7 @@ def test_unused_rows_are_sent_and_updated(ask, run, make_facts):
         "pass sparse=True"
     )
     assert advice.why == (
-        "Rows without a gradient take up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
+        "Rows with a zero gradient cost up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
     )
     assert advice.saves.high_share == pytest.approx(0.8 * 0.98 * (0.2 + 0.3) * 1.0, rel=0.01)
     assert (advice.impact, advice.numerics, advice.changes) == ("high", "changes", [])
@@ -77,7 +77,7 @@ def test_on_a_gpu_what_is_hidden_costs_nothing(ask, run, make_facts):
 
 def test_without_ddp_only_the_optimizer_counts(ask, run, make_facts):
     (advice,) = ask("DP111", run(), facts(make_facts, table(2_000), ddp=[]))
-    assert advice.why == "Rows without a gradient take up to 24 % of a step: all of that for Adam to update them."
+    assert advice.why == "Rows with a zero gradient cost up to 24 % of a step: all of it for Adam to update them."
 
 
 @pytest.mark.parametrize("rows", [(), (table(30_000),), (table(100_000),), (table(20, 10_000),)])

@@ -50,7 +50,7 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
     assert {one.label: one.value for one in advice.evidence} == {
         "late": pytest.approx(0.3),
         "late and last": 1.0,
-        "all ranks wait for the last to come": 0.12,
+        "all ranks wait for the last to arrive": 0.12,
         "its device waiting for the host": 0.95,
     }
 
@@ -64,7 +64,7 @@ def test_seconds_are_written_out(ask, make_measured):
 def test_a_note_where_why_is_not_known(ask, make_measured, causes):
     (advice,) = ask("DP701", make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes=causes))
     assert (advice.impact, advice.confidence) == ("low", "low")
-    assert advice.title.endswith("why is not known")
+    assert advice.title.endswith("the cause is not known")
 
 
 def test_late_in_all_of_few_steps_is_no_chance(ask, make_measured):
@@ -204,7 +204,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
 def test_a_difference_that_explains_little_is_no_reason(ask, make_measured):
     run = make_measured(straggler=late(gain=0.25, differences=[difference(0.3)]), lags_ms=lags(3, 3, 3, 3, 3))
     (advice,) = ask("DP701", run)
-    assert (advice.impact, advice.title.endswith("why is not known")) == ("low", True)
+    assert (advice.impact, advice.title.endswith("the cause is not known")) == ("low", True)
 
 
 @pytest.mark.parametrize(("gain", "high"), [(0.06, 0.1), (0.2, 0.2)])

@@ -181,7 +181,7 @@ def test_of_a_gpu_the_wait_counts_while_the_device_is_idle(ask, make_measured, m
     assert (advice.saves.high_ms, advice.saves.high_share) == (pytest.approx(1.9), pytest.approx(0.19))
     assert [(one.label, one.value) for one in advice.evidence[:2]] == [
         ("waiting for the loader", pytest.approx(0.39)),
-        ("of it, with the device idle", pytest.approx(0.19)),
+        ("of this wait, with the device idle", pytest.approx(0.19)),
     ]
     (on_cpu,) = ask("DP501", make_measured(device="cpu", input=waiting(0.39), spent=[account]), facts)
     assert on_cpu.title.startswith("A step waits 39 % of its time for the data loader")
@@ -387,7 +387,7 @@ def test_its_parts_are_evidence_with_the_functions(ask, make_measured, make_fact
     told = prepared(9, 3, 1, read_by="Images.__getitem__ (data.py:12)")
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=told)), [make_facts(loaders=[loader()])])
     own = {one.label: (one.value, one.unit) for one in advice.evidence}
-    assert own["preparing a batch"] == (10.0, "ms, the mean since the script began, traced steps and all")
+    assert own["preparing a batch"] == (10.0, "ms, the mean since the script started, including traced steps")
     assert own["reading and transforming samples"] == (0.9, "of that, by Images.__getitem__ (data.py:12)")
     assert own["collating"] == (0.1, "of that")
     assert own["computing"] == (0.4, "of that; in the rest it waits")

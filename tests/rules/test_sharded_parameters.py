@@ -27,7 +27,8 @@ def told(ask, make_measured, make_facts, hand_made):
 def test_gathering_holds_up_steps(told):
     (advice,) = told()
     assert advice.title == (
-        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel gathers none"
+        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel needs no "
+        "gathering"
     )
     assert advice.saves.high_share == pytest.approx(0.42)  # all that sharding takes
     assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP204:Block")
@@ -40,7 +41,7 @@ def test_gathering_holds_up_steps(told):
 @pytest.mark.parametrize(
     ("peak", "parameters", "words"),
     [
-        (74_000, 1000, "DistributedDataParallel gathers none"),  # 16,000 more for the other of two ranks: 90,000
+        (74_000, 1000, "DistributedDataParallel needs no gathering"),  # 16,000 more for the other of two ranks: 90,000
         (74_001, 1000, None),
         (70_000, 2000, "`reshard_after_forward=False` gathers each layer once"),
         (70_001, 2000, None),
@@ -71,7 +72,7 @@ def test_quiet(told):
 
 
 def test_memory_that_is_not_known(told):
-    with pytest.raises(Missing, match="memory of the GPUs"):
+    with pytest.raises(Missing, match="GPU memory use was not recorded"):
         told(device="cuda", memory=[])
 
 
@@ -102,7 +103,7 @@ def test_a_slow_profiler_raises_the_upper_bound(told, make_measured):
 
 def test_gathered_layers_that_are_kept_are_gathered_once(told):
     (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False))
-    assert advice.why == "Each layer is gathered before its forward pass; whole parameters never are."
+    assert advice.why == "Each layer is gathered before its forward pass; unsharded parameters are never gathered."
 
 
 @pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])

@@ -24,7 +24,7 @@ def test_a_loop_over_many_tensors(ask, make_measured, make_facts, hand_made):
 def test_of_several_optimizers_it_is_not_told_which_takes_the_time(ask, make_measured, make_facts, hand_made):
     run = make_measured(device="cpu", phases=hand_made.phases(0.3, 0.5, 0.2))
     looping, other = OptimizerFacts(**ADAM), OptimizerFacts(**{**ADAM, "name": "Muon"})
-    with pytest.raises(Missing, match="which of them takes the time"):
+    with pytest.raises(Missing, match="their time cannot be separated"):
         ask("DP603", run, [make_facts(optimizers=[looping, other])])
     assert len(ask("DP603", run, [make_facts(optimizers=[looping, looping])])) == 1
 

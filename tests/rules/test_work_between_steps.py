@@ -63,7 +63,7 @@ def alone(make_facts, backward_cpu_ms):
 def test_what_one_rank_does_is_saved_down_to_the_next_busiest(ask, make_measured, make_facts):
     """Rank 0 is busy for 3 and 7 ms; without at least 1.81 of that for 8.19, more than the 6 of rank 1."""
     (advice,) = ask("DP609", make_measured(world=2, device="cpu"), alone(make_facts, [7, 6]))
-    assert advice.saves.how == "found there in 20 stack samples of rank 0; the interval includes the sampling error"
+    assert advice.saves.how == "the work is in 20 stack samples of rank 0; the interval includes the sampling error"
     assert advice.saves.low_share == pytest.approx(0.8 * 0.1808, abs=1e-3)
     # With 9.5 ms of rank 1 only half a millisecond of it is what the step waits for.
     (advice,) = ask("DP609", make_measured(world=2, device="cpu"), alone(make_facts, [7, 9.5]))

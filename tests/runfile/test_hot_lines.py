@@ -64,7 +64,7 @@ def test_a_share_with_its_sampling_error():
     """Of 40 looks 10: a share of 0.25 is unsure by 1.645 x sqrt(0.25 x 0.75 / 40) = 0.113."""
     found = sampled_share([saving(25)], "save", "io.py")
     assert found.by_rank == {0: (pytest.approx(0.137, abs=1e-3), 0.25, pytest.approx(0.363, abs=1e-3))}
-    assert found.looks == 10
+    assert found.samples == 10
 
 
 def test_of_each_rank_if_one_was_found_there_often():

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from dptune.runfile.removed import Share, spared, spared_of_steps
+from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 
 EVEN = {0: [80.0, 80.0], 1: [80.0, 80.0]}
 
 
 def test_what_every_rank_does_is_saved():
     """Both ranks are busy for 80 of 100; without 20 and 30 of it they are for 60 and 50: 20 is saved."""
-    found = spared({0: Share(0.15, 0.2, 0.25), 1: Share(0.2, 0.3, 0.4)}, EVEN, 100, 2)
+    found = saved_share({0: Share(0.15, 0.2, 0.25), 1: Share(0.2, 0.3, 0.4)}, EVEN, 100, 2)
     # At least 0.15: 80 less 15 and less 20 leaves 65. At most the 0.4 of either rank.
     assert found == (pytest.approx(0.15), pytest.approx(0.2), 0.4)
 
 
 def test_what_one_rank_does_is_saved_down_to_the_next_busiest():
-    """Rank 0 is busy for 90, rank 1 for 60: of the 40 that rank 0 is spared, 30 shorten the step."""
+    """Rank 0 is busy for 90, rank 1 for 60: of the 40 that rank 0 saves, 30 shorten the step."""
     uneven = {0: [90.0, 90.0], 1: [60.0, 60.0]}
-    assert spared({0: Share(0.35, 0.4, 0.5)}, uneven, 100, 2) == (pytest.approx(0.3), pytest.approx(0.3), 0.5)
+    assert saved_share({0: Share(0.35, 0.4, 0.5)}, uneven, 100, 2) == (pytest.approx(0.3), pytest.approx(0.3), 0.5)
     # The other way round the work is not what the step waits for.
-    assert spared({1: Share(0.35, 0.4, 0.5)}, uneven, 100, 2) == (0, 0, 0.5)
+    assert saved_share({1: Share(0.35, 0.4, 0.5)}, uneven, 100, 2) == (0, 0, 0.5)
 
 
 def test_the_lower_quartile_of_steps_counts_at_least():
     """Rank 1 is as busy as rank 0 in one step of four: by quartiles of 0, 30, 30 and 30 that is 7.5."""
     some = {0: [90.0] * 4, 1: [90.0, 60.0, 60.0, 60.0]}
-    assert spared({0: Share(0.4, 0.4, 0.4)}, some, 100, 2).least == pytest.approx(0.075)
+    assert saved_share({0: Share(0.4, 0.4, 0.4)}, some, 100, 2).least == pytest.approx(0.075)
 
 
 def test_where_busy_times_are_not_known_only_what_all_do_is_saved():
-    found = spared({0: Share(0.15, 0.2, 0.25), 1: Share(0.2, 0.3, 0.4)}, None, 100, 2)
+    found = saved_share({0: Share(0.15, 0.2, 0.25), 1: Share(0.2, 0.3, 0.4)}, None, 100, 2)
     assert found == (0.15, pytest.approx(0.25), 0.4)
-    assert spared({0: Share(0.15, 0.2, 0.25)}, None, 100, 2).least == 0
-    assert spared({0: Share(0.15, 0.2, 0.25)}, None, 100, 1) == (0.15, 0.2, 0.25)
+    assert saved_share({0: Share(0.15, 0.2, 0.25)}, None, 100, 2).least == 0
+    assert saved_share({0: Share(0.15, 0.2, 0.25)}, None, 100, 1) == (0.15, 0.2, 0.25)
 
 
 def test_work_timed_in_each_step():
@@ -42,15 +42,15 @@ def test_work_timed_in_each_step():
     durations = {0: [100] * 4, 1: [100] * 4}
     busy = {0: [80.0] * 4, 1: [75.0] * 4}
     spent = {0: [20] * 4, 1: [10] * 4}
-    found = spared_of_steps(spent, durations, busy)
+    found = saved_share_of_steps(spent, durations, busy)
     assert found == (pytest.approx(0.15), pytest.approx(0.175), pytest.approx(0.2))
     # Ranks that do it one after another hold each other up for 30.
-    assert spared_of_steps(spent, durations, busy, in_turn=True).most == pytest.approx(0.3)
+    assert saved_share_of_steps(spent, durations, busy, in_turn=True).most == pytest.approx(0.3)
     # Where busy times are not known: 10, which both spend.
-    assert spared_of_steps(spent, durations, None).least == pytest.approx(0.1)
+    assert saved_share_of_steps(spent, durations, None).least == pytest.approx(0.1)
 
 
 def test_few_steps_are_unsure():
     """0 and 40 of 100 in turn, 8 steps: a mean of 20, sd 21.38, so 160 is unsure by 1.645 x 21.38 x sqrt(8) = 99.5."""
-    found = spared_of_steps({0: [0, 40] * 4}, {0: [100] * 8}, None)
+    found = saved_share_of_steps({0: [0, 40] * 4}, {0: [100] * 8}, None)
     assert (found.least, found.most) == (pytest.approx(0.0756, abs=1e-3), pytest.approx(0.3244, abs=1e-3))

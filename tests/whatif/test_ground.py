@@ -161,9 +161,9 @@ def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     made = ground(**far_off)
     off = made.error_share + made.held_out_share
     assert told.low_ns == round(420 - hypot(110 * 470 / 590 - 50, QUIETER, off * 470, *ALWAYS))
-    what = "the measured step" if made.error_share > 0.1 else "steps that it was not made from"
-    missed = f"the unchanged replay misses {what} by 11.0 %: only a bound can be told"
-    more = "a recording of more traced steps tells more often (--lean 20)"
+    what = "the measured step" if made.error_share > 0.1 else "held-out steps"
+    missed = f"the unchanged replay misses {what} by 11.0 %: only an upper bound of the saving is known"
+    more = "record more traced steps (--lean 20)"
     assert told.missing["step_ns"] == f"{missed}; {more}"
     many = replace(MODEL, steps={rank: [STEP] * 20 for rank in (0, 1)})
     assert ground(**far_off, model=many).predict({"ddp.no_sync": True}).missing["step_ns"] == missed

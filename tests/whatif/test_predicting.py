@@ -127,7 +127,7 @@ def test_the_best_is_looked_for(recorded: Path) -> None:
             assert one["step_ns"] <= quickest + 2
     done = started(recorded, "whatif", "base")
     assert done.returncode == 0, done.stderr
-    assert "The step by bucket size" in done.stdout
+    assert "Predicted step by bucket size" in done.stdout
 
 
 def test_a_bound_is_no_prediction(recorded: Path) -> None:
@@ -135,16 +135,16 @@ def test_a_bound_is_no_prediction(recorded: Path) -> None:
     assert one["low_ns"] > 0
     assert one["step_ns"] is None
     too_far = "the unchanged replay misses" in one["missing"]["high_ns"]
-    assert too_far or one["missing"]["high_ns"].startswith("the model tells only")
+    assert too_far or one["missing"]["high_ns"].startswith("the model gives only")
 
 
 def test_what_no_model_tells_of_is_said(recorded: Path) -> None:
     done = run(recorded, "whatif", "base", "--set", "cudnn.benchmark=true")
     assert done.returncode == 1
-    assert "Nothing" in done.stdout
+    assert "Not available" in done.stdout
     found = told(recorded, "--set", "cudnn.benchmark=true")
     why = found["predictions"][0]["missing"]["step_ns"]
-    assert why == "no step model tells what cudnn.benchmark does" or "the unchanged replay misses" in why
+    assert why == "no step model predicts cudnn.benchmark" or "the unchanged replay misses" in why
 
 
 def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:

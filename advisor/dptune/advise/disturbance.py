@@ -7,8 +7,8 @@ its cores all the same. What counts is the CPU time that the job needed and wait
 - three quarters of the CPU time that the job needed, or
 - half of it, and the steps scatter, drift, or differ between windows by more than tracing explains.
 
-Where half of it was withheld and the steps do not show it, there is advice, of medium confidence at most, and data
-quality says by how much times may be too long.
+Where half of it was withheld and the steps do not show it, there is advice, with medium confidence at most, and data
+quality reports by what factor steps may have been slowed.
 
 Steps that differ many-fold within one recording block it, too, unless others are known to have withheld next to
 nothing: then it is the script that changes, as with sequences that grow.
@@ -59,10 +59,10 @@ def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(code=UNSTEADY, level="unjudgeable", text=f"{apart}; {why}")
         return
     if apart:
-        yield Finding(code=UNSTEADY, level="info", text=f"{apart}, though the machine was quiet")
+        yield Finding(code=UNSTEADY, level="info", text=f"{apart}, although other processes used hardly any CPU time")
     if worst is not None and withheld >= LARGE:
-        times = f"up to {1 / (1 - withheld):.1f} times as long as on a quiet machine"
-        text = f"{_words(worst)}: CPU work and waits for it, and with them the steps, may have taken {times}"
+        times = f"up to {1 / (1 - withheld):.1f} times as long as on an otherwise idle machine"
+        text = f"{_words(worst)}: steps may have taken {times}"
         yield Finding(code=SHARED, level="partial", text=text)
     elif worst is not None and withheld >= WORTH_NAMING:
         yield Finding(code=SHARED, level="info", text=_words(worst))
@@ -77,13 +77,13 @@ def _words(load: LoadFigures) -> str:
 
 
 def unsteady(measured: Measured, facts: Sequence[Facts]) -> str:
-    """How the steps show that something held them up, in words; empty where they do not."""
+    """The sign in step times that something slowed them, as text; empty if there is none."""
     step = measured.step
     low, middle, high = (step.known(f"unprofiled_{part}_ns") for part in ("q1", "median", "q3"))
     if low is None or middle is None or high is None:
         return ""
     if step.unprofiled_period == 1 and high - low > SCATTERED * middle:
-        return f"step times scatter: half of them took {digits(low / 1e6)} to {milliseconds(high)}"
+        return f"step times vary widely: interquartile range {digits(low / 1e6)} to {milliseconds(high)}"
     lean = step.known("lean_median_ns")
     if lean is not None and lean * _APART < middle:
         return f"traced steps were faster ({milliseconds(lean)}) than untraced ones ({milliseconds(middle)})"

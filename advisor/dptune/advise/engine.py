@@ -142,7 +142,7 @@ def run_rules(
     *,
     times_hold: bool = True,
 ) -> Outcome:
-    """Ask every rule given, those of dptune first, and those that come last after all others, with their advice."""
+    """Run all rules, dptune's own first; `last` rules run after all others and see their advice."""
     outcome, asked = Outcome(), Questioner(measured, facts, settings, predictor, times_hold)
     # Ours build the step model, which can take long.
     for loaded in sorted(rules, key=lambda one: (one.rule.last, not one.ours)):

@@ -47,9 +47,9 @@ _REMEDIES = {
     ),
     **dict.fromkeys(
         (disturbance.BUSY, physics.OPTIMIZER),
-        "Stop what else runs on this machine, or give the job cores of its own (`taskset`), then record again.",
+        "Stop other processes on this machine, or give the job dedicated cores (`taskset`), then record again.",
     ),
-    disturbance.UNSTEADY: "Record again on a quiet machine, once steps have settled (`dptune profile --warmup 50`).",
+    disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
@@ -60,11 +60,11 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
-# What a cut-off trace lacks is lost with its end, not while recording.
+# A truncated trace lost these with its end, not while recording.
 _CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
 _COPY_AGAIN = (
-    "A trace file is cut off. Copy it again from where it was recorded; if it is cut off there too, the process was "
-    "stopped while it wrote the file: record again."
+    "A trace file is truncated. Copy it again from where it was recorded; if it is truncated there too, the process "
+    "was stopped while writing it: record again."
 )
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
@@ -132,7 +132,7 @@ def headline(
     most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
     limit = most[0] if most else None
     step = of_step(measured)
-    verdict = most[0].said(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
+    verdict = most[0].text(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)
@@ -176,7 +176,7 @@ def _is_sure_of_time(one: Advice) -> bool:
 
 
 def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
-    """`surest`: the first advice that saves time, of rules that need no step times."""
+    """`surest`: the first time-saving advice of rules that need no step times, unless its confidence is low."""
     why = [one for one in findings if one.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
     if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
@@ -189,7 +189,7 @@ def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline
     if all(one.code in OF_TIMES for one in why):
         verdict = "The times of this run are not reliable, so no speedup is advised."
         if surest is not None:
-            verdict = "The times of this run are not reliable; only what is large in every window is advised."
+            verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
             remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
     return Headline(verdict=verdict, why=sentence(why[0].text), next=remedy)
 
@@ -220,17 +220,17 @@ def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating
     if advice and advice[0].rule in locating:
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
-        spent = f"computing takes {percent(computing)} of {step}, and no other cause stands out"
+        spent = f"compute takes {percent(computing)} of {step}, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(one.kind == "time" for one in found):
-        return "Compute-bound, and the computing can be made cheaper."
+        return "Compute-bound, and the compute can be made cheaper."
     if found:
-        return "The device computes nearly all the time, but something else needs a look."
+        return "The device computes nearly all the time, but there are findings on correctness or convergence."
     if advice:
-        return "The device computes nearly all the time: only small things were found."
+        return "The device computes nearly all the time: all findings have low impact or low confidence."
     if whole:
-        return "No bottleneck found: the device computes nearly all the time, and no rule found anything to change."
-    return "Nothing was found, but not everything could be looked at."
+        return "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
+    return "No findings, but some checks could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:

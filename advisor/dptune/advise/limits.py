@@ -21,14 +21,14 @@ class Limit:
     class_ns: str
     least_share: float = 0.05
 
-    def said(self, share: float, computing: float, step: str = _EACH) -> str:
-        """The verdict where it takes this share, and computing that, of `step`."""
+    def text(self, share: float, computing: float, step: str = _EACH) -> str:
+        """The verdict where the limit takes `share` of `step`, and compute takes `computing`."""
         what = self.sentence.format(percent(share)).replace(_EACH, step)
         if share >= BOUND_SHARE:
             return f"{self.verdict}: {what}."
         if computing >= MOSTLY:
             return f"Mostly computing, but {what}."
-        return f"No single bottleneck: computing takes {percent(computing)} of {step}, and {what}."
+        return f"No single bottleneck: compute takes {percent(computing)} of {step}, and {what}."
 
 
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
@@ -121,7 +121,7 @@ def greatest(found: dict[Limit, float], unsplit: float = 0.0) -> tuple[Limit, fl
 
 
 def of_step(measured: Measured) -> str:
-    """What shares of the account are of: where steps differ much, they are true of no single one."""
+    """What the shares of the account refer to: the mean step if steps vary so much that no single step fits."""
     return "the mean step" if measured.step.uneven else _EACH
 
 

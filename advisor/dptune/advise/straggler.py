@@ -114,7 +114,7 @@ def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) ->
 
 
 def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
-    """What takes the straggler longer than the others, and how much of its lag nothing explains."""
+    """What takes longer on the straggler than on the others, and how much of its lag is unexplained."""
     found = [one for one in figures.differences if one.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}")
@@ -127,8 +127,8 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if known in (None, "unexplained") or covers is None or covers < figures.explained_share + LEAST_NAMED_SHARE:
         return f"{said}. {percent(left)} of its lag is unexplained."
     return (
-        f"{said}. In all, {percent(min(1.0, covers))} of its lag is {LAG_CLASSES[known]}; what causes {percent(left)} "
-        "of the lag is not known."
+        f"{said}. In total, {percent(min(1.0, covers))} of its lag is {LAG_CLASSES[known]}; the cause of "
+        f"{percent(left)} of the lag is unknown."
     )
 
 

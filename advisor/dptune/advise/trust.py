@@ -105,7 +105,7 @@ def only_times(trust: Trust) -> bool:
 
 
 def why_not_asked(rule: Rule, trust: Trust) -> str:
-    """Why a rule has no basis in this run; empty where it has one. Rules that need no step times keep it."""
+    """Why a rule cannot run on this recording; empty if it can. `asked_when_busy` rules need no reliable times."""
     if rule.kind != "time":
         return "" if only_times(trust) else _first(trust)
     if trust.level == "unjudgeable" and not (rule.asked_when_busy and only_times(trust)):

@@ -83,7 +83,7 @@ def _lacks(name: str, value: Any, own: Facts) -> str:
 def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
     told = next((one for one in own.variables if one.name == variable), None)
     if told is None:
-        return f"cannot be told: {own.unread.get('variables', 'the script did not say how the variable stands')}"
+        return f"cannot be told: {own.unread.get('variables', 'the script did not report the variable')}"
     if not told.as_asked:
         return f"{variable} is not set in the script" if told.value is None else f"{variable} is {told.value} there"
     threads = own.device.torch_threads if own.device is not None else None
@@ -104,15 +104,15 @@ def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
     for one in own.ddp:
         cap, first = one.bucket_cap_bytes, one.first_bucket_bytes
         if one.bucket_caps_bytes:
-            yield Words("its buckets have a size each there: " + _in_mib(one.bucket_caps_bytes))
+            yield Words("the script sets a size for each bucket: " + _in_mib(one.bucket_caps_bytes))
         elif cap is not None and cap == wanted and value is None and first == wanted:
-            yield Words(f"the first bucket has {cap / MIB:g} MiB too there")
+            yield Words(f"the first bucket also has {cap / MIB:g} MiB there")
         else:
             yield value if cap == wanted else None if cap is None else cap / MIB
 
 
 def _bytes_of(mib: float) -> int:
-    if not isinstance(mib, int | float):  # a text times 2**20 would be gigabytes of text
+    if not isinstance(mib, int | float):  # multiplying a string by 2**20 would make gigabytes
         raise TypeError
     return int(mib * MIB)
 
@@ -122,9 +122,9 @@ def _first_bucket(own: Facts, value: float) -> Iterator[Any]:
     for one in own.ddp:
         size = one.first_bucket_bytes
         if size is None:
-            yield Words("cannot be told: torch does not say which size it took")
+            yield Words("cannot be told: torch does not report the size that it uses")
         elif size != wanted and size == one.bucket_cap_bytes:
-            yield Words(f"the script gives a size for all buckets, the first too: {size / MIB:g} MiB")
+            yield Words(f"the script sets the size of all buckets, including the first: {size / MIB:g} MiB")
         else:
             yield value if size == wanted else size / MIB
 

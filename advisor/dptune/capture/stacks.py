@@ -48,17 +48,18 @@ def waiting(live: Path, entry: str) -> list[Waiting]:
 
 
 def in_words(found: Sequence[Waiting], expected: Sequence[int]) -> str:
-    """`rank 0: train.py:12, in barrier; rank 1: ...`: ranks that wait at the same place are named together."""
+    """`rank 0: train.py:12, in barrier; rank 1: ...`: ranks that wait at the same place are grouped."""
     ranks: dict[str, list[int]] = {}
     for one in found:
         if one.rank is not None:
             ranks.setdefault(one.where, []).append(one.rank)
-    told = [f"{'rank' if len(set(r)) == 1 else 'ranks'} {spans(r, ',')}: {where}" for where, r in ranks.items()]
-    told += [f"process {one.pid}: {one.where}" for one in found if one.rank is None]
+    places = [f"{'rank' if len(set(r)) == 1 else 'ranks'} {spans(r, ',')}: {where}" for where, r in ranks.items()]
+    places += [f"process {one.pid}: {one.where}" for one in found if one.rank is None]
     missing = sorted(set(expected) - {one.rank for one in found})
     if missing and all(one.rank is not None for one in found):
-        told.append(f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing, ',')}: never showed up")
-    return "; ".join(told) or "no process is left that could say where it waits"
+        ranks_missing = f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing, ',')}"
+        places.append(f"{ranks_missing}: never reached the rendezvous")
+    return "; ".join(places) or "no process is left to report where it waits"
 
 
 def as_text(found: Sequence[Waiting]) -> str:

@@ -129,7 +129,7 @@ def _rewritten(task: Task) -> str:
     more = len(task.written_since) - _MOST_NAMED
     return (
         f"written after the run was recorded: {named}{f' and {more} more' if more > 0 else ''}; both sides run the "
-        f"current code, which is not the code that the report describes: record again with `dptune profile`"
+        f"current code, not the code of the report: record again with `dptune profile`"
     )
 
 

@@ -18,7 +18,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES, Work
 from dptune.trace.run import Run
 
-OWN_COMPUTE = "an operator's own compute"  # a piece without a name: between the operators that it calls
+SELF_TIME = "operator self time"  # a piece without a name: between the operators that it calls
 PARTS = 1200  # of what is drawn: what is shorter than one of them cannot be seen
 _KINDS = {
     Work.COMPUTE: "compute",

@@ -36,7 +36,7 @@ class Collective:
     shards: bool = False
 
     def bus_factor(self, ranks: int) -> float | None:
-        """busbw / algbw among that many ranks; None where the traffic is not known."""
+        """busbw / algbw for this number of ranks; None where the traffic is not known."""
         if ranks < 2 or not self.crossings:
             return None
         return self.crossings * ((ranks - 1) / ranks if self.parted else 1.0)
@@ -61,7 +61,7 @@ _PATTERNS = tuple((one.kind, re.compile(one.pattern)) for one in COLLECTIVES)
 
 
 def collective(kind: str) -> Collective:
-    """The row of a kind; of one that the table lacks a row that says nothing."""
+    """The row of a kind; a row without properties for an unknown kind."""
     return _BY_KIND.get(kind, _OTHER)
 
 

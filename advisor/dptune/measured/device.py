@@ -195,7 +195,7 @@ class MemoryFigures(Figures):
     )
     malloc_ns: Figure[int] = Field(ABSENT, description="their union inside steps; in the lean window")
     malloc_share: Figure[float] = Field(ABSENT, description="that / steps, as the host marks them")
-    malloc_steps_ns: Figure[list[int]] = Field(ABSENT, description="that by step, in the order of the steps")
+    malloc_steps_ns: Figure[list[int]] = Field(ABSENT, description="malloc_ns of each step, in step order")
 
 
 Phase = Literal["forward", "backward", "optimizer", "unknown"]

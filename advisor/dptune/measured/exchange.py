@@ -118,7 +118,7 @@ class OverlapFigures(Figures):
         ABSENT, description="time of the same compute beside communication / without, of one place in the step"
     )
     slowdown_pairs: int = Field(
-        0, description="places in a step at which one operation was seen both with and without communication beside it"
+        0, description="places in the step where an operation ran both with and without overlapping communication"
     )
 
 

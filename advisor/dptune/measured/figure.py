@@ -66,7 +66,7 @@ class Figures(Model):
 
     @classmethod
     def of(cls, figures: Mapping[str, tuple[Any, str]], **known: Any) -> Self:
-        """A record of `figures`, each with the reason why it is missing where it is None, and of all else by name."""
+        """A record of `figures`, each with the reason for a value that is None, and of other fields by name."""
         values = {name: value for name, (value, _) in figures.items()}
         return cls(**values, **known, missing={name: why for name, (value, why) in figures.items() if value is None})
 

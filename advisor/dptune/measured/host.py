@@ -136,7 +136,7 @@ class CodeSite(Model):
     ranks: list[int] = Field(description="the ranks that were read where it takes at least half of that")
     cost_ns: int = Field(description="its time in the median step of the detailed window, less what the profiler takes")
     share: float = Field(description="that / the step")
-    operator_share: float = Field(0.0, description="the part of its time inside operators on tensors")
+    operator_share: float = Field(0.0, description="the share of its time inside tensor operators")
     operator: str | None = Field(None, description="the operator that it calls most often")
     operator_calls: float = Field(0.0, description="its calls per step")
 
@@ -150,16 +150,16 @@ class OperatorLoop(Model):
     operator: str = Field(description="the repeated operator that takes the most time")
     repeats: float = Field(description="its calls per call of the function, median")
     crossing: bool = Field(False, description="whether the function runs the training loop itself")
-    backward: bool = Field(True, description="whether the backward pass may run as many operators again")
+    backward: bool = Field(True, description="whether the backward pass may run the same number of these operators")
     rank: int = Field(description="the rank where it takes most")
     cost_ns: int = Field(description="host time of its repeated operators in the median step, less profiler overhead")
     share: float = Field(description="that / the step")
     computed_share: float | None = Field(
         None,
-        description="the part of it that operators compute at most, by their inputs: it stays in one call for all",
+        description="upper bound of its share of compute, from input sizes; one batched call still needs it",
     )
     backward_share: float | None = Field(
-        None, description="their backward pass / cost_ns, by autograd's numbers; null where the trace does not tell"
+        None, description="their backward pass / cost_ns, by autograd's sequence numbers; null if the trace lacks them"
     )
 
 

@@ -34,7 +34,7 @@ LAG_CAUSES: dict[LagCause, str] = {
     "unexplained": "its device is idle, and why is not known",
 }
 
-# The same as what its lag is made of.
+# The same causes as parts of its lag.
 LAG_CLASSES: dict[LagCause, str] = {
     "input": "waiting for its data loader",
     "copies": "copies",
@@ -93,7 +93,7 @@ class LagDifference(Figures):
 
     @property
     def short(self) -> str:
-        """The name in a sentence: of a kernel without its template arguments."""
+        """The short name for sentences: of a kernel without its template arguments."""
         return short_name(self.name) if self.kind in ("kernels", "copies") else cut(self.name)
 
     def words(self, rank: int) -> str:

@@ -1,4 +1,4 @@
-"""Names of operations as a reader wants them: the whole name of a C++ kernel fills a page."""
+"""Short names of operations: the full name of a C++ kernel can fill a page."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def short_name(operation: str) -> str:
 
 
 def cut(name: str) -> str:
-    """A name of any kind, as long as a sentence bears."""
+    """A name of any kind, truncated to LONGEST."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."

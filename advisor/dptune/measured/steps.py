@@ -109,7 +109,7 @@ class StepTime(Figures):
 
     @property
     def uneven(self) -> bool:
-        """Whether the step time is a mean of traced steps that differ much: few take as long as it says."""
+        """Whether the step time is a mean of traced steps that vary a lot: few steps take that long."""
         low, middle, high = self.known("lean_q1_ns"), self.known("lean_median_ns"), self.known("lean_q3_ns")
         return self.basis == "traced" and bool(low and middle and high and high - low > _UNEVEN * middle)
 
@@ -137,7 +137,7 @@ class InputFigures(Figures):
     """Waiting for the data loader, per rank and step."""
 
     wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
-    wait_ns: Figure[int] = Field(ABSENT, description="median over ranks of that share of the step time")
+    wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time, median over ranks")
     computed_share: Figure[float] = Field(
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
     )

@@ -1,4 +1,4 @@
-"""One argument of one call set in a script, and nothing else of it: what cannot be done surely is refused."""
+"""Set one argument of one call in a script and change nothing else; unsafe edits are refused."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _EXCLUDE = {"batch_size": "batch_sampler", "fused": "foreach", "foreach": "fused
 
 
 def argument_of(change: Change) -> str:
-    """The keyword that sets it in a call; raises EditError for what is set in no call."""
+    """The keyword that sets it in a call; raises EditError for settings without a call argument."""
     one = knob(change.knob)
     if one.argument:
         return one.argument
     if one.name.startswith(ENVIRONMENT):
-        raise EditError("it is set in the environment, and a diff sets arguments of calls")
-    what = "a context manager around lines of the script" if one.paste.startswith("with ") else "a line of its own"
-    raise EditError(f"it is {what}, and a diff sets arguments of calls")
+        raise EditError("it is an environment variable; a diff sets only call arguments")
+    what = "a context manager around lines of the script" if one.paste.startswith("with ") else "a separate statement"
+    raise EditError(f"it is {what}; a diff sets only call arguments")
 
 
 def set_argument(source: Source, line: int, change: Change) -> str:
-    """Set the change's argument in the call that line `line` begins; returns the expression there, if it is not plain.
+    """Set the change's argument in the call that starts on `line`; returns the previous expression if not a literal.
 
-    The script's syntax tree changes in that argument alone. Raises EditError with a sentence where there is no such
-    call, or where the edit cannot be made so.
+    Only that argument changes in the script's syntax tree. Raises EditError with a sentence if the call is not found or
+    the edit is unsafe.
     """
     argument, literal = argument_of(change), _literal(change)
     call = call_on(source, line, change.knob)
@@ -110,7 +110,7 @@ def _expression(source: Source, value: cst.BaseExpression) -> ast.expr:
     try:
         return ast.parse(f"({source.module.code_for_node(value)}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise EditError("the value there is written in a way that cannot be read: set it by hand") from error
+        raise EditError("the current value cannot be parsed: set it by hand") from error
 
 
 def _literal(change: Change) -> str:
@@ -130,12 +130,12 @@ def _literal(change: Change) -> str:
 
 
 def _check_file(there: ast.expr | None, change: Change) -> None:
-    """Refuse a file that contradicts the run it is patched for."""
+    """Refuse a file whose value differs from that of the run."""
     in_file = knob(change.knob).default if there is None else there
     now, here = _numbers(change.now), _numbers(in_file)
     if now and here and not (len(now) == len(here) and all(map(partial(isclose, rel_tol=1e-3), now, here))):
         words = in_file if there is None else ast.unparse(there)
-        raise EditError(f"the call there makes it {words}, in the run it was {change.now}: has the file changed since?")
+        raise EditError(f"it is {words} in the script, but was {change.now} in the run: has the file changed since?")
 
 
 def _numbers(value: object) -> list[float]:
@@ -157,15 +157,15 @@ def _is_plain(value: ast.expr) -> bool:
 
 
 def _check_call(source: Source, call: cst.Call, there: ast.expr | None, new: ast.expr, argument: str) -> None:
-    """Refuse what would be a valid program, but not the one that was meant."""
+    """Refuse edits that give a valid program with another meaning."""
     if there is not None and ast.dump(there) == ast.dump(new):
-        raise EditError("the call there says so already")
+        raise EditError("the script already sets this value")
     if there is not None and any(isinstance(node, _BINDS) for node in ast.walk(there)):
-        raise EditError(f"the value of {argument} does more than to give it: set it by hand")
+        raise EditError(f"the expression for {argument} has side effects: set it by hand")
     other = _EXCLUDE.get(argument)
     beside = [given.value for given in call.args if other and given.keyword and given.keyword.value == other]
     if beside and not {_constant(new), _constant(_expression(source, beside[0]))} & {None, False}:
-        raise EditError(f"torch does not take {argument} beside {other}, which the call gives: take that out")
+        raise EditError(f"torch rejects {argument} together with {other}, which the call sets: remove {other} first")
 
 
 def _constant(value: ast.expr) -> object:

@@ -1,4 +1,4 @@
-"""Which call on a line makes what a knob belongs to, and which of its arguments is the knob's."""
+"""The call on a line that creates the object of a knob, and the knob's argument in it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MAKES = {
     "optimizer.fused": ("Adagrad", "Adam", "AdamW", "SGD"),
     "optimizer.foreach": _WITH_FOREACH,
 }
-_SHORT = {"DDP": "DistributedDataParallel"}  # where the file does not say what it is
+_SHORT = {"DDP": "DistributedDataParallel"}  # for names that the file does not import
 
-# At which positions the argument can stand, the first at 0: several, where they differ between versions of torch or
-# between classes. The others are taken by name only.
+# Possible positions of the argument, from 0: several if they differ between versions of torch or between classes. All
+# other arguments are keyword-only.
 POSITIONS = {
     "loader.batch_size": (1,),
     "loader.num_workers": (5,),
@@ -45,25 +45,25 @@ POSITIONS = {
 
 
 def call_on(source: Source, line: int, name: str) -> cst.Call:
-    """The one call recorded at `line` that makes what knob `name` belongs to; raises EditError without just one."""
+    """The call at `line` that creates the object of knob `name`; raises EditError unless there is exactly one."""
     classes = makes(name)
     calls = [call for call in calls_of(source, name) if line in (source.begin(call)[0], source.end(call.func)[0])]
     words = " or ".join([*filter(None, [", ".join(classes[:-1])]), classes[-1]])
     if not calls:
-        raise EditError(f"line {line} holds no call of torch's {words} by that name: it may be made in another way")
+        raise EditError(f"line {line} has no call to torch's {words}: the object may be created in another way")
     if len(calls) > 1:
-        raise EditError(f"line {line} holds {len(calls)} calls of {words}, and which one is meant is not known")
+        raise EditError(f"line {line} has {len(calls)} calls to {words}, and it is unclear which one is meant")
     return calls[0]
 
 
 def calls_of(source: Source, name: str) -> list[cst.Call]:
-    """All calls that make what knob `name` belongs to, by torch's names."""
+    """All calls that create the object of knob `name`, by torch's names."""
     classes = makes(name)
     return [call for call in source.calls() if _makes_one(source, call, classes)]
 
 
 def argument_in(call: cst.Call, name: str) -> cst.Arg | None:
-    """The argument, None where the call does not give it; raises EditError where that is not known."""
+    """The argument, None if the call does not pass it; raises EditError if that is unclear."""
     argument = knob(name).argument
     for given in call.args:
         if given.keyword is not None and given.keyword.value == argument:
@@ -77,28 +77,28 @@ def argument_in(call: cst.Call, name: str) -> cst.Arg | None:
     if not positions or len(by_position) <= min(positions):
         return None
     if len(positions) > 1:
-        raise EditError(f"{argument} may be among the arguments that the call gives without names: give them names")
+        raise EditError(f"{argument} may be among the positional arguments of the call: pass them by keyword")
     return by_position[positions[0]]
 
 
 def positional(call: cst.Call) -> list[cst.Arg]:
-    """The arguments that are given without names."""
+    """The positional arguments."""
     return [given for given in call.args if given.keyword is None and given.star != "**"]
 
 
 def makes(name: str) -> tuple[str, ...]:
-    """The names of torch's classes that take the knob's argument."""
+    """The names of torch's classes that accept the knob's argument."""
     return _MAKES.get(name) or _MAKES[name.partition(".")[0]]
 
 
 def _makes_one(source: Source, call: cst.Call, classes: tuple[str, ...]) -> bool:
-    """Whether it calls one of these classes of torch. A class of the same name may take other arguments."""
+    """Whether it calls one of these classes of torch; another class of the same name may take other arguments."""
     paths = [path.split(".") for path in _paths(source, call)]
     return bool(paths) and all(path[0] == "torch" and path[-1] in classes for path in paths)
 
 
 def _paths(source: Source, call: cst.Call) -> set[str]:
-    """What the called name may mean, by the imports that its scope sees."""
+    """The possible meanings of the called name, by the imports visible in its scope."""
     root: cst.BaseExpression = call.func
     while isinstance(root, cst.Attribute):
         root = root.value

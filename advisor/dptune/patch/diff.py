@@ -1,7 +1,7 @@
-"""Advice as a unified diff of the user's script: an argument is set in the call that the facts name.
+"""Advice as a unified diff of the user's script: set an argument in the call that the facts name.
 
-Of what an argument cannot say, micro-batches are put into `no_sync`; the rest (a line at the start) stays text to
-paste, and so does whatever cannot be written with certainty.
+Of the changes without a call argument, only micro-batches are wrapped in `no_sync`; the others (a line at the start)
+remain text to paste, and so does every change that cannot be made safely.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Unpatched:
 
 
 class Patches(NamedTuple):
-    """One diff of all files, what it leaves out, and the expressions of which it puts a value in the place."""
+    """One diff of all files, the changes it leaves out, and the expressions that it replaces by values."""
 
     diff: str
     left_out: list[Unpatched]
@@ -40,9 +40,9 @@ def patches(changes: Sequence[Change], root: Path) -> Patches:
 
 
 def patched(changes: Sequence[Change], root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
-    """The files as the diff makes them, by their path below `root`, and the knobs whose changes it makes, all of them.
+    """The patched files by their path below `root`, and the knobs whose changes are all included.
 
-    Changes of a knob of which the diff leaves one out are left out whole.
+    If the diff leaves out one change of a knob, all changes of this knob are left out.
     """
     left = {one.change.knob for one in patches(changes, root).left_out}
     whole = [change for change in changes if change.knob not in left]
@@ -59,7 +59,7 @@ def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, byt
             if not _wraps(change):
                 argument_of(change)
             if change.at is None:
-                raise EditError("the line that makes it is not known")
+                raise EditError("the line that creates it is not known")
             by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
         except EditError as error:
             whys[number] = str(error)
@@ -70,17 +70,17 @@ def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, byt
 
 
 def _below(root: Path, name: str) -> str:
-    """The file's name as a diff holds it; raises EditError for one that `patch` and `git apply` would not take."""
+    """The file's name as a diff writes it; raises EditError for names that `patch` and `git apply` do not accept."""
     try:
         if not name.isprintable():
-            raise EditError("its file has a name that a diff cannot hold")
+            raise EditError("its file name cannot be written in a diff")
         file = (root / name).resolve().relative_to(root.resolve()).as_posix()  # they write through no link
     except (OSError, RuntimeError) as error:
         raise EditError(f"cannot read {root / name}: {error}") from error
     except ValueError as error:
-        raise EditError(f"{name} lies outside of {root.resolve()}, and a diff names files below it") from error
+        raise EditError(f"{name} is outside of {root.resolve()}, and a diff can only name files below it") from error
     if not file.isprintable() or '"' in file or "\\" in file:
-        raise EditError("its file has a name that a diff cannot hold")
+        raise EditError("its file name cannot be written in a diff")
     return file
 
 
@@ -92,7 +92,7 @@ def _patch(
     taken_out: list[str],
     files: dict[str, bytes],
 ) -> str:
-    """The diff of one file; what it becomes goes to `files`, what is left out to `whys`, what goes to `taken_out`."""
+    """The diff of one file; fills `files` with its content, `whys` with what is left out, and `taken_out`."""
     if (root / file).exists() and not (root / file).is_file():  # reading a pipe or a device may never end
         whys.update({number: f"cannot read {root / file}: it is not a regular file" for number, _, _ in asked})
         return ""
@@ -113,11 +113,11 @@ def _patch(
             continue
         try:
             if first is not None:
-                raise EditError(f"another advice makes it {first.then} there, and it can be one of the two only")
+                raise EditError(f"another recommendation sets it to {first.then} there, and only one of them can apply")
             if _wraps(change):
                 put_in_no_sync(source, at.line)
             elif there := set_argument(source, at.line, change):
-                taken_out.append(f"{change.knob} in {at} was `{there}`: what sets that has no effect there any more")
+                taken_out.append(f"{change.knob} in {at} was `{there}`, which no longer has an effect there")
             done[change.knob, at.line] = change
         except EditError as error:
             whys[number] = str(error)
@@ -131,7 +131,7 @@ def _patch(
     except EditError as error:
         whys.update({number: str(error) for number, _, _ in asked if number not in whys})
     except UnicodeEncodeError:
-        why = "the lines around it are not in UTF-8, as a diff is printed"
+        why = "the lines around it are not UTF-8, the encoding of the printed diff"
         whys.update({number: why for number, _, _ in asked if number not in whys})
     return ""
 

@@ -1,4 +1,4 @@
-"""Which micro-batches are of the first optimizer step: where DDP's graph is static, it has to synchronize all of them.
+"""The micro-batches of the first optimizer step: with a static graph, DDP must synchronize all of them.
 
 With `static_graph=True` DistributedDataParallel learns the graph in the first backward passes that it synchronizes. A
 first step under `no_sync` fails inside its first backward pass, or leaves gradients unsynchronized from then on.
@@ -21,7 +21,7 @@ _NUMBERS = ("step", "step_number")
 
 
 def may_be_static(tree: ast.Module, made: ast.Call) -> bool:
-    """Whether the DistributedDataParallel that `made` makes may have a static graph."""
+    """Whether the DistributedDataParallel that the call `made` creates may have a static graph."""
     if any(isinstance(node, ast.Attribute) and node.attr == "_set_static_graph" for node in ast.walk(tree)):
         return True
     if len(made.args) > min(POSITIONS["ddp.static_graph"]) or any(isinstance(one, ast.Starred) for one in made.args):
@@ -33,11 +33,11 @@ def may_be_static(tree: ast.Module, made: ast.Call) -> bool:
 def first_step(
     tree: ast.Module, around: Sequence[ast.AST], found: ast.If | ast.For, is_last: ast.expr
 ) -> tuple[ast.expr, tuple[ast.For, str] | None]:
-    """Whether a micro-batch is of the first step, and the loop that has to count for that by that name, if any.
+    """The test for a micro-batch of the first step, and the loop that must count steps for it, if any.
 
-    It may hold for the first step of each epoch, too. `around` are the statements around the backward pass, from the
-    innermost out; `found` is the loop of micro-batches, or the test of which is the last. Raises EditError where that
-    is not known.
+    It may also hold for the first step of each epoch. `around` are the statements around the backward pass, from the
+    innermost out; `found` is the loop of micro-batches, or the test for the last one. Raises EditError if the first
+    step cannot be identified.
     """
     if isinstance(found, ast.For):
         return _by_steps(tree, around[list(around).index(found) + 1 :])

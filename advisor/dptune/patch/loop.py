@@ -1,6 +1,6 @@
-"""Where a program adds gradients up: the statements of a micro-batch, and when it is the last of an optimizer step.
+"""Where a script accumulates gradients: the statements of a micro-batch, and the test for the last one of a step.
 
-Three shapes of loops are known, the last also over what has a length, and whatever differs from them is refused:
+Three loop shapes are supported, the last also over anything with a known length; all others are refused:
 
     for number, batch in enumerate(loader):    for batch in loader:             for micro in range(accumulate):
         loss = model(batch)                        loss = model(batch)              loss = model(next(batches))
@@ -49,7 +49,7 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batch(source: Source, line: int) -> MicroBatch:
-    """That whose backward pass is called on `line`; raises EditError where its shape is none of those above."""
+    """The micro-batch whose backward pass is called on `line`; raises EditError for other loop shapes."""
     tree = source.tree
     _refuse_no_sync(tree)
     path = _path_to(tree, line)
@@ -64,12 +64,12 @@ def micro_batch(source: Source, line: int) -> MicroBatch:
         number = ast.unparse(is_last).partition(" ")[0]
         counted = [(found, number)] if number not in _names(found.target) else []
         if any(isinstance(node, _LEAVES) for node in _inside(found.body)):
-            raise EditError("the loop of micro-batches may end before its last")
+            raise EditError("the loop of micro-batches may end before its last one")
     else:
         test = found.test if _holds(found.body, step) else _inverse(found.test)
         is_last, between = deepcopy(test), block[first : block.index(found)]
     if _holds(passed, step):
-        raise EditError("the optimizer steps among the lines that are to be put into it")
+        raise EditError("the optimizer steps in the lines that no_sync would wrap")
     _refuse_gradients(found.body if isinstance(found, ast.For) else block[: block.index(found)])
     is_last = _before(is_last, between, passed)
     if static:
@@ -82,14 +82,14 @@ def micro_batch(source: Source, line: int) -> MicroBatch:
 def _refuse_no_sync(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("no_sync", "require_backward_grad_sync"):
-            raise EditError("the file says itself when gradients are exchanged")
+            raise EditError("the script already controls gradient synchronization")
 
 
 Place = tuple[list[ast.stmt], int, ast.AST]  # a statement's block, its place there, and what the block is part of
 
 
 def _path_to(tree: ast.Module, line: int) -> list[Place]:
-    """The statement that calls backward on that line and those that it is part of, from the innermost out."""
+    """The statement that calls backward on that line, and its enclosing statements, innermost first."""
 
     def calls(statement: ast.stmt) -> bool:
         own = ast.walk(statement)
@@ -104,7 +104,7 @@ def _path_to(tree: ast.Module, line: int) -> list[Place]:
         path[:0] = places
         inner = places[0][0][places[0][1]] if places else None
     if not path or not isinstance(path[0][0][path[0][1]], (ast.Expr, ast.With)):
-        raise EditError(f"line {line} holds no call of backward as a statement")
+        raise EditError(f"line {line} has no call of backward as a separate statement")
     return path
 
 
@@ -129,12 +129,12 @@ def _optimizer_step(tree: ast.Module) -> ast.Call:
         and not any(word in ast.unparse(node.func).lower() for word in _NO_OPTIMIZER)
     ]
     if len(steps) != 1:
-        raise EditError(f"the file calls step {len(steps)} times, and which of them is the optimizer's is not known")
+        raise EditError(f"the file has {len(steps)} calls of step, and none can be identified as the optimizer's")
     return steps[0]
 
 
 def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt], int, ast.If | ast.For]:
-    """The block and the statement of the backward pass, and what tells the last one of a step."""
+    """The block and the statement of the backward pass, and the test or loop that shows the last one of a step."""
     for block, at, inner in path:
         later = block[at + 1 :]
         for number, one in enumerate(later):
@@ -151,7 +151,7 @@ def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt]
                 return block, at, inner
         if not isinstance(inner, ast.With):
             break
-    raise EditError("what tells the last micro-batch of a step is not found around its backward pass")
+    raise EditError("no test for the last micro-batch of a step was found around the backward pass")
 
 
 def _model(source: Source, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | None, bool]:
@@ -162,22 +162,22 @@ def _model(source: Source, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | 
     made = [source.in_tree(call) for call in calls_of(source, "ddp")]
     wrapped = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and any(one.value is call for call in made)]
     if len(made) != 1 or len(wrapped) != 1:
-        raise EditError(f"the file makes {len(made)} DistributedDataParallel: what the model is called is not known")
+        raise EditError(f"the file creates {len(made)} DistributedDataParallel models, so the model's name is unclear")
     (call,), (assignment,) = made, wrapped
     assert call is not None
     target = assignment.targets[0]
     if len(assignment.targets) != 1 or not isinstance(target, (ast.Name, ast.Attribute)):
-        raise EditError("the DistributedDataParallel has no name of its own")
+        raise EditError("the DistributedDataParallel is not assigned to a single name")
     name = ast.unparse(target)
     for node in ast.walk(tree):
         if any(one is not target and ast.unparse(one) == name and one.lineno > target.lineno for one in _targets(node)):
-            raise EditError(f"`{name}` becomes something else on line {node.lineno}")  # type: ignore[attr-defined]
+            raise EditError(f"`{name}` is reassigned on line {node.lineno}")  # type: ignore[attr-defined]
     static = may_be_static(tree, call)
     if _is_always(assignment, name, path):
         return _read(target), None, static
     root = ast.unparse(call.func).partition(".")[0]
     if not any(isinstance(one, (ast.Import, ast.ImportFrom)) and root in _imports(one) for one in tree.body):
-        raise EditError(f"whether `{name}` is the DistributedDataParallel there is not known")
+        raise EditError(f"`{name}` may not be the DistributedDataParallel there")
     return _read(target), call.func, static
 
 
@@ -210,7 +210,7 @@ def _forward(block: Sequence[ast.stmt], last: int, model: ast.expr) -> int:
         for node in ast.walk(block[at]):
             if isinstance(node, ast.Call) and name in map(ast.unparse, (node.func, *node.args)):
                 return at
-    raise EditError(f"the forward pass of `{name}` is not found before its backward pass")
+    raise EditError(f"no forward pass of `{name}` was found before the backward pass")
 
 
 def _at_end(tree: ast.Module, loop: ast.For) -> ast.expr:
@@ -229,7 +229,7 @@ def _at_end(tree: ast.Module, loop: ast.For) -> ast.expr:
             for name in _NUMBERS:
                 if name not in there:
                     return ast.parse(f"{name} == len({ast.unparse(over)}) - 1", mode="eval").body
-    raise EditError("which micro-batch is the last is known of loops over `range(...)`, or where `len(...)` tells")
+    raise EditError("the last micro-batch is known only in loops over `range(...)`, or where `len(...)` is called")
 
 
 def _has_length(tree: ast.Module, over: ast.expr) -> bool:
@@ -261,7 +261,7 @@ def _before(condition: ast.expr, between: Sequence[ast.stmt], passed: Sequence[a
     """The condition as it reads before `between`, in which a name may be counted up after the passes."""
     for node in ast.walk(condition):
         if not isinstance(node, _PURE) and not _is_length(node):
-            raise EditError(f"`{ast.unparse(condition)}` may not mean the same before the forward pass")
+            raise EditError(f"`{ast.unparse(condition)}` may have another value before the forward pass")
     names = {ast.unparse(node) for node in ast.walk(condition) if isinstance(node, (ast.Name, ast.Attribute))}
     roots = {
         ast.unparse(node.value).partition(".")[0]
@@ -278,7 +278,7 @@ def _before(condition: ast.expr, between: Sequence[ast.stmt], passed: Sequence[a
             continue
         changed = {ast.unparse(one) for node in ast.walk(statement) for one in _targets(node)} & names
         if changed or any(_hands_over(node, roots) for node in ast.walk(statement)):
-            raise EditError(f"line {statement.lineno} may change what `{ast.unparse(condition)}` is")
+            raise EditError(f"line {statement.lineno} may change the value of `{ast.unparse(condition)}`")
     return condition
 
 
@@ -324,7 +324,7 @@ def _hands_over(node: ast.AST, roots: set[str]) -> bool:
 
 
 def _refuse_gradients(between: Sequence[ast.stmt]) -> None:
-    """What reads gradients between micro-batches would read those of one rank alone."""
+    """Code that reads gradients between micro-batches would read local gradients of one rank."""
     for node in _inside(between):
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in _READS_GRADIENTS:

@@ -1,4 +1,4 @@
-"""Micro-batches put into `no_sync`, but for the last of each optimizer step: what is unsure is refused."""
+"""Wrap micro-batches in `no_sync`, except the last of each optimizer step; unsafe edits are refused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CONTINUED = re.compile(r"\\(\r\n?|\n)")
 
 
 def put_in_no_sync(source: Source, line: int) -> None:
-    """Put forward and backward pass, called on that line, into a `with`.
+    """Wrap the forward and backward pass called on that line in a `with`.
 
-    What the `with` needs is not imported yet: `import_contextlib` does that. Raises EditError with a sentence where
-    the loop around that line is of no shape that is known.
+    `import_contextlib` adds the import that the `with` needs. Raises EditError with a sentence if the loop around that
+    line has no supported shape.
     """
     found = micro_batch(source, line)
     item = ast.withitem(_context(found))
@@ -62,7 +62,7 @@ def put_in_no_sync(source: Source, line: int) -> None:
 
 
 def import_contextlib(source: Source) -> None:
-    """Import what `put_in_no_sync` needs, among the script's other imports, where it does not."""
+    """Add the import that `put_in_no_sync` needs to the script's imports, unless it is there."""
     tree = source.tree
     names = [name for one in tree.body if isinstance(one, ast.Import) for name in one.names]
     if any(name.name == _MODULE and not name.asname for name in names):
@@ -71,7 +71,7 @@ def import_contextlib(source: Source) -> None:
     lines = [list(islice(rest, len(_small(line)))) for line in source.module.body]
     first = next((at for at, line in enumerate(lines) if any(map(_is_import, line))), None)
     if first is None:
-        raise EditError("the file has no imports, to which another could be added")
+        raise EditError("the file has no imports to which contextlib could be added")
     at = first if _is_import(lines[first][0]) else first + 1  # a docstring is the first statement of all
     while at < len(lines) and all(isinstance(one, ast.Import) and one.names[0].name < _MODULE for one in lines[at]):
         at += 1
@@ -99,7 +99,7 @@ def import_contextlib(source: Source) -> None:
 
 
 def _lines_of(source: Source, statements: Sequence[ast.stmt], unsafe: str) -> tuple[cst.IndentedBlock, int, int]:
-    """The block of these statements, and which of its lines hold them alone; raises EditError where none do."""
+    """The block of these statements, and the range of its lines with only them; raises EditError if there is none."""
     line = source.statement(statements[0])
     block = None if line is None else source.parent(line)
     if line is None or not isinstance(block, cst.IndentedBlock):
@@ -113,7 +113,7 @@ def _lines_of(source: Source, statements: Sequence[ast.stmt], unsafe: str) -> tu
 
 
 def _nested(item: cst.BaseExpression, lines: Sequence[Any], indentation: str) -> cst.With:
-    """The lines in a `with`; what is written above the first of them stays above it."""
+    """The lines in a `with`; comments and blank lines above the first line stay above the `with`."""
     first, *others = (line.visit(_Deeper(indentation)) for line in lines)
     body = [first.with_changes(leading_lines=[]), *others]
     header = cst.TrailingWhitespace(newline=_newline(lines[0]))
@@ -135,7 +135,7 @@ class _Deeper(cst.CSTTransformer):
 
 
 def _counting(loop: cst.For, number: str) -> cst.For:
-    """The loop with a number that counts its rounds."""
+    """The loop with a counter."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     pair = [cst.Element(cst.Name(number), comma), cst.Element(_in_parentheses(loop.target))]
     over = cst.Call(cst.Name("enumerate"), [cst.Arg(_in_parentheses(loop.iter))])

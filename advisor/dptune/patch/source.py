@@ -1,4 +1,4 @@
-r"""A script that is read and rewritten: every character outside of a rewrite stays.
+r"""Read and rewrite a script; every character outside of an edit stays unchanged.
 
 `ast` gives the meaning, libcst the positions, the scopes and the rewritten text. Of a few scripts libcst keeps not
 every character (a form feed or a backslash that begins a line, a last line ended by \r), so only the lines between the
@@ -31,7 +31,7 @@ Place = tuple[int, int]  # line from 1, column in characters from 0: as Python c
 
 
 class EditError(Exception):
-    """Why a script cannot be edited as asked: one sentence."""
+    """Why a script cannot be edited: one sentence."""
 
 
 class Source:
@@ -185,7 +185,7 @@ def _parsed(data: bytes) -> ast.Module:
     except SyntaxError as error:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         where = f" (line {error.lineno})" if error.lineno else ""
-        newer = "; if the script needs a newer Python, run dptune with that" if where and _is_newer(data) else ""
+        newer = "; if the script needs a newer Python, run dptune with it" if where and _is_newer(data) else ""
         raise EditError(f"the file is not valid Python {version}: {error.msg}{where}{newer}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise EditError("the file cannot be parsed") from error

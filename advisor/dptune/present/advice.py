@@ -19,7 +19,7 @@ _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
     "measured": "Measured: the change was run",
     "replayed": "Predicted: the recorded steps were replayed with the change",
-    "sampled": "Predicted: from the time found in stack samples of steps without the profiler",
+    "sampled": "Predicted: from stack samples of steps without the profiler",
     "timed": "Predicted: from the time measured in steps without the profiler",
     "bound": "Upper bound: actual savings may be lower",
 }
@@ -240,8 +240,8 @@ def _evidence(evidence: Evidence, measured: Measured) -> str:
 
 
 def _when(rank: int | None, start_ns: int, end_ns: int | None, measured: Measured) -> str:
-    """`rank 1, step 47, 3.2 ms after its begin, for 16.9 ms`, or `the whole step, 60 ms`; by the trace's clock where it
-    lies in no step.
+    """`rank 1, step 47, 3.2 ms after its start, for 16.9 ms`, or `the whole step, 60 ms`; on the trace's clock if it
+    is outside of every step.
     """
     took = "" if end_ns is None else f", for {ns_as_ms(end_ns - start_ns)} ms"
     devices = (device for one in measured.ranks if one.rank == rank for device in one.devices)
@@ -250,7 +250,7 @@ def _when(rank: int | None, start_ns: int, end_ns: int | None, measured: Measure
             after = start_ns - step.start_ns
             if not after and end_ns == step.start_ns + step.account.window_ns:
                 return f"rank {rank}, step {step.number}: the whole step, {ns_as_ms(end_ns - start_ns)} ms"
-            late = f", {ns_as_ms(after)} ms after its begin" if after else ""
+            late = f", {ns_as_ms(after)} ms after its start" if after else ""
             return f"rank {rank}, step {step.number}{late}{took}"
     return f"rank {rank}, at {start_ns / 1e3:,.3f} us on its trace's clock{took}"
 

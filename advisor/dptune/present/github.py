@@ -70,7 +70,7 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
 
 
 def _place(one: Advice) -> Location | None:
-    """The line of the script that the advice is on: that of its first change, else the first that its text names."""
+    """The script line for the annotation: that of the first change, else the first line that title or evidence name."""
     of_change = next((change.at for change in one.changes if change.at), None)
     named = _LINE.search(" ".join([one.title, *(f"{each.label} {each.value}" for each in one.evidence)]))
     return of_change or Location.parse(named[0] if named else None)

@@ -59,7 +59,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
     ]
     yield from table(_COLUMNS, rows, width)
     idle = step_milliseconds(measured, min(found.idle_share, idle_share))
-    words = f"While the host is on it the device is idle for {idle}: about that is what a quicker host saves at most."
+    words = f"While the host is on the critical path, the device is idle for {idle}: faster host code saves no more."
     yield from wrapped(words if isinstance(idle, str) else str(idle), width, "  ")
     longest = found.longest[:_AT_MOST]
     short = Counter(short_name(one.name) for one in longest)
@@ -68,7 +68,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
 
 
 def _named(one: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:
-    """A row of its time and name; `distinct`: whether the short name is that of no other row."""
+    """A row of its time and name; `distinct`: whether no other row has the same short name."""
     whole = one.name if len(one.name) <= _LONGEST_NAME else f"{one.name[: _LONGEST_NAME - 3]}..."
     name = short_name(one.name) if distinct else whole
     return [step_milliseconds(report.measured, one.total_ns / path_ns), number(one.count / steps), name]

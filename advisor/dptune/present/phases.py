@@ -108,8 +108,8 @@ def _together(overlap: OverlapFigures) -> str:
     said = f"Compute lasts {number(overlap.compute_per_communication)} times as long as communication."
     slowdown = overlap.known("slowdown")
     if slowdown is None:
-        return f"{said} How much compute slows beside communication is {Hole(overlap.missing['slowdown'])}."
+        return f"{said} The slowdown of compute by communication is {Hole(overlap.missing['slowdown'])}."
     return (
-        f"{said} Compute that was seen both with and without communication beside it takes {number(slowdown)} times "
-        f"as long with it ({overlap.slowdown_pairs:,} operations, each at one place in the step)."
+        f"{said} Compute takes {number(slowdown)} times as long with overlapping communication as without "
+        f"({overlap.slowdown_pairs:,} operations, each at one place in the step)."
     )

@@ -43,17 +43,17 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         )
         return
     how = "with the profiler, which slows the host" if told.traced else "without the profiler"
-    many = f", the middle one of {told.processes} processes" if told.processes > 1 else ""
+    many = f", the median of {told.processes} processes" if told.processes > 1 else ""
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
     words = (
-        f"{ns_as_ms(told.replayed_ns)} ms by the unchanged model: {percent(told.error_share)} off; steps that it was "
-        f"not made from {percent(told.held_out_share)}."
+        f"{ns_as_ms(told.replayed_ns)} ms without changes ({percent(told.error_share)} error; "
+        f"{percent(told.held_out_share)} on held-out steps)."
     )
     yield from labelled("Replayed", words, width)
     if told.known("floor_ns") is not None:
         words = (
-            f"If it took no time, and all else were as it is, a step would take {ns_as_ms(told.floor_ns)} ms. A pass "
-            "that exchanges nothing is spared its hooks, too."
+            f"If communication took no time, a step would take {ns_as_ms(told.floor_ns)} ms. Removing all-reduces also "
+            "removes DDP's hook overhead."
         )
         yield from labelled("Exchange", words, width)
     if told.known("link") is None:
@@ -97,11 +97,11 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
     if bounds and missed(told.error_share, told.held_out_share):
         share = percent(told.error_share + told.held_out_share)
-        yield from labelled("Bounds", f"Each is lowered by the error of the replay, {share} of a step.", width)
+        yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
     if len(bounds) < len(told.predictions):
-        yield from labelled("From, to", "Where nine of ten such steps are meant to lie.", width)
+        yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
     if any("world_size" in one.changes for one in told.predictions):
-        words = "The samples of all ranks together: with more ranks there are more of them in a step, on more devices."
+        words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
         yield from labelled("Per sample", words, width)
     for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
@@ -136,23 +136,23 @@ def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         ]
         for one in told.curve
     ]
-    words = "The step by bucket size, as replayed, all else as it is. Of sizes that make the same buckets one is shown."
+    words = "Predicted step by bucket size, all else unchanged. Sizes that give the same buckets are shown once."
     yield from labelled("Buckets", words, width)
     yield from table(_CURVE, rows, width)
     yield BLANK
     if not told.predictions:
-        yield from labelled("Best", "As it is: nothing that was tried saves a hundredth of the step.", width)
+        yield from labelled("Best", "No change: no setting that was tried saves 1 % of the step.", width)
         return
-    words = "Of what leaves what is learned as it is, together:"
+    words = "Best combination that does not affect training results:"
     if not _saving(told):
-        words = "As it is. The best set of changes found may save nothing: its interval includes the step as it is."
+        words = "No change. The best combination found may save nothing: its interval includes the current step."
     yield from labelled("Best", words, width)
     yield from _predicted(told, width, run)
 
 
 def _compared(told: WhatIf, width: int) -> Iterator[Line]:
     """Other ways to share the work, and their bounds."""
-    words = "What each rank holds at most, and what bounds a step has, by the link as it was measured:"
+    words = "Memory per rank, an upper bound, and bounds of the step, with the measured link:"
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
     notes = [
@@ -166,8 +166,8 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
         notes.append(f"With activations a rank holds {most / 1e9:.3g} GB as it is; they are not sharded.")
     if told.too_large:
         notes.append(
-            "Even where all is sharded, a rank's part does not fit: part the layers themselves (tensor or pipeline "
-            "parallel), recompute activations, or take more ranks."
+            "Even fully sharded, a rank's part does not fit in memory: use tensor or pipeline parallelism, activation "
+            "checkpointing, or more ranks."
         )
     for note in notes:
         yield from wrapped(note, width)

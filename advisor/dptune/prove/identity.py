@@ -64,7 +64,7 @@ def changed(folder: Path, code: Files, programs_alone: bool = False) -> list[str
 
 
 def written_since(folder: Path, code: Files, launch: Launch, when: float) -> list[str]:
-    """Those of the files that the script uses and that were written after a moment (seconds since 1970)."""
+    """The files that the script uses and that were written after `when` (seconds since 1970)."""
     found = []
     for path in _used(code, launch):
         with contextlib.suppress(OSError):
@@ -74,9 +74,9 @@ def written_since(folder: Path, code: Files, launch: Launch, when: float) -> lis
 
 
 def _used(code: Files, launch: Launch) -> list[Path]:
-    """The files that the command names, or a file that is used: as a module, a package or a file's name, in any text.
+    """The files that the command or a used file names: as a module, a package or a file name, anywhere in its text.
 
-    All of them where the command names no program of theirs.
+    All files if the command names no program among them.
     """
     words = set(_WORD.findall(" ".join(launch.shown)))
     used: dict[Path, None] = {}
@@ -89,7 +89,7 @@ def _used(code: Files, launch: Launch) -> list[Path]:
 
 
 def _stem(path: Path) -> str:
-    """What a text that uses the file calls it by: its last word, or that of its package."""
+    """The word by which other files refer to this one: the last word of its name, or of its package."""
     words: list[str] = _WORD.findall(path.parent.name if path.stem == "__init__" else path.stem)
     return words[-1] if words else ""
 

@@ -1,4 +1,4 @@
-"""What a rule declares and what it may ask.
+"""What a rule declares, and what it can ask of a run.
 
 A rule is a module with `RULE = Rule(...)` and `check(run: RunView) -> Iterator[Advice]`. A pack is a package whose
 modules are rules, registered under the entry point `dptune.rules`.

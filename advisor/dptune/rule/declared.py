@@ -9,7 +9,7 @@ from dptune.advice import Kind
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number a rule decides by: its name in `[tool.dptune.rules.<code>]`, its default, and the reason for it."""
+    """A number that a rule decides by: its name in `[tool.dptune.rules.<code>]`, its default, and the reason for it."""
 
     name: str
     default: float
@@ -20,9 +20,9 @@ class Threshold:
 class Rule:
     """What a rule declares. `code` is the family and a number; `since` the version it appeared in.
 
-    A `preview` rule runs with `preview = true`, or when its whole code is selected. One that comes `last` is asked
-    after all others, and sees their advice in `RunView.advised`. One that is `asked_when_busy` is also asked where the
-    step times are no basis for advice; `RunView.times_hold` then is False.
+    A `preview` rule runs with `preview = true`, or when its whole code is selected. A `last` rule runs after all others
+    and sees their advice in `RunView.advised`. A rule with `asked_when_busy` also runs where step times are too
+    unreliable for advice; `RunView.times_hold` is then False.
     """
 
     code: str

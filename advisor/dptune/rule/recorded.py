@@ -1,4 +1,4 @@
-"""What a rule may ask of a recording: facts, what the script does where, and stack samples."""
+"""What a rule can ask of a recording: facts, where the script spends time, and stack samples."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class RecordedView:
         return self.limits.get(threshold.name, threshold.default)
 
     def impact(self, share: float, least: Threshold) -> Impact | None:
-        """Impact of something that takes a share of the step; None below `least`, and where it takes nothing.
+        """Impact of something that takes a share of the step; None below `least` and for a share of 0.
 
-        A user who sets that below what a note is wants to hear of less: it is a note, too.
+        A share above `least` has low impact even if the user sets `least` below the usual limit for low impact.
         """
         return None if share <= 0 or share < self.limit(least) else impact_of(share) or "low"
 
@@ -59,14 +59,14 @@ class RecordedView:
     def explained(self, *names: str) -> bool:
         """Whether advice of another rule on time names one of these: a function, or a file and line.
 
-        Only a rule that comes `last` sees the advice of the others.
+        Only a `last` rule sees the advice of other rules.
         """
         words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?=`| \(| at |[,;)]|$)") for name in names if name]
         texts = (text for one in self.advised if one.kind == "time" for text in _texts(one))
         return any(word.search(text) for text in texts for word in words)
 
     def weights_agree(self) -> bool | None:
-        """Whether all ranks held the same weights after the last window that all have; None where it is not known."""
+        """Whether all ranks had the same weights after the last window that all completed; None if not known."""
         for own in reversed(self.facts[0].windows) if len(self.facts) > 1 else ():
             windows = [one.window(own.name) for one in self.facts]
             whole = [one for one in windows if one is not None and one.complete and one.parameter_sums]
@@ -80,10 +80,10 @@ class RecordedView:
         return None
 
     def epoch_starts(self) -> EpochStarts:
-        """Recorded steps that begin an epoch of the loader whose workers start anew for each, on the lowest rank.
+        """Recorded steps that start an epoch of a loader that restarts its workers each epoch, on the lowest rank.
 
-        Raises Missing where there is no such loader, and where no step was recorded that begins one, with how many
-        steps that takes.
+        Raises Missing where no loader restarts its workers, or where no recorded step starts an epoch; the reason then
+        gives the number of steps to record.
         """
         facts, ranks = self.any_facts(), self.measured.world_size
         if restarted(facts) is None:
@@ -101,9 +101,9 @@ class RecordedView:
         return found
 
     def slow_steps(self, times: float) -> list[SlowSteps]:
-        """What the script does in steps that take `times` the median or more, most time first.
+        """What the script does in steps that take at least `times` the median, most time first.
 
-        Raises Missing where no steps were timed without the profiler, as in a run that dptune did not record.
+        Raises Missing where no steps were timed without the profiler, for example in a run that dptune did not record.
         """
         self.any_facts()
         if not any((window := one.window("unprofiled")) and window.steps for one in self.facts):
@@ -113,7 +113,7 @@ class RecordedView:
     def work_between(self) -> list[HostWork]:
         """Logging, metrics, plotting and saving in the usual steps, by function and line, most time first.
 
-        Raises Missing where the training thread was not looked at while steps were timed.
+        Raises Missing where the training thread was not sampled while steps were timed.
         """
         self.any_facts()
         if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
@@ -123,9 +123,9 @@ class RecordedView:
         return work_between(self.facts)
 
     def memory_growth(self) -> list[MemoryGrowth]:
-        """The ranks that hold more after each step, by tensors counted between windows, or a GPU's allocator.
+        """The ranks whose memory grows every step, by tensors counted between windows or by a GPU's allocator.
 
-        Empty where it does not grow, or nothing was recorded of it.
+        Empty where memory does not grow, or was not recorded.
         """
         return memory_growth(self.facts)
 
@@ -138,36 +138,36 @@ class RecordedView:
         return kind_of(name) not in ("", "experience")
 
     def hottest_line(self, name: str, at: str, calling: str = "") -> str | None:
-        """`file:line` in the function of that name and file where the script was found most; None if it rarely was.
+        """`file:line` with most stack samples in the function of that name and file; None if there are too few.
 
         `calling`: only while that line itself calls a library's function of this name.
         """
         return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
 
     def hottest_in_loader(self) -> HotFunction | None:
-        """The function of the script in which batches are prepared most of the time; None where it was not seen."""
+        """The function of the script that takes most of batch preparation; None if none was sampled."""
         return hottest_in_loader(self.facts)
 
     def least_loader_wait(self) -> float:
-        """The least share of any window on any rank that a loader without workers is waited for; 0 where one has some.
+        """The smallest share of any window on any rank spent waiting for loaders; 0 if any loader has workers.
 
-        Workers may wait for cores that other processes took.
+        Workers may be waiting for cores that other processes use.
         """
         return least_wait_share(self.facts)
 
     def ranks_here(self) -> int:
-        """Ranks on the host of the first recorded one, as far as is known."""
+        """The number of ranks on the host of the first recorded rank, as far as known."""
         local = [1 + (one.local_rank or 0) for one in self.facts if one.host == self.facts[0].host]
         return max(len(local), *local)
 
     def dealt_batches(self, rank: int) -> DealtBatches | None:
-        """What the loader deals this rank beside the others; None where they train no replicas, or it is not known."""
+        """The batches of this rank compared with the others; None where ranks train no replicas, or not known."""
         return dealt_batches(self.facts, rank)
 
     def backward_share(self, spent_ns: int) -> float:
-        """The share of a step that backward passes take, which ran on the host for `spent_ns` in the unprofiled window.
+        """The share of a step that backward passes take that ran for `spent_ns` on the host in the unprofiled window.
 
-        On a GPU it is their part of the compute of all backward passes. Raises Missing where that is not known.
+        On a GPU it is their part of the compute of all backward passes. Raises Missing where this is not known.
         """
         window = self.any_facts().window("unprofiled")
         if window is None or not window.steps:
@@ -191,32 +191,32 @@ class RecordedView:
         return capability, name
 
     def agreed_share(self, share: float, rank: int, name: str, at: str) -> float:
-        """A function's share of the few steps of the detailed window, but no more than stack samples of many find."""
+        """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps."""
         found = self.found_share(rank, name, at)
         return share if found is None else min(share, found[1])
 
     def found_share(self, rank: int, name: str, at: str) -> tuple[float, float] | None:
-        """The share of a rank's steps without the profiler in which a function is on the stack, and at most.
+        """The share of a rank's steps without the profiler in which a function is on the stack, and its upper bound.
 
-        With all that it calls. None where the stack was sampled too rarely.
+        Time in the functions that it calls is included. None where there are too few stack samples.
         """
         return found_share(self.facts, rank, name, at.rpartition(":")[0] or at)
 
     def sampled_share(self, name: str, at: str, calling: str = "", *, training: bool = False) -> SampledShare | None:
         """The share of the steps without the profiler in which a function runs on each rank, by stack samples.
 
-        `calling`: only while its line calls a library's function of this name; `training`: in forward passes and the
-        like as well. None where it was found too rarely.
+        `calling`: only while its line calls a library's function of this name; `training`: also in forward and backward
+        passes and the optimizer. None where there are too few samples.
         """
         return sampled_share(self.facts, name, at.rpartition(":")[0] or at, calling, training=training)
 
     def sampled_phase(self, phase: str) -> SampledShare | None:
-        """The same of a phase: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
+        """The share of a phase, by stack samples: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
         return sampled_phase(self.facts, phase)
 
 
 def _texts(advice: Advice) -> Iterator[str]:
-    """What an advice names its cause in: its title, its evidence, and where its changes are made."""
+    """The texts in which a finding names its cause: title, evidence and the places of its changes."""
     yield advice.title
     for evidence in advice.evidence:
         yield evidence.label

@@ -1,4 +1,4 @@
-"""What a rule may ask of a change: what it saves, and on what basis."""
+"""What a rule can ask about a change: what it saves, and on what basis."""
 
 from __future__ import annotations
 
@@ -12,93 +12,93 @@ from dptune.knobs import Value
 from dptune.measured import Missing, digits
 from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
-from dptune.runfile.removed import Share, spared, spared_of_steps
+from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
-_GONE, _GAINED = 0.8, 1.1
+_SAVED_PART = (0.8, 1.1)  # of the time of removed work, at least and at most
 UNVALIDATED = "; GPU predictions have been checked against measured steps for batch sizes only, on one H200"
 
 
 @dataclass(frozen=True)
 class RunView(RanksView):
-    """What a rule may ask: the figures, the facts of each rank, its own thresholds, and what a change would do.
+    """What a rule can ask: the figures, the facts of each rank, its thresholds, and what a change would save.
 
-    `times_hold`: whether the step times are a basis for advice. They are none on a machine that other processes keep
-    busy. Reading a figure or a fact that is not there raises `Missing`; the engine then reports the rule as skipped.
+    `times_hold`: whether step times are reliable enough for advice; they are not on a machine that other processes keep
+    busy. Reading a missing figure or fact raises `Missing`; the engine then reports the rule as skipped.
     """
 
     def without_slow_steps(self, cause: SlowSteps, durations_ns: Sequence[int]) -> Saving | None:
-        """What a mean step saves without what makes some steps slow, from how long these steps took, in ns each.
+        """The saving of the mean step without the cause of slow steps; `durations_ns` are all timed steps.
 
-        None where nothing was found that they do, and where it may be nothing.
+        None where the cause was not sampled, or where the saving may be zero.
         """
         found = share_of(cause, durations_ns)
         if not cause.where or found.least <= 0:
             return None
-        how = f"the extra time of {len(cause.steps)} slow steps; the interval includes how much they differ"
+        how = f"the extra time of {len(cause.steps)} slow steps; the interval includes their variation"
         return self.timed(found.least, found.likely, found.most, how, durations_ns)
 
     def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
-        """A saving between two shares of the step that is a bound: more cannot be saved.
+        """A saving between two shares of the step that is an upper bound.
 
-        `in_few_steps`: most steps do not have what is saved, so ms are of the mean step.
+        `in_few_steps`: most steps do not contain the time that is saved, so milliseconds refer to the mean step.
         """
         step = self.measured.step
         mean_ns = (step.unprofiled_mean_ns or step.median_ns) if in_few_steps else None
         return self._saving(low_share, high_share, "bound", how, mean_ns=mean_ns)
 
     def bound_of_all(self, high_share: float, how: str, durations_ns: Sequence[float]) -> Saving:
-        """A bound that is a share of the time of all steps, such as some that are slow: ms of the mean step.
+        """An upper bound as a share of the time of all steps, for example of slow ones: milliseconds of the mean step.
 
-        `durations_ns` are those steps. Their mean is told on the level of the step time, as all ms of a report are.
+        `durations_ns` are all these steps. Their mean is scaled to the step time, like all milliseconds of a report.
         """
         times = mean(durations_ns) / median(durations_ns)
         return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.median_ns)
 
     def without_function(self, name: str, at: str, calling: str = "") -> Saving | None:
-        """What a CPU run saves without a function of the script that runs beside training.
+        """What a CPU run saves without a function of the script that is not part of training.
 
-        None where stack samples do not tell: too few, or of some ranks only. A GPU may hide such time.
+        None where stack samples are too few or not from every rank, and on a GPU, which may hide the time.
         """
         found = self.sampled_share(name, at, calling)
         if found is None:
             return None
         named = f"`{calling}` in `{name}`" if calling else f"`{name}`"
-        return self.removed(found.by_rank, f"{named} is in {found.looks} stack samples")
+        return self.removed(found.by_rank, f"{named} is in {found.samples} stack samples")
 
     def removed(
-        self, spent: Mapping[int, Share], how: str, gone: tuple[float, float] = (_GONE, _GAINED)
+        self, spent: Mapping[int, Share], how: str, saved_part: tuple[float, float] = _SAVED_PART
     ) -> Saving | None:
         """What a CPU run saves without work that takes these shares of the steps of each rank, by stack samples.
 
-        Ranks that are not named do none of it; `gone` is the part of it that goes away, at least and at most. None
-        where devices compute, which may hide it, where not all ranks were recorded, and where it may be nothing: then a
-        bound is all that is known.
+        Ranks that are not in `spent` do none of the work; `saved_part` is the least and the largest part of it that is
+        saved. None where devices compute, which may hide the work, where not all ranks were recorded, and where the
+        saving may be zero: use a bound then.
         """
         if not self._every_rank():
             return None
         ranks = self.measured.known("world_size") or len(self.facts)
-        left = spared(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
+        share = saved_share(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
         alone = [rank for rank, one in spent.items() if one.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
         how = f"{how}{by_rank}; the interval includes the sampling error"
-        return self.sampled(left.least, left.likely, left.most, how, gone) if left.least > 0 else None
+        return self.sampled(share.least, share.likely, share.most, how, saved_part) if share.least > 0 else None
 
     def removed_of_steps(
         self, spent_ns: Mapping[int, Sequence[int]], how: str, *, in_turn: bool = False
     ) -> Saving | None:
-        """The same of work that was timed in each step without the profiler, as a share of the mean step.
+        """What a CPU run saves without work that was timed in each step without the profiler, of the mean step.
 
-        `in_turn`: ranks may do it one after another, and each may hold up all others.
+        `in_turn`: ranks may do the work one after another, and each may hold up all others.
         """
         windows = {one.rank: one.window("unprofiled") for one in self.facts}
         durations_ns = {rank: window.durations_ns for rank, window in windows.items() if window is not None}
         numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
         if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:
             return None
-        left = spared_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
+        share = saved_share_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
         all_ns = [mean(own) for own in zip(*durations_ns.values(), strict=True)]
-        return self.timed(left.least, left.likely, left.most, how, all_ns) if left.least > 0 else None
+        return self.timed(share.least, share.likely, share.most, how, all_ns) if share.least > 0 else None
 
     def _every_rank(self) -> bool:
         """Whether CPUs compute, and all ranks of the run have facts."""
@@ -111,15 +111,16 @@ class RunView(RanksView):
         likely_share: float,
         high_share: float,
         how: str,
-        gone: tuple[float, float] = (_GONE, _GAINED),
+        saved_part: tuple[float, float] = _SAVED_PART,
     ) -> Saving:
-        """A saving that is the time of something which goes away, by stack samples of steps without the profiler.
+        """The saving from removing work whose time is known from stack samples of steps without the profiler.
 
-        `gone` is the part of it that does, at least and at most. By default at least four fifths: what takes its place,
-        every so many steps, is left. And a tenth more: with other ranks on the same cores these gain, too.
+        `saved_part` is the least and the largest part of this time that is saved. The default starts at four fifths,
+        because some work usually remains every N steps, and ends a tenth above the time, because other ranks on the
+        same cores also gain.
         """
-        most = min(1.0, gone[1] * high_share)
-        low = min(most, gone[0] * low_share)
+        most = min(1.0, saved_part[1] * high_share)
+        low = min(most, saved_part[0] * low_share)
         return self._saving(low, most, "sampled", how, min(most, max(low, likely_share)))
 
     def timed(
@@ -129,20 +130,20 @@ class RunView(RanksView):
         high_share: float,
         how: str,
         durations_ns: Sequence[float] | None = None,
-        gone: tuple[float, float] = (_GONE, _GAINED),
+        saved_part: tuple[float, float] = _SAVED_PART,
     ) -> Saving:
-        """The same of something that was timed in steps without the profiler.
+        """The saving from removing work that was timed in steps without the profiler; `saved_part` as for `sampled`.
 
-        With `durations_ns`, of those steps, the shares are of their mean, else of the step time.
+        With `durations_ns` of these steps, the shares refer to their mean, else to the step time.
         """
         times = 1.0 if durations_ns is None else mean(durations_ns) / median(durations_ns)
         mean_ns = None if durations_ns is None else times * self.measured.step.median_ns
-        most = min(1.0, gone[1] * high_share)
-        low = min(most, gone[0] * low_share)
+        most = min(1.0, saved_part[1] * high_share)
+        low = min(most, saved_part[0] * low_share)
         return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
 
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
-        """A prediction between other shares of the step, for a reason that its text then ends with."""
+        """A prediction with other shares of the step; `why` is appended to its explanation."""
         narrow = self._saving(low_share, high_share, saves.basis, f"{saves.how}, {why}", likely_share)
         return narrow.model_copy(update={"samples_times": saves.samples_times})
 
@@ -155,7 +156,7 @@ class RunView(RanksView):
         predicted_share: float | None = None,
         mean_ns: float | None = None,
     ) -> Saving:
-        """The shares are of the mean step where that is given or the step time is a mean of uneven steps."""
+        """The shares refer to the mean step if it is given, or if the step time is the mean of uneven steps."""
         step = self.measured.step
         mean_ns = step.median_ns if mean_ns is None and step.uneven else mean_ns
         step_ns = step.median_ns if mean_ns is None else mean_ns
@@ -178,47 +179,49 @@ class RunView(RanksView):
     def predict(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """What the changes together would save, by replaying the recorded steps with them.
 
-        They are changes of knobs, or settings of anything that `dptune whatif --set` takes, by name: what no script can
-        set, too. Where they change the batch, of the time that the samples of a step take. Raises Missing where the run
-        has no step model, or that tells nothing of a change.
+        Pass changes of knobs, or a mapping of any settings that `dptune whatif --set` accepts, including those that no
+        script can set. If they change the batch, the saving is in time per sample. Raises Missing where the run has no
+        step model, or the model cannot predict a change.
         """
         settings = changes if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
             raise Missing(f"no step model to predict {', '.join(settings)} with")
-        told = self.predictor(settings)
+        prediction = self.predictor(settings)
         step_ns = self.measured.step.median_ns
-        before, after = self.measured.known("samples_per_step"), told.known("global_batch")
+        before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
         grown = after / before if before and after else 1.0
-        times = (told.high_ns, told.step_ns, told.low_ns)
+        times = (prediction.high_ns, prediction.step_ns, prediction.low_ns)
         low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
         how = (
-            f"replayed with the change, a step takes {digits(told.step_ns / 1e6)} ms instead of {digits(step_ns / 1e6)}"
+            f"replayed with the change, a step takes {digits(prediction.step_ns / 1e6)} ms instead of "
+            f"{digits(step_ns / 1e6)}"
         )
         how += f", with {grown:.3g} times the samples" if grown != 1 else ""
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
         return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 
     def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
-        """What the changes together would save at most, where the step model misses too much to tell how much.
+        """An upper bound of what the changes together would save, where the step model is too inaccurate to predict.
 
-        A bound, with the reason why it is no prediction. Raises Missing where there is no model, or no bound of it.
+        The bound includes the reason why it is not a prediction. Raises Missing where the model gives no bound.
         """
         settings = changes if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
             raise Missing(f"no step model to predict {', '.join(settings)} with")
-        told = self.predictor(settings)
-        before, after = self.measured.known("samples_per_step"), told.known("global_batch")
+        prediction = self.predictor(settings)
+        before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
         grown = after / before if before and after else 1.0
-        step_ns, least_ns = self.measured.step.median_ns, told.low_ns
+        step_ns, least_ns = self.measured.step.median_ns, prediction.low_ns
         if settings.keys() == {"loader.batch_size"} and grown > 1:
             least_ns = max(least_ns, step_ns)  # more samples make no step shorter
         most = min(1.0, max(0.0, 1 - least_ns / grown / step_ns))
-        bound = self.bound(0.0, most, "no more than a replay with the change can save, which misses the recorded steps")
-        why = told.missing.get("step_ns", "")
+        how = "no more than a replay with the change can save; the replay does not match the recorded steps"
+        bound = self.bound(0.0, most, how)
+        why = prediction.missing.get("step_ns", "")
         return bound.without_prediction(why).model_copy(update={"samples_times": grown})
 
     def saving(self, changes: Sequence[Change] | Mapping[str, Value], bound: Saving) -> Saving:
-        """What the changes would save: as replayed, or the bound where the run has no model that tells."""
+        """What the changes would save: predicted by replay, or `bound` if the model cannot predict it."""
         try:
             return self.predict(changes)
         except Missing as lack:
@@ -228,7 +231,7 @@ class RunView(RanksView):
 def _settings(changes: Sequence[Change]) -> dict[str, Value]:
     settings = {change.knob: change.then for change in changes}
     if any(settings[change.knob] != change.then for change in changes):
-        raise Missing("one setting gets several values, at several places: the model has one for all")
+        raise Missing("one setting has different values in several places; the step model supports only one value")
     return settings
 
 
@@ -238,5 +241,5 @@ class RuleModule(Protocol):
     RULE: Rule
 
     def check(self, run: RunView) -> Iterator[Advice]:
-        """Yield advice, or nothing on a run where there is nothing to say."""
+        """Yield advice, or nothing if the run has no such problem."""
         ...

@@ -1,4 +1,4 @@
-"""Embedding tables whose gradients are dense, though few of their rows hold anything."""
+"""Embedding tables whose gradients are dense although few of their rows are nonzero."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class DenseTableFacts:
     """One `nn.Embedding` or `nn.EmbeddingBag` with `sparse=False`, as an optimizer found its gradient in warm-up steps.
 
-    `used_rows`: rows of the gradient that are not zero, the most of the steps that were looked at; gradients that DDP
-    has averaged hold the rows of all ranks. `module` is its path in the model, `optimizer` the class that updates it.
+    `used_rows`: the largest number of nonzero rows in the inspected steps; gradients that DDP has averaged contain the
+    rows of all ranks. `module` is its path in the model, `optimizer` the class that updates it.
     """
 
     module: str
@@ -23,10 +23,10 @@ class DenseTableFacts:
 
     @property
     def gradient_bytes(self) -> int:
-        """What its gradient holds, and DDP sends."""
+        """The size of its gradient, which DDP sends."""
         return self.rows * self.columns * self.element_bytes
 
     @property
     def unused_share(self) -> float:
-        """The part of its rows that a step leaves alone."""
+        """The share of its rows that a step does not use."""
         return 1 - self.used_rows / self.rows if self.rows else 0.0

@@ -359,7 +359,7 @@ class Facts:
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
     `kept` the tensors that stay alive from step to step;
-    `dense_tables` embedding tables with dense gradients, and how many rows a step touches;
+    `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.

@@ -12,7 +12,7 @@ from dptune.runfile.facts import Facts, SampledFacts
 from dptune.runfile.removed import Share
 
 _LEAST_LOOKS = 3  # fewer may be chance
-_ENOUGH_LOOKS = 5  # on a rank, for a share
+_ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
@@ -21,13 +21,13 @@ _FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<file>.+):(?P<line>\d+)\)")
 
 @dataclass(frozen=True)
 class SampledShare:
-    """What something takes of the steps of each rank, with its sampling error; `looks` of the rank with most samples.
+    """The share of the steps of each rank, with its sampling error; `samples` of the rank with most of them.
 
-    5 % of recordings lie below the least of a rank, and 5 % above its most.
+    In 5 % of recordings the share is below the interval of a rank, in 5 % above.
     """
 
     by_rank: dict[int, Share]
-    looks: int
+    samples: int
 
 
 def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = "") -> str | None:
@@ -49,7 +49,7 @@ def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = ""
 def sampled_share(
     facts: Sequence[Facts], name: str, file: str, calling: str = "", *, training: bool = False
 ) -> SampledShare | None:
-    """The share of the steps in which that function runs, without what trains; None where it was found too rarely.
+    """The share of the steps in which that function runs outside of training; None where samples are too few.
 
     `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step.
     """
@@ -67,24 +67,24 @@ def sampled_phase(facts: Sequence[Facts], phase: str) -> SampledShare | None:
 
 
 def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], bool]) -> SampledShare | None:
-    """The share of the steps of each rank that such samples make up; None where too few were found on every rank.
+    """The share of the steps of each rank in samples `inside`; None where every rank has too few of them.
 
-    A rank on which there are none spends nothing there. None also where a rank was not sampled.
+    A rank without any spends no time there. None also where a rank was not sampled.
     """
-    found, looks = {}, 0
-    for own in facts:
-        window = own.window("unprofiled")
+    found, most = {}, 0
+    for rank in facts:
+        window = rank.window("unprofiled")
         if window is None or not window.steps:
             return None
-        samples = [one for one in window.sampled if inside(one)]
-        own_looks, of_all = (sum(one.looks for one in each) for each in (samples, window.sampled))
+        matching = [one for one in window.sampled if inside(one)]
+        samples, of_all = (sum(one.looks for one in each) for each in (matching, window.sampled))
         if not of_all:
             return None
-        share = min(1.0, sum(sum(one.spent_ns) for one in samples) / sum(window.durations_ns))
-        unsure = _Z * sqrt(share * (1 - share) / of_all)
-        found[own.rank] = Share(max(0.0, share - unsure), share, min(1.0, share + unsure))
-        looks = max(looks, own_looks)
-    return SampledShare(found, looks) if looks >= _ENOUGH_LOOKS else None
+        share = min(1.0, sum(sum(one.spent_ns) for one in matching) / sum(window.durations_ns))
+        error = _Z * sqrt(share * (1 - share) / of_all)
+        found[rank.rank] = Share(max(0.0, share - error), share, min(1.0, share + error))
+        most = max(most, samples)
+    return SampledShare(found, most) if most >= _ENOUGH_SAMPLES else None
 
 
 def found_share(facts: Sequence[Facts], rank: int, name: str, file: str) -> tuple[float, float] | None:

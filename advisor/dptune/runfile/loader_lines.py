@@ -65,7 +65,7 @@ def _function(frame: str) -> tuple[str, str] | None:
 
 
 def least_wait_share(facts: Sequence[Facts]) -> float:
-    """The least share of any window that a rank waits for its loaders; 0 without a window, or where one has workers."""
+    """The smallest share of any window that a rank waits for its loaders; 0 without windows or if one has workers."""
     if any(loader.num_workers for own in facts for loader in own.loaders):
         return 0.0
     windows = [window for own in facts for window in own.windows if window.steps and window.name != "noise"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def spans(ranks: Iterable[int], separator: str = ", ") -> str:
-    """Ranks in ascending order, consecutive ones as a span: `2-7, 9`."""
+    """Ranks in ascending order, consecutive ones as a range: `2-7, 9`."""
     found: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if found and rank == found[-1][1] + 1:

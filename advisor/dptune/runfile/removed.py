@@ -1,8 +1,8 @@
-"""What a step saves once some work in it is gone, where each rank spends its own time on that work.
+"""What a step saves without some work, given the time that each rank spends on it.
 
-Ranks meet in every step, so the busiest one decides how long a step takes. Without the work each rank is busy for less
-time, and the step is shorter by the difference of the longest times before and after. That lies between the least and
-the most that any rank spends, so the least that all ranks spend is saved in any case.
+Ranks synchronize in every step, so the busiest one sets the step time. Without the work each rank is busy for less
+time, and the step is shorter by the difference of the longest busy times before and after. The difference lies between
+the shortest and longest time that any rank spends on the work, so at least the shortest is saved.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 
 
 class Share(NamedTuple):
-    """A share of the steps, with the range that it lies in with 90 %."""
+    """A share of the steps, with its 90 % interval."""
 
     least: float
     likely: float
     most: float
 
 
-def spared(
+def saved_share(
     spent: Mapping[int, Share], busy_ns: Mapping[int, Sequence[float]] | None, step_ns: float, ranks: int
 ) -> Share:
-    """The share of a step that is saved without work of which each rank does these shares in a usual step.
+    """The share of a step that is saved without work that takes these shares of the steps of each rank.
 
-    `busy_ns` is by rank how long it is busy in each step, None where that is not known; `ranks` how many there are:
-    those that are not in `spent` do none of it.
+    `busy_ns` is how long each rank is busy in each step, None if not known; `ranks` is their number: those that are not
+    in `spent` do none of the work.
     """
     shares = [*spent.values(), *[Share(0.0, 0.0, 0.0)] * (ranks - len(spent))]
     least, likely, most = (min(own) for own in zip(*shares, strict=True))
@@ -43,7 +43,7 @@ def spared(
     return Share(least, min(likely, most), most)
 
 
-def spared_of_steps(
+def saved_share_of_steps(
     spent_ns: Mapping[int, Sequence[int]],
     durations_ns: Mapping[int, Sequence[int]],
     busy_ns: Mapping[int, Sequence[float]] | None,
@@ -52,8 +52,8 @@ def spared_of_steps(
 ) -> Share:
     """The share of all steps that is saved without work that was timed in each step, by rank, in the same steps.
 
-    The range includes what the mean of these steps may differ from that of all steps of the run. `in_turn`: ranks may
-    do it one after another, so that at most all that they spend together is saved.
+    The interval includes the sampling error of the mean of these steps. `in_turn`: ranks may do the work one after
+    another, so that at most the sum of their times is saved.
     """
     total_ns = max(sum(own) for own in durations_ns.values())
     by_step = list(zip(*spent_ns.values(), strict=True))
@@ -71,7 +71,7 @@ def spared_of_steps(
 
 
 def _shorter(shares: Mapping[int, float], busy_ns: Mapping[int, Sequence[float]], step_ns: float) -> list[float]:
-    """By step the share of the step time by which the busiest rank is busy for less time."""
+    """For each step, the reduction of the longest busy time as a share of the step time."""
     found = []
     for busy in zip(*busy_ns.values(), strict=True):
         of_rank = dict(zip(busy_ns, busy, strict=True))
@@ -81,10 +81,10 @@ def _shorter(shares: Mapping[int, float], busy_ns: Mapping[int, Sequence[float]]
 
 
 def _low(values: Sequence[float]) -> float:
-    """The lower quartile: which rank is the busiest is not the same in each step."""
+    """The lower quartile, because the busiest rank differs between steps."""
     return quantiles(values, n=4)[0] if len(values) > 1 else values[0]
 
 
 def _error(each_ns: Sequence[float]) -> float:
-    """The sampling error of the sum over steps, of independent ones."""
+    """The sampling error of the sum over independent steps."""
     return _Z * stdev(each_ns) * sqrt(len(each_ns)) if len(each_ns) > 1 else 0.0

@@ -23,7 +23,7 @@ _MADS = 6  # and this many median distances from it
 _LEAST_SHARE = 0.02  # of the time of all steps: less is no cause
 _OF_EXCESS = 0.2  # of what a slow step takes longer: less of it is by chance
 _HARDLY = 0.1  # of what a slow step takes longer: in the others there is less of it
-_OF_TIMED = 2 / 3  # of what slow steps take longer: a cause that was found for as much of it explains all
+_OF_TIMED = 2 / 3  # of the excess of slow steps: a cause that covers this much explains all of it
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _WAITING = ("backward", "collective")
 _PHASES = {"loader": "the data loader", "forward": "the forward pass", "optimizer": "the optimizer"}
@@ -118,10 +118,10 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
 
 
 def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:
-    """The share of the time that is gone without this cause, where steps come as often as their period says.
+    """The share of the time that is saved without this cause, if slow steps are as frequent as their period says.
 
-    At most it is what those steps took longer than the others, as timed, if the cause was found for most of that; at
-    least what it was found for. The range includes how much such steps differ, and how many fell into the window.
+    The upper end is the timed excess of the slow steps, if samples of the cause cover most of it; the lower end is what
+    the samples cover. The interval includes the variation of slow steps, and of their number in the window.
     """
     usual_ns = median(durations_ns)
     count, each = len(cause.steps), cause.each_ns
@@ -133,13 +133,13 @@ def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:
         times, by_chance = len(durations_ns) / cause.periods[0] / count, 0.0
     else:
         times, by_chance = 1.0, 1 / count if cause.periods else _Z / sqrt(count)
-    unsure = hypot(differ, by_chance)
-    least, likely, most = (one * of for one, of in ((least, 1 - unsure), (cause.share, 1.0), (most, 1 + unsure)))
+    error = hypot(differ, by_chance)
+    least, likely, most = (one * of for one, of in ((least, 1 - error), (cause.share, 1.0), (most, 1 + error)))
     return Share(*(_as_often(max(0.0, one), times) for one in (least, likely, most)))
 
 
 def _as_often(share: float, times: float) -> float:
-    """The share of the time that something takes once it comes so many times as often."""
+    """The share of the time that something takes if it becomes `times` as frequent."""
     return min(1.0, share * times / (1 + share * (times - 1)))
 
 

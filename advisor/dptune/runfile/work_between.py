@@ -13,7 +13,7 @@ from dptune.runfile.slow_steps import Cause, calls, departures, slow
 from dptune.runfile.work_kinds import kind_of
 
 _TRAINING = ("loader", "backward", "optimizer", "collective")
-_LEAST_LOOKS = 5
+_LEAST_SAMPLES = 5
 _Z = 1.645  # of a normal distribution: 95 % lie below
 
 
@@ -21,9 +21,9 @@ _Z = 1.645  # of a normal distribution: 95 % lie below
 class HostWork:
     """One such thing: `share` is of the usual steps of the rank where it takes most, `most_share` its upper bound.
 
-    Where the thread was is looked at now and then: the bound holds in 95 of 100 recordings. `hottest` is the line in
-    which it was found most, `by_rank` what each rank spends there that was found there. `everywhere`: whether every
-    rank spends at least half of that time there.
+    The thread's stack is sampled: the bound holds in 95 of 100 recordings. `hottest` is the line with most samples,
+    `by_rank` the share on each rank with samples there. `everywhere`: whether every rank spends at least half of the
+    largest share there.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class HostWork:
     kind: str
     share: float
     most_share: float
-    looks: int
+    samples: int
     hottest: str
     by_rank: dict[int, Share] = field(default_factory=dict)
     everywhere: bool = True
@@ -65,9 +65,9 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
     left_out = set(slow(window.durations_ns))
     usual = [at for at in range(window.steps) if at not in left_out]
     time_ns = sum(window.durations_ns[at] for at in usual)
-    looks_of_all = sum(one.looks for one in window.sampled)
+    all_samples = sum(one.looks for one in window.sampled)
     spent: dict[Cause, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    looks: dict[Cause, int] = defaultdict(int)
+    samples: dict[Cause, int] = defaultdict(int)
     for place, cause in departures(window, usual):
         name, where, kind = cause
         kind = kind or ("" if on_gpu or not calls(place, cause) else kind_of(name))
@@ -75,13 +75,13 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
             continue
         in_usual = [ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at not in left_out]
         spent[name, where, kind][place.path[-1]] += sum(in_usual)
-        looks[name, where, kind] += len(in_usual)
+        samples[name, where, kind] += len(in_usual)
     found = []
     for cause, lines in spent.items():
         share = min(1.0, sum(lines.values()) / time_ns) if time_ns else 0.0
-        if looks[cause] >= _LEAST_LOOKS and share:
-            unsure = _Z * sqrt(share * (1 - share) / looks_of_all)
+        if samples[cause] >= _LEAST_SAMPLES and share:
+            error = _Z * sqrt(share * (1 - share) / all_samples)
             hottest = max(lines, key=lambda line: lines[line])
-            own = Share(max(0.0, share - unsure), share, min(1.0, share + unsure))
-            found.append(HostWork(rank, *cause, share, own.most, looks[cause], hottest, {rank: own}))
+            interval = Share(max(0.0, share - error), share, min(1.0, share + error))
+            found.append(HostWork(rank, *cause, share, interval.most, samples[cause], hottest, {rank: interval}))
     return found

@@ -55,9 +55,7 @@ def load(
             gathered.foreign.append(trace)
             known = ranks.rank_of(trace, path)
             if ranks.beyond(path.name):
-                text = (
-                    f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,}, which no run has; it is ignored"
-                )
+                text = f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,} and is ignored"
                 gathered.findings.append(Finding(code="rank-impossible", level="partial", text=text))
             if known is None:
                 gathered.rankless.append(trace)
@@ -104,7 +102,7 @@ class _Gathered:
             return found
         self.failed.append(found)
         if isinstance(found, NotATraceError) and not _claims_a_rank(path):
-            self.findings.append(Finding(code="file-not-a-trace", level="info", text=f"left out: {found.message}"))
+            self.findings.append(Finding(code="file-not-a-trace", level="info", text=f"skipped: {found.message}"))
         else:
             self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
         return None
@@ -175,7 +173,7 @@ class _Gathered:
 
 
 def _claims_a_rank(path: Path) -> bool:
-    """Whether the file is named as the trace of a rank is, so that a trace is lost where it is none."""
+    """Whether the file name is that of a rank's trace: if it is not a trace, one is missing."""
     return ranks.rank_in_name(path.name) is not None or ".trace." in path.name
 
 

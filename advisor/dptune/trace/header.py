@@ -42,16 +42,16 @@ def is_torch(header: Header) -> bool:
 
 
 def impossible(name: str, header: Header) -> Iterator[Finding]:
-    """Numbers of the process group that no run has; they are left out."""
+    """Impossible numbers of the process group; they are ignored."""
     given = header.distributed if isinstance(header.distributed, dict) else {}
     for key, what in (("rank", "rank"), ("world_size", "world size")):
         if _beyond(given.get(key)):
-            text = f"{name}: the {what} in distributedInfo is above {MOST_RANKS:,}, which no run has; it is ignored"
+            text = f"{name}: the {what} in distributedInfo is above {MOST_RANKS:,} and is ignored"
             yield Finding(code=f"{what.replace(' ', '-')}-impossible", level="partial", text=text)
 
 
 def _beyond(value: object) -> bool:
-    """Whether it is a number above that of any rank, as JSON or as digits of any length."""
+    """Whether it is a number above MOST_RANKS, as JSON or as digits of any length."""
     if isinstance(value, str):
         digits = value.strip().lstrip("0")
         return digits.isdecimal() and (len(digits) > len(str(MOST_RANKS)) or int(digits) > MOST_RANKS)

@@ -64,8 +64,8 @@ _EXACT = 2**53  # integers below it are exact in float64
 def analysis(of: Run | Trace | Mapping[int, Trace], *, include_last_profiler_step: bool = False) -> Analysis:
     """HTA's TraceAnalysis of a run, of one trace, or of traces by rank; no file is parsed again.
 
-    Of a run it takes the trace of each rank's lean window; one trace has the rank that its file says, or 0.
-    `include_last_profiler_step` is HTA's. Raises DptuneError where this HTA cannot be used.
+    For a run, it uses the trace of each rank's lean window; a single trace gets the rank in its file, or 0.
+    `include_last_profiler_step` is HTA's option. Raises DptuneError if the installed HTA cannot be used.
     """
     _check()
     if isinstance(of, Run):

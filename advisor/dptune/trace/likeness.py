@@ -43,7 +43,7 @@ def is_torch(columns: Columns, header_is_torch: bool) -> bool:
 def refusal(path: str, text: bytes, columns: Columns | None = None, *, whole: bool = False) -> TraceError:
     """The error for a file that is not a torch.profiler trace, naming what it looks like.
 
-    `whole`: it is JSON with a beginning and an end, so that no part of a trace was lost; `{}` may have lost all of it.
+    `whole`: the file is complete JSON, so no part of a trace was lost; `{}` may have lost all of it.
     """
     kind = NotATraceError if whole and text.strip() not in (b"{}", b"[]") else TraceError
     return kind(f"{path} is not a torch.profiler trace: it looks like {_looks_like(text, columns)}", _HINT)

@@ -40,11 +40,11 @@ def rank_in_name(name: str) -> int | None:
 
 
 def beyond(name: str) -> bool:
-    """Whether a file's name gives a rank that no run has."""
+    """Whether the number in a file's name is above that of any rank."""
     match = _RANK.search(name) or _WORKER.search(name)
     return match is not None and _number(match[1]) is None
 
 
 def _number(digits: str) -> int | None:
-    """The rank; None where no run has so many: it is a number of something else."""
+    """The rank; None for a number above MOST_RANKS, which is not a rank."""
     return int(digits) if len(digits) <= len(str(MOST_RANKS)) and int(digits) <= MOST_RANKS else None

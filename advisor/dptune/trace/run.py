@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 class RankTrace:
     """One rank: the trace of its lean window (or its only one), and where its rich window is, if it has one.
 
-    `read_rich` reads that.
+    `read_rich` reads it.
     """
 
     rank: int

@@ -78,6 +78,6 @@ def _local(name: str) -> BinaryIO:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A file in a sentence: its name and the folder it lies in."""
+    """A file as messages name it: its name and the folder that contains it."""
     where = located(path)
     return str(PurePath(*where.parts[-2:])) if len(where.parts) > 2 else str(where)

@@ -38,12 +38,12 @@ _NODES = (
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
-    "ddp.comm_hook": "the C library keeps the memory that is freed, or gives it back, as it did",
-    "ddp.no_sync": "a pass that exchanges nothing computes as it did, but for the hooks on its gradients",
+    "ddp.comm_hook": "the C library keeps or returns freed memory as before",
+    "ddp.no_sync": "a pass without communication computes as before, except for its gradient hooks",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
     f"fetching one costs {TAKING_NS / 1e6:g} ms, and without persistent_workers starting each worker costs "
     f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
-    "loader.persistent_workers": "workers are there when an epoch begins, batches are not",
+    "loader.persistent_workers": "workers are running when an epoch starts, but no batch is ready",
     "loader.batch_size": "what a pass takes between its operators, to call each (as long as "
     f"{OPERATOR_VIEWS:g} transposes) and for each byte of the parameters ({PARAMETER_NS:g} ns) is the same with any "
     "batch; all else of it grows",

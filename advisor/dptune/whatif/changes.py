@@ -31,17 +31,17 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     if not settings.keys().isdisjoint(TOPOLOGY):
         model = _topology(model, settings)
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not loading_of(model).workers:
-        raise Missing("workers that are not there cannot be kept")
+        raise Missing("persistent_workers needs num_workers > 0")
     if settings.get(_PREFETCH) and model.loading and not settings.get(_WORKERS, model.loading.workers):
-        raise Missing("workers that are not there prepare nothing ahead")
+        raise Missing("prefetch_factor needs num_workers > 0")
     only = bounded(settings)
     if {_CAP, _CAPS} <= settings.keys():
-        raise Missing("sizes of buckets are given twice: one for all, and one for each")
+        raise Missing("bucket sizes are set twice: one for all buckets, and one for each")
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
-            raise Missing(f"the model tells only what another {name} could save at most")
-        which = "no step model" if name not in _OF_GPUS else "only the model of steps that GPUs compute"
-        raise Missing(f"{which} tells what {name} does")
+            raise Missing(f"the model gives only an upper bound of what another {name} could save")
+        which = "no step model" if name not in _OF_GPUS else "only the step model of GPUs"
+        raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():
         if name in settings and name not in only and name not in _BEFORE_TOPOLOGY:
             model = change(model, settings[name])
@@ -57,7 +57,7 @@ def _straggler(model: StepModel, value: Value) -> StepModel:
         return model
     *rest, latest = sorted(model.steps, key=lambda rank: _own_ns(model, rank))
     if not rest:
-        raise Missing("a rank alone is later than no other")
+        raise Missing("a single-rank run has no straggler")
     middle = rest[(len(rest) - 1) // 2]
     supply = {**model.supply_ns, latest: model.supply_ns[middle]} if model.supply_ns else {}
     steps = {**model.steps, latest: _turned(model.steps[middle], 1)}
@@ -71,7 +71,7 @@ def _balanced(model: StepModel, value: Value) -> StepModel:
     if not value:
         return model
     if len(model.steps) < 2:
-        raise Missing("a single rank has nobody to share its work with")
+        raise Missing("a single rank cannot share its work with others")
     passes = {len(step.passes) for own in model.steps.values() for step in own}
     if len(passes) > 1:
         raise Missing("ranks have different numbers of backward passes in a step")

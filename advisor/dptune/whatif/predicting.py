@@ -54,7 +54,7 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
 )
 _OF_MANY = ("ddp.comm_hook",)  # ranks
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
-MORE_STEPS = f"a recording of more traced steps tells more often (--lean {ENOUGH_STEPS})"
+MORE_STEPS = f"record more traced steps (--lean {ENOUGH_STEPS})"
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
 # change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
 # much of how far processes lie apart, for the steps before and after a change are both measured, one beside the other.
@@ -211,10 +211,11 @@ class Ground:
     def why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
         """Why no more is known of these changes; empty where it is."""
         if self.missed:
-            return f"{self.missed}: only a bound can be told{f'; {MORE_STEPS}' if self._has_few_steps() else ''}"
+            bound = f"{self.missed}: only an upper bound of the saving is known"
+            return f"{bound}; {MORE_STEPS}" if self._has_few_steps() else bound
         only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
-        named = f"of {' and '.join(only)} " if len(changes) > 1 else ""
-        return f"{named}the model tells only what could be saved at most" if only else ""
+        named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
+        return f"{named}the model gives only an upper bound of the saving" if only else ""
 
     def _has_few_steps(self) -> bool:
         return isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS

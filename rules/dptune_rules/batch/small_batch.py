@@ -1,4 +1,4 @@
-"""The batch is so small that much of a step does not grow with it.
+"""Batch too small: fixed per-step costs dominate.
 
 ## What it measures
 
@@ -86,7 +86,7 @@ RULE = Rule(
     name="small-batch",
     family="batch",
     kind="time",
-    summary="the batch is so small that much of a step does not grow with it",
+    summary="batch too small: fixed per-step costs dominate",
     since="0.1",
     thresholds=(WORTH_SHARE, LOOP_SHARE, ROOM_SHARE),
 )
@@ -271,7 +271,7 @@ def _fits(run: RunView, times: int) -> bool:
         return True
     shares = [one.peak_share for one in run.measured.memory]
     if not shares:
-        raise Missing("how full the memory of the GPUs is was not recorded")
+        raise Missing("GPU memory use was not recorded")
     return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
 
 

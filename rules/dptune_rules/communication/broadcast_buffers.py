@@ -1,4 +1,4 @@
-"""Buffers that every rank could keep for itself are sent before each forward pass.
+"""DDP broadcasts buffers before every forward pass although ranks could keep their own.
 
 ## What it measures
 
@@ -46,14 +46,14 @@ LEAST_BYTES = Threshold(
     "of less the time is that of starting, and of waiting for the other ranks, as an all-reduce would: 656 bytes of a "
     "small batch norm held up 5 % of a step of 8 ms, so that it is a note",
 )
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP104",
     name="broadcast-buffers",
     family="communication",
     kind="time",
-    summary="buffers that every rank could keep for itself are sent before each forward pass",
+    summary="DDP broadcasts buffers before every forward pass although ranks could keep their own",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_BYTES),
 )

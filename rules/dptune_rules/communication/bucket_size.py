@@ -1,4 +1,4 @@
-"""Gradient buckets so small that their start-ups cost time, or one so large that nothing hides it.
+"""Gradient buckets are latency-bound (too small), or a single large bucket cannot overlap with backward.
 
 ## What it measures
 
@@ -77,8 +77,8 @@ TRIED_MIB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
 SMALL_MIB = Threshold("small_mib", 1.0, "DDP's own first bucket, the smallest it makes by default, is 1 MiB")
 FEWER_TIMES = Threshold("fewer_times", 2.0, "below half as many messages the change is lost in the noise of a step")
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
-TAIL_SHARE = Threshold("tail_share", 0.05, "what a warning is: the transfer of a single bucket, exposed")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed transfer of a single bucket")
 HIDDEN_SHARE = Threshold("hidden_share", 0.1, "a single bucket leaves when backward is over: next to nothing hides it")
 
 RULE = Rule(
@@ -86,7 +86,7 @@ RULE = Rule(
     name="bucket-size",
     family="communication",
     kind="time",
-    summary="gradient buckets are so small that their start-ups cost time, or one is so large that nothing hides it",
+    summary="DDP buckets are latency-bound (too small), or a single large bucket cannot overlap with backward",
     since="0.1",
     thresholds=(SMALL_MIB, FEWER_TIMES, WORTH_SHARE, TAIL_SHARE, HIDDEN_SHARE),
 )

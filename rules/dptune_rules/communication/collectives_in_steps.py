@@ -31,9 +31,9 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
 
-On a CPU, for collectives that all ranks complete together, the saving is predicted: at least the transfer, at most the
-time that a rank spends in these calls. A rank that waits there for a late one would wait in the next all-reduce
-instead. Where one rank sends data to the others, the saving is an upper bound.
+On a CPU, the saving is predicted for collectives that all ranks complete together. It lies between their transfer time
+and the time a rank spends in these calls: a rank that waits there for a straggler would otherwise wait in the next
+all-reduce. Where one rank sends data to the others, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -83,21 +83,21 @@ _OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 OF_A_MODEL = ("p2p", "all_to_all")
 
-# Of these each rank gets the result at the same moment, so that none waits for less than the transfer.
+# All ranks get the result of these at the same moment, so each spends at least the transfer time in them.
 SYMMETRIC = (
     *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier", "monitored_barrier"),
     *("reduce_scatter", "reduce_scatter_tensor", *TENSORS),
 )
-UNSPLIT = 0.1  # of the exposed communication that may not be split into transfer and waiting
+UNSPLIT = 0.1  # share of exposed communication that need not be split into transfer and waiting
 
 CLIPPING = "torch.clip_grad_norm_"
 
-_IN_CALLS = "no more than a rank spends in these calls in steps without the profiler"
-_FROM_TRANSFER = "from the transfer alone to all the time that a rank spends in these calls"
+_IN_CALLS = "no more than the time a rank spends in these calls in steps without the profiler"
+_FROM_TRANSFER = "from their transfer time to the whole time a rank spends in these calls"
 _IN_ROWS = "no more than their exposed time on the rank where it is longest, and idle time other than input"
 
 RULE = Rule(
@@ -248,10 +248,10 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
 def _predicted(
     run: RunView, called: list[_Called], rows: list[CommunicationFigures], spent: list[float] | None, most: float
 ) -> Saving | None:
-    """What is saved without these calls: their transfer in any case, and at most all that a rank spends in them.
+    """The saving without these calls: at least their transfer time, at most the time a rank spends in them.
 
-    A rank that waits there for another would otherwise wait in the next all-reduce. None where that is not known:
-    where one rank sends to the others, which then do the work themselves, or not all calls have a line.
+    A rank that waits there for another would otherwise wait in the next all-reduce. None where there is no prediction:
+    where one rank sends to the others, which would then do the work themselves, or where not all calls have a line.
     """
     account, lines = run.measured.account, {one.where for one in called}
     functions = {one.function for own in run.facts for one in own.calls if (one.where or "") in lines}

@@ -1,34 +1,35 @@
-"""An embedding table has a dense gradient, though a step uses few of its rows.
+"""An embedding table has a dense gradient although a step uses few of its rows.
 
 ## What it measures
 
-Rows of the gradient that are not zero, in two warm-up steps, of each `nn.Embedding` and `nn.EmbeddingBag` that an
-optimizer updates; and what sending these gradients and updating the tables takes of a step, by their share of all
-gradients and of all parameters.
+For each `nn.Embedding` and `nn.EmbeddingBag` that an optimizer updates: the nonzero rows of its gradient in two warm-up
+steps, and the share of a step spent on sending these gradients and updating the tables. That share is estimated from
+their part of all gradients and parameters.
 
-Rows are counted, so the rule is asked on a machine that is too busy to time steps as well, with low confidence.
+Row counts do not depend on timing, so the rule also runs where other processes keep the machine too busy to time steps,
+with low confidence.
 
 ## Why it costs time
 
-A dense gradient is as large as its table: the backward pass fills it with zeros, DistributedDataParallel sends all of
-it, and the optimizer reads and writes each row, with its state. A step that looks up 2,000 of 60,000 rows does that for
-58,000 rows whose gradient is zero.
+A dense gradient is as large as its table: the backward pass fills it with zeros, DistributedDataParallel all-reduces
+all of it, and the optimizer reads and writes every row and its state. A step that looks up 2,000 of 60,000 rows does
+this for 58,000 rows whose gradient is zero.
 
 ## What to change
 
-- `sparse=True` of the table, and an optimizer that takes sparse gradients: `torch.optim.SparseAdam`, or SGD or Adagrad
-  without weight decay. Give the tables an optimizer of their own, and leave the other parameters with theirs. DDP sends
-  the rows that are used, with their numbers, over gloo.
-- NCCL reduces no sparse gradients. Shard the table there, so that each rank holds and updates a part of its rows
+- Create the table with `sparse=True`, and use an optimizer that supports sparse gradients: `torch.optim.SparseAdam`, or
+  SGD or Adagrad without weight decay. Use a separate optimizer for the tables, and keep the current one for all other
+  parameters. Over gloo, DDP then sends only the used rows and their indices.
+- NCCL does not support sparse gradients. Shard the table instead, so that each rank holds and updates some of its rows
   (TorchRec, or `torch.distributed.tensor` by rows).
 
-The saving is an upper bound: the time for the rows that a step does not use. On a CPU that is all of the time of the
-all-reduces, because they take the cores from what computes beside them.
+The saving is an upper bound: the time spent on rows that a step does not use. On a CPU it includes overlapped
+all-reduces, because they take cores away from compute.
 
 ## When to leave it alone
 
-- Weights tied to an output layer: its gradient is dense in any case. Such tables are not reported.
-- Adam also moves rows without a gradient, by their momentum; SparseAdam does not. Results differ.
+- Weights tied to an output layer: their gradient is dense in any case. These tables are not reported.
+- Adam keeps updating rows without a gradient through their momentum; SparseAdam does not, so results differ.
 - Gradients are clipped by their norm: `clip_grad_norm_` fails on sparse gradients.
 
 ## References
@@ -49,12 +50,12 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import DenseTableFacts, Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is no reason for another optimizer")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less does not justify another optimizer")
 UNUSED_SHARE = Threshold(
     "unused_share",
     0.75,
-    "ranks gather the rows that each of them uses, with a number of 8 bytes for each, instead of adding them up: where "
-    "a quarter of the rows is used, two ranks may send as much as before",
+    "with sparse gradients, ranks gather their used rows with an 8-byte index per row instead of all-reducing the "
+    "table: with a quarter of the rows used, two ranks may send the same amount as before",
 )
 
 RULE = Rule(
@@ -62,7 +63,7 @@ RULE = Rule(
     name="dense-tables",
     family="communication",
     kind="time",
-    summary="an embedding table has a dense gradient, though a step uses few of its rows",
+    summary="an embedding table has a dense gradient although a step uses few of its rows",
     since="0.1",
     thresholds=(WORTH_SHARE, UNUSED_SHARE),
     asked_when_busy=True,
@@ -70,7 +71,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose sparse gradients, or a sharded table, where rows that a step does not use take a share worth it."""
+    """Propose sparse gradients, or a sharded table, where unused rows take a large enough share of a step."""
     facts = run.any_facts()
     tables = [one for one in facts.dense_tables if one.unused_share >= run.limit(UNUSED_SHARE)]
     if not tables or facts.fsdp or facts.engine:
@@ -90,24 +91,22 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"{_what(tables)}, but a step uses {used:,} of {rows:,} rows: "
         + ("shard the table over the ranks" if on_nccl else "pass sparse=True"),
-        why=f"Rows without a gradient take up to {100 * share:.0f} % of a step: "
-        + (f"{100 * sending:.0f} % to send them, {100 * updating:.0f} %" if facts.ddp else "all of that")
+        why=f"Rows with a zero gradient cost up to {100 * share:.0f} % of a step: "
+        + (f"{100 * sending:.0f} % to send them, {100 * updating:.0f} %" if facts.ddp else "all of it")
         + f" for {largest.optimizer} to update them.",
         changes=[],
-        saves=run.bound(0.0, run.unstretched(share), "no more than sending and updating the unused rows takes"),
+        saves=run.bound(0.0, run.unstretched(share), "no more than the time to send and update the unused rows"),
         confidence="medium" if run.times_hold else "low",
         evidence=[
             *(
-                Evidence(
-                    label=f"rows of {one.module} used in a step", value=one.used_rows, unit=f"of {one.rows:,} rows"
-                )
+                Evidence(label=f"rows of {one.module} used per step", value=one.used_rows, unit=f"of {one.rows:,} rows")
                 for one in tables[:3]
             ),
-            Evidence(label="optimizer, for rows that are not used", value=updating, unit="of a step").at(
+            Evidence(label="optimizer time for unused rows", value=updating, unit="of a step").at(
                 run.measured.where("optimizer")
             ),
-            Evidence(label="their gradients", value=sum(one.gradient_bytes for one in tables), unit="bytes"),
-            *([Evidence(label="table made at", value=largest.where)] if largest.where else []),
+            Evidence(label="size of these gradients", value=sum(one.gradient_bytes for one in tables), unit="bytes"),
+            *([Evidence(label="table created at", value=largest.where)] if largest.where else []),
         ],
         numerics="changes",
         watch=_watch(largest.optimizer, on_nccl),
@@ -127,15 +126,15 @@ def _what(tables: Sequence[DenseTableFacts]) -> str:
 
 def _watch(optimizer: str, on_nccl: bool) -> str:
     if on_nccl:
-        return "NCCL reduces no sparse gradients, so sparse=True fails under DDP there."
+        return "NCCL does not support sparse gradients: sparse=True fails under DDP with NCCL."
     words = "clip_grad_norm_ and weight decay fail on sparse gradients."
     if optimizer.startswith("Adam"):
-        return f"{optimizer} refuses them: give the tables a SparseAdam of their own, which skips unused rows. {words}"
+        return f"{optimizer} rejects them: use a separate SparseAdam for the tables, which skips unused rows. {words}"
     return words
 
 
 def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
-    """The share of a step that all-reduces of unused rows take: exposed, and on a CPU all of their time."""
+    """The share of a step that all-reduces of unused rows take: exposed time, on a CPU also overlapped time."""
     wrapped = run.any_facts().ddp
     whole = sum(one.gradient_bytes or 0 for one in wrapped)
     if not whole or run.measured.world_size == 1:
@@ -151,15 +150,15 @@ def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
 
 
 def _updating(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
-    """The share of a step that optimizers take for unused rows: on a CPU of the host's time, else of the device's."""
+    """The share of a step that optimizers spend on unused rows: of host time on a CPU, else of device time."""
     parameters = sum(one.parameters for one in run.any_facts().optimizers)
     if not parameters:
         return 0.0
     phases = [one for one in run.measured.phases if one.phase != "unknown"]
-    own = [one for one in phases if one.phase == "optimizer"]
+    updates = [one for one in phases if one.phase == "optimizer"]
     if run.measured.device_kind == "cpu":
-        spent, whole = sum(one.host_ns for one in own), sum(one.host_ns for one in phases)
+        spent, whole = sum(one.host_ns for one in updates), sum(one.host_ns for one in phases)
     else:
-        spent, whole = sum(one.compute_ns for one in own), run.measured.account.window_ns
+        spent, whole = sum(one.compute_ns for one in updates), run.measured.account.window_ns
     unused = sum(one.unused_share * one.rows * one.columns for one in tables)
     return min(1.0, unused / parameters) * spent / whole if whole else 0.0

@@ -49,7 +49,7 @@ from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 STATIC_GRAPH = (
     "with model.no_sync() if step > 0 and micro < accumulate - 1 else contextlib.nullcontext():\n"

@@ -45,7 +45,7 @@ from dptune.rule import Rule, RunView, Threshold
 
 MARKING_NS = 4_000  # for each tensor, at most
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP106",

@@ -1,4 +1,4 @@
-"""Gradients travel as 32-bit floats over a link that cannot carry them while the step computes.
+"""An fp32 all-reduce cannot be hidden behind backward on this link; 16-bit compression would halve it.
 
 ## What it measures
 
@@ -52,9 +52,9 @@ from dptune.rule import Rule, RunView, Threshold
 HOOKS = ("bf16", "fp16")  # the first where both save the same
 
 EXPOSED_SHARE = Threshold(
-    "exposed_share", 0.05, "what a warning is: less exposed communication is seldom worth 16 bits"
+    "exposed_share", 0.05, "medium impact from here: less exposed communication is seldom worth 16 bits"
 )
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: for less nobody should have to think about precision")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less does not justify lower precision")
 
 BANDWIDTH_SHARE = Threshold(
     "bandwidth_share",
@@ -74,7 +74,7 @@ RULE = Rule(
     name="wide-gradients",
     family="communication",
     kind="time",
-    summary="gradients travel as 32-bit floats over a link that cannot carry them while the step computes",
+    summary="fp32 all-reduce cannot be hidden behind backward on this link; 16-bit compression would halve it",
     since="0.1",
     thresholds=(EXPOSED_SHARE, WORTH_SHARE, BANDWIDTH_SHARE),
 )

@@ -7,37 +7,38 @@ the profiler where dptune recorded the run. On a GPU only the part in which it i
 work is queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that
 waits most in each step, because the others wait for it in the next all-reduce.
 
-Where other processes keep the machine too busy to time steps, a loader without workers is still reported if the wait is
-30 % of each window on each rank: preparing batches is then slowed like the rest. Nothing is predicted.
+Where other processes keep the machine too busy to time steps, a loader without workers is still reported if every rank
+waits for it for 30 % or more of every window: other processes slow batch preparation like the rest of a step. No saving
+is predicted then.
 
 ## Why it costs time
 
 With `num_workers=0` the training process prepares every batch itself, and the device waits meanwhile. With workers it
 waits when they deliver more slowly than steps consume.
 
-What preparing a batch is made of is metered where dptune recorded the run, in workers too: reading and transforming
-samples, or collating them, and whether that computes or waits for storage. Where one function takes most of it, it is
-named with the line that takes the most time.
+If dptune recorded the run, batch preparation is measured, also in workers: reading and transforming samples, collating
+them, and whether each computes or waits for storage. If one function takes most of it, the function is named with the
+line that takes the most time.
 
 With no worker, preparing takes the wait w of a step and the rest takes 1 - w, so that w / (1 - w) workers keep up.
 Where n workers leave a wait of w, n / (1 - w) would keep up.
 
 ## What to change
 
-`num_workers` of the DataLoader: as many workers as that takes and one to spare, within the cores that this rank may
-use (usable cores / ranks on the host; less those that a model on the CPU computes with). Where the training thread
-mostly sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers comes
-`persistent_workers=True`, which keeps them from starting anew each epoch.
+`num_workers` of the DataLoader: the number of workers that keep up plus one, within the cores that this rank may use
+(usable cores / ranks on the host; less those that a model on the CPU computes with). If the training thread mostly
+sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers,
+`persistent_workers=True` is proposed, so that they do not restart each epoch.
 
 Where no core is free, or too few for workers to keep up, make that function cheaper: decode and resize once and store
 the result, transform whole batches, or move transforms to the device. Collating is quicker with arrays of one shape
 (`torch.stack`) than with lists of numbers, and a data set with `__getitems__` gives whole batches.
 
-The step saves at most that wait, and no more than the workers proposed can take off it. Measured with two gloo ranks on
-two cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
-leaves more of the cores to what exchanges, too: it saves at most the wait and the time that the cores of the host take
-for preparing, and no more than all that a rank does not compute besides: where ranks waited for 59 and 62 % of a step,
-that is 75 and 74 %, and it gave 65 both times.
+The step saves at most the wait, and no more than the proposed workers can hide. Measured with two gloo ranks on two
+cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
+also leaves more cores to communication: it saves at most the wait plus the core time of batch preparation, and no more
+than the time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and
+74 %, and 65 % was saved both times.
 
 ## When to leave it alone
 
@@ -81,11 +82,11 @@ HANDOVER_MS = Threshold(
     "what a batch that a worker has ready costs all the same: batches of 64 x 256 floats and of 8 x 3 x 224 x 224 took "
     "1.4 to 2.5 ms to arrive on two cores; only what a batch takes beyond that can be saved",
 )
-WARNING_SHARE = Threshold("warning_share", 0.05, "what a warning is: a step pays 5 % for waiting")
-ERROR_SHARE = Threshold("error_share", 0.20, "above the 15 % of other errors: a wait on the host may be hidden in part")
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: workers that spare a step less are not worth their cores")
-MOST_SHARE = Threshold("most_share", 0.6, "a part of preparing a batch that is less is not what it is slow for")
-BUSY_SHARE = Threshold("busy_share", 0.3, "of each window on a busy machine: twice what makes advice high in impact")
+WARNING_SHARE = Threshold("warning_share", 0.05, "medium impact from here: 5 % of a step is spent waiting")
+ERROR_SHARE = Threshold("error_share", 0.20, "above the usual 15 % for high impact: the wait may be partly hidden")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: workers that save less are not worth their cores")
+MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
+BUSY_SHARE = Threshold("busy_share", 0.3, "of every window on a busy machine: twice the usual 15 % for high impact")
 
 RULE = Rule(
     code="DP501",
@@ -104,7 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
     if not run.times_hold and run.least_loader_wait() < run.limit(BUSY_SHARE):
-        raise Missing("other processes kept the machine busy, and the wait is not large in each window and rank")
+        raise Missing("other processes kept the machine busy, and not every rank waits long in every window")
     host = run.measured.input.wait_share
     longest = max([host, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
     wait, longest_idle = _idle(run, host, longest)
@@ -134,13 +135,13 @@ def check(run: RunView) -> Iterator[Advice]:
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
     how = "no more than the wait"
     if most > longest_idle:
-        how += ", plus what compute gains from the cores that batch preparation takes"
+        how += ", plus what compute gains from the cores that batch preparation uses"
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
-        how = "no more than the wait, and no more than this many workers can take off it"
+        how = "no more than the wait, and no more than this number of workers can hide"
         saves = run.bound(0.0, most, how)
         saves = run.saving(changes, saves) if run.times_hold else saves
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
@@ -220,7 +221,7 @@ def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
 def _watch(run: RunView, then: int | None) -> str:
     """What workers change, and what torch says of more of them than cores; of a cheaper batch what is to stay."""
     if then is None:
-        return "Samples are to stay what they are."
+        return "Keep the samples unchanged."
     words = "Random augmentation in workers draws other numbers than in the training process."
     device = run.facts[0].device if run.facts else None
     if device is None or then <= (device.usable_cores or then):
@@ -358,7 +359,7 @@ def _why(now: int | None, device: str | None) -> str:
         return "The workers deliver batches more slowly than steps consume them."
     idle = "" if device == "cpu" else " and the device waits"
     if now == 0:
-        return f"With num_workers=0 the training process prepares every batch itself{idle}, instead of beside the step."
+        return f"With num_workers=0 the training process prepares every batch itself{idle}. Workers run in parallel."
     return "The loader is slower than the steps that consume its batches. `dptune profile` records how they are loaded."
 
 
@@ -377,7 +378,7 @@ def _evidence(
         run.measured.where("input_idle_ns")
     )
     if wait < host:
-        yield Evidence(label="of it, with the device idle", value=wait, unit="of a traced step")
+        yield Evidence(label="of this wait, with the device idle", value=wait, unit="of a traced step")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     if slowest is not None and len(waits) > 1 and waits[slowest] is not None:
@@ -394,7 +395,7 @@ def _evidence(
 
 def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidence]:
     # Of the first batches and of traced steps, too: with one batch a step it may be more than the step takes.
-    unit = f"ms{' in a worker' if workers else ''}, the mean since the script began, traced steps and all"
+    unit = f"ms{' in a worker' if workers else ''}, the mean since the script started, including traced steps"
     yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit=unit)
     for label, share, by in (
         ("reading and transforming samples", preparing.reading_share, preparing.read_by),

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: below 5 % of a step its loader is not the limit")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: below 5 % of a step its loader is not the limit")
 
 RULE = Rule(
     code="DP505",

@@ -1,4 +1,4 @@
-"""The loader's workers are started anew for each epoch, and epochs are short.
+"""The loader restarts its workers for each epoch, and epochs are short.
 
 ## What it measures
 
@@ -49,7 +49,7 @@ LEAST_PERIOD = 4  # steps of an epoch: with fewer any steps would be at its dist
 
 LONGEST_START_S = 10.0  # upper bound for starting workers: where it is below the threshold, no start has to be recorded
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 LEAST_EPOCHS = Threshold(
     "least_epochs", 3.0, "of fewer beginnings it cannot be told whether they are what makes steps long"
 )
@@ -59,7 +59,7 @@ RULE = Rule(
     name="workers-restart",
     family="feeding",
     kind="time",
-    summary="the loader's workers are started anew for each epoch, and epochs are short",
+    summary="the loader restarts its workers for each epoch, and epochs are short",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_EPOCHS),
 )

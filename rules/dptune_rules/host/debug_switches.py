@@ -1,4 +1,4 @@
-"""Switches that help to find errors, and make steps slower, are left on.
+"""Debug options that slow training are enabled.
 
 ## What it measures
 
@@ -44,7 +44,7 @@ RULE = Rule(
     name="debug-switches",
     family="host",
     kind="risk",
-    summary="switches that help to find errors, and make steps slower, are left on",
+    summary="debug options that slow training are enabled",
     since="0.1",
 )
 

@@ -1,4 +1,4 @@
-"""The script waits for the GPU inside each step, which then runs dry until the script launches anew.
+"""The script waits for the GPU inside each step, and the GPU then idles until the next launch.
 
 ## What it measures
 
@@ -44,14 +44,14 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is often one loss that is read in each step")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one loss read in each step")
 
 RULE = Rule(
     code="DP606",
     name="device-waited-for",
     family="host",
     kind="time",
-    summary="the script waits for the GPU inside each step, which then runs dry until the script launches anew",
+    summary="the script waits for the GPU inside each step, and the GPU then idles until the next launch",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     preview=True,

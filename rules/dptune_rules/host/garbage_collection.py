@@ -1,4 +1,4 @@
-"""Python collects garbage inside the steps, for a part of them that is worth sparing.
+"""Garbage-collection pauses inside the training step.
 
 ## What it measures
 
@@ -7,24 +7,25 @@ their time: in each step on the rank where it is most, because the others wait f
 
 ## Why it costs time
 
-The collector looks through all objects that could be part of a cycle, and it does so whenever enough of them were made,
-wherever the script then is. With millions of objects a full collection takes hundreds of milliseconds. Ranks collect at
-different moments, so that each of them holds up all others.
+The collector scans all objects that could be part of a cycle whenever enough new ones exist, wherever the script is.
+With millions of objects a full collection takes hundreds of milliseconds. Ranks collect at different moments, and each
+of them holds up all others.
 
 ## What to change
 
-Collect when it suits, and on all ranks at once: `gc.disable()` before the loop, and in it
+Collect at chosen steps, and on all ranks at once: `gc.disable()` before the loop, and in it
 `if step % 500 == 0: gc.collect()`. Where most objects are there for good (a data set of Python lists, a large
 configuration), `gc.freeze()` before the loop takes them out of every later collection.
 
-Where the script calls `gc.collect()` itself, in each step or in many (a recording does not tell who asked for a
+Where the script calls `gc.collect()` itself, in each step or in many (a recording does not show who triggered a
 collection): call it every hundreds of steps.
 
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
-On a CPU the saving is predicted for the mean step: at least what the busiest rank is spared, less a fifth for the
-collections that stay, and at most what all ranks spend together, for where they collect at different moments, each of
-them holds up the others. Otherwise that is an upper bound, and no more than what the busiest rank does not compute.
+On a CPU the saving is predicted for the mean step. It starts at the time that the busiest rank saves, less a fifth for
+collections that remain. It ends at the collection time of all ranks together, because ranks that collect at different
+moments hold each other up. Otherwise that sum is an upper bound, limited to the time in which the busiest rank does not
+compute.
 
 ## When to leave it alone
 
@@ -45,14 +46,14 @@ from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP602",
     name="garbage-collection",
     family="host",
     kind="time",
-    summary="Python collects garbage inside the steps, for a part of them that is worth sparing",
+    summary="garbage-collection pauses inside the training step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -82,12 +83,12 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Python collects garbage for {100 * share:.0f} % of a step: collect at chosen steps, and on all ranks "
         "at once",
-        why="The collector looks through all objects whenever enough were made, and ranks do so at different moments.",
+        why="The collector scans all objects once enough new ones exist, and ranks do so at different moments.",
         changes=[],
         saves=_predicted(run)
         or run.bound_of_all(
             most,
-            "no more than the time in the collector, of all ranks together, and no more than is not computed",
+            "no more than the collection time of all ranks together, and no more than the time without compute",
             mean_steps,
         ),
         confidence="high",
@@ -105,7 +106,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _predicted(run: RunView) -> Saving | None:
     windows = {one.rank: one.window("unprofiled") for one in run.facts}
     spent_ns = {rank: window.gc_ns for rank, window in windows.items() if window and len(window.gc_ns) == window.steps}
-    how = "the time in the collector, from that which the busiest rank is spared to that of all ranks together"
+    how = "the time in the garbage collector, from what the busiest rank saves to the sum over all ranks"
     return run.removed_of_steps(spent_ns, how, in_turn=True)
 
 

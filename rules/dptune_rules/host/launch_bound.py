@@ -1,4 +1,4 @@
-"""The GPU runs out of work, because the host cannot launch its kernels as fast as it computes them.
+"""Launch-bound: the CPU cannot launch kernels fast enough to keep the GPU busy.
 
 ## What it measures
 
@@ -61,7 +61,7 @@ RULE = Rule(
     name="launch-bound",
     family="host",
     kind="time",
-    summary="the GPU runs out of work, because the host cannot launch its kernels as fast as it computes them",
+    summary="launch-bound: the CPU cannot launch kernels fast enough to keep the GPU busy",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )

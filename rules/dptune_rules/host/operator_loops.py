@@ -22,12 +22,13 @@ batch pays that once.
 - For values that never change (a table of positions): compute them once and keep them as a buffer.
 - `torch.vmap` for a function of one sample.
 
-On a CPU, with enough stack samples, the saving is predicted: the sampled time of the loop, and its backward pass, which
-the trace shows by autograd's numbers. At most all of that goes away. At least it is four fifths of what the operators
-do not compute: one nanosecond is allowed for each element of their inputs, and products of matrices stay as they are.
+On a CPU, with enough stack samples, the saving is predicted from the sampled time of the loop and of its backward pass,
+which the trace matches by autograd's sequence numbers. The interval ends at all of this time. It starts at four fifths
+of what is not compute: compute is taken as one nanosecond per input element, and matrix products as the time they took.
 The interval includes the sampling error, and 30 % for the backward pass, which only the trace shows. Otherwise the
-saving is an upper bound: the time of the loop; three times that in the forward pass, because its backward pass takes up
-to twice as long, unless the backward pass runs no such operators: the loop's results need no gradient then.
+saving is an upper bound: the time of the loop, or three times that for a loop in the forward pass, because its backward
+pass takes up to twice as long. If the backward pass runs none of these operators, the results of the loop need no
+gradient, and the bound is the time of the loop.
 
 ## When to leave it alone
 
@@ -56,7 +57,7 @@ WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identi
 
 BACKWARD_TIMES = 2  # a backward pass computes two products for each one of the forward pass
 MOST = 3  # loops that are named
-BACKWARD_UNSURE = 0.3  # of a backward pass, of which only steps with the profiler tell
+BACKWARD_ERROR = 0.3  # relative, of the backward pass, which only traced steps show
 
 RULE = Rule(
     code="DP610",
@@ -95,22 +96,22 @@ def _share(run: RunView, loop: OperatorLoop) -> float:
 
 
 def _predicted(run: RunView, loop: OperatorLoop) -> Saving | None:
-    """What goes away with the loop, on every rank; None where stack samples or the trace do not tell."""
+    """The saving without the loop, from every rank; None where stack samples or the trace do not show it."""
     found = None if loop.crossing else run.sampled_share(loop.name, loop.at, training=True)
     backward = loop.backward_share
     if found is None or loop.computed_share is None or (backward is None and loop.phase == "forward"):
         return None
     again = backward or 0.0
-    by_rank = {rank: _with_backward(own, again, loop.computed_share) for rank, own in found.by_rank.items()}
-    how = f"`{loop.name}` is in {found.looks} stack samples"
+    by_rank = {rank: _with_backward(share, again, loop.computed_share) for rank, share in found.by_rank.items()}
+    how = f"`{loop.name}` is in {found.samples} stack samples"
     how += f", and its backward pass takes {digits(again)} times as long in the trace" if again else ""
     return run.removed(by_rank, how)
 
 
 def _with_backward(sampled: Share, again: float, computed: float) -> Share:
-    """The share of the loop with its backward pass; what is computed stays, at most. Both errors are independent."""
+    """The share of the loop and its backward pass, at least without its compute. The two errors are independent."""
     both = sampled.likely * (1 + again)
-    of_backward = BACKWARD_UNSURE * again * sampled.likely
+    of_backward = BACKWARD_ERROR * again * sampled.likely
     below, above = (
         hypot(off * (1 + again), of_backward) for off in (sampled.likely - sampled.least, sampled.most - sampled.likely)
     )
@@ -120,7 +121,7 @@ def _with_backward(sampled: Share, again: float, computed: float) -> Share:
 def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
-    most = "no more than the loop" + (", and twice that in the backward pass" if times > 1 else "")
+    most = "no more than the loop" + (", and twice its time in the backward pass" if times > 1 else "")
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -129,7 +130,7 @@ def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:
         title=f"`{loop.name}` ({where}) calls {loop.operator} {loop.repeats:,.0f} times in a Python loop, "
         f"{100 * loop.share:.0f} % of the step: use one call for the whole batch",
         why="Each call costs the host microseconds, however few elements it computes on."
-        + (" The backward pass calls as many operators again." if times > 1 else ""),
+        + (" The backward pass calls the same number of operators again." if times > 1 else ""),
         changes=[],
         saves=_predicted(run, loop) or run.bound(0.0, min(1.0, times * loop.share), most),
         confidence=confidence,

@@ -22,7 +22,7 @@ longest sample, each new length is another input.
 - A Python number that changes (a step, a learning rate): pass it as a tensor.
 
 On a CPU the saving is predicted: the time spent compiling, less a fifth for what is still compiled once. It is an upper
-bound if the second half of the steps compiles less: a longer run may have seen all shapes, and then stops compiling.
+bound if the second half of the steps compiles less: in a longer run, compiling may stop once all shapes have been seen.
 
 ## When to leave it alone
 
@@ -50,7 +50,7 @@ WORTH_SHARE = Threshold("worth_share", 0.05, "one compilation among the timed st
 
 LEAST_STEPS = 2  # in which it compiles: once may be the last batch of an epoch
 
-STEADY = 0.8  # of the share of all steps: where the second half compiles less than that, there is no prediction
+STEADY = 0.8  # of the share of all steps: if the second half compiles less than this, nothing is predicted
 
 RULE = Rule(
     code="DP607",
@@ -117,12 +117,12 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _predicted(run: RunView, share: float, of_all: float) -> Saving | None:
-    """On a CPU what the busiest rank is spared; None where later steps compile less: it may soon stop."""
+    """On a CPU the time that the busiest rank saves; None where later steps compile less: compiling may soon stop."""
     windows = {one.rank: one.window("unprofiled") for one in run.facts}
     timed = {rank: window for rank, window in windows.items() if window and len(window.compile_ns) == window.steps}
     if share < STEADY * of_all:
         return None
-    how = "the time spent compiling; the interval includes how much it differs from step to step"
+    how = "the time spent compiling; the interval includes its variation between steps"
     return run.removed_of_steps({rank: window.compile_ns for rank, window in timed.items()}, how)
 
 

@@ -17,12 +17,12 @@ fused step reads and writes every number once.
 
 ## What to change
 
-`fused=True` of the optimizer. Where that does not go (parameters on several kinds of devices, complex numbers), try
-`foreach=True`, which on a CPU gains less.
+`fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
+`foreach=True`, which gains less on a CPU.
 
-For Adam and AdamW on a CPU the saving is predicted from stack samples in steps without the profiler: half of the loop
-to all of it, with the sampling error. Otherwise it is an upper bound: all of the time in the loop, for SGD on large
-tensors 55 % of it. The time for rows of embedding tables that a step does not use is left to `dense-tables`.
+For Adam and AdamW on a CPU the saving is predicted from stack samples of steps without the profiler: from half of the
+loop's time to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it
+for SGD on large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
 
 ## When to leave it alone
 
@@ -35,14 +35,14 @@ tensors 55 % of it. The time for rows of embedding tables that a step does not u
 - Measured on a CPU, one thread, AdamW (torch 2.13): fused took 0.8 instead of 3.5 ms for 17 tensors of 1.1 million
   numbers, 5 instead of 28 ms for 400 tensors of 0.1 million; `foreach` between 0.7 times and 1.8 times as long as the
   loop.
-- Measured again on two shared cores, for 2 to 200 tensors of 16 to 5 million numbers: fused spared 57 to 98 % of the
-  loop of Adam and AdamW. Two scripts with a loop of 37 and 83 % of a traced step were 20 and 44 % faster.
+- Measured again on two shared cores, for 2 to 200 tensors of 16 to 5 million numbers: fused saved 57 to 98 % of the
+  loop of Adam and AdamW. Two scripts whose loop took 37 and 83 % of a traced step became 20 and 44 % faster.
 - Measured in the same way for 400 tensors of 16 numbers: the loop of AdamW takes 35 us for each tensor, operators and
   Python together. Under the profiler the Python between the operators takes 20 to 80 us of it. So the 70 us for each
   tensor of 0.1 million numbers are half calls, half reading and writing: from about 256 KiB on, a tensor is large.
-- SGD on large tensors reads and writes each number 3 times without momentum, as the fused step does: nothing is saved
-  (4.2 against 4.6 ms for 6 tensors of 1 million numbers). With momentum it is 8 against 5 times (11.2 against 6.3 ms),
-  with weight decay as well 11 against 5, which is 55 % less.
+- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and
+  4.6 ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5
+  times (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
 """
 
 from __future__ import annotations
@@ -55,16 +55,14 @@ from dptune.measured import Missing, PhaseFigures
 from dptune.rule import Rule, RunView, Share, Threshold
 
 ADAM = ("Adam", "AdamW")
-GONE = (0.5, 1.0)  # of Adam's loop when it is fused; see the references
+FUSED_SAVES = (0.5, 1.0)  # of the time of Adam's loop; see the references
 CAN_BE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-UNUSED_SHARE = 0.75  # of an embedding table's rows, from which on `dense-tables` proposes sparse gradients
-SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors, that fusing saves at most: see References
+UNUSED_SHARE = 0.75  # of an embedding table's rows: `dense-tables` proposes sparse gradients from here
+SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors: fusing saves no more, see References
 PYTHON_NS = 100_000  # between the operators of one tensor, with the profiler, at most: see References
-LARGE_BYTES = 2**18  # of a tensor: from there on reading and writing it takes longer than the calls, see References
+LARGE_BYTES = 2**18  # of a tensor: from here reading and writing it takes longer than the calls, see References
 
-WORTH_SHARE = Threshold(
-    "worth_share", 0.1, "of less than that a fused step, which still takes half, saves what noise is"
-)
+WORTH_SHARE = Threshold("worth_share", 0.1, "a fused step still takes half: below 10 % the saving is within noise")
 
 RULE = Rule(
     code="DP603",
@@ -88,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if not looping:
         return
     if len(looping) < len(run.any_facts().optimizers):
-        raise Missing("other optimizers step as well, and which of them takes the time is not told apart")
+        raise Missing("several optimizers step; their time cannot be separated")
     phases = [one for one in run.measured.phases if one.phase != "unknown"]
     host_ns = sum(one.host_ns for one in phases)
     own = [one for one in phases if one.phase == "optimizer"]
@@ -111,7 +109,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=changes,
         saves=_predicted(run, [one.name for one in looping], share, most, gain)
         or run.saving(
-            changes, run.bound(0.0, most, f"no more than {_part(gain)}the optimizer's loop takes on the host or device")
+            changes, run.bound(0.0, most, f"no more than {_part(gain)}the optimizer's loop time on host or device")
         ),
         confidence="medium",
         evidence=[
@@ -129,9 +127,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
-    """The part of the loop's time that fusing can save: without what sparse gradients of tables save (`dense-tables`).
+    """The part of the loop's time that fusing can save, without the unused rows that `dense-tables` reports.
 
-    A step of SGD on large tensors is bound by memory, and fused it still reads and writes all of them.
+    An SGD step on large tensors is memory-bound, and the fused step still reads and writes all of them.
     """
     parameters = sum(one.parameters for one in looping)
     tables = [one for one in run.any_facts().dense_tables if one.unused_share >= UNUSED_SHARE]
@@ -141,23 +139,23 @@ def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
 
 
 def _part(gain: float) -> str:
-    return "" if gain == 1 else f"{100 * gain:.0f} % of what "
+    return "" if gain == 1 else f"{100 * gain:.0f} % of "
 
 
 def _predicted(run: RunView, names: Collection[str], share: float, most: float, gain: float) -> Saving | None:
-    """Of Adam's and AdamW's loop on a CPU, by stack samples in the optimizer's step; None of others.
+    """The saving for Adam and AdamW on a CPU, from stack samples in the optimizer's step; None for other optimizers.
 
-    What a script or a library runs inside the step is sampled, too: so no more than the trace shows of the loop. `most`
-    and the result hold for the part of it that fusing saves, `gain`.
+    Samples include what a script or a library runs inside the step, so the trace's share of the loop limits them.
+    `most` and the result are scaled by `gain`, the part of the loop's time that fusing can save.
     """
     found = run.sampled_phase("optimizer") if set(names) <= set(ADAM) else None
     if found is None:
         return None
     by_rank = {
-        rank: Share(gain * min(own.least, share), gain * min(own.likely, share), min(gain * own.most, most))
-        for rank, own in found.by_rank.items()
+        rank: Share(gain * min(spent.least, share), gain * min(spent.likely, share), min(gain * spent.most, most))
+        for rank, spent in found.by_rank.items()
     }
-    return run.removed(by_rank, f"the optimizer's step is in {found.looks} stack samples", GONE)
+    return run.removed(by_rank, f"the optimizer's step is in {found.samples} stack samples", FUSED_SAVES)
 
 
 def _loop_ns(run: RunView, own: Sequence[PhaseFigures], tensors: int) -> int:

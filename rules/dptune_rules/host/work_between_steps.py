@@ -20,9 +20,9 @@ The training thread cannot launch the next step before it is done, and in data-p
 - Plots: after training, or in another process, from values that are kept.
 - Checkpoints: every N steps, or asynchronously (`torch.distributed.checkpoint.async_save`).
 
-On a CPU the saving is predicted: the sampled time with its sampling error (90 %), less a fifth for what is still done
-every N steps. If only some ranks do it, a step gets as short as the next busiest rank allows. On a GPU, which may hide
-the time, and where another rank may be as busy in any case, the saving is an upper bound.
+On a CPU the saving is predicted: the sampled time with its sampling error (90 %), less a fifth for work that remains
+every N steps. If only some ranks do the work, the next busiest rank limits the saving. On a GPU, which may hide the
+time, and where another rank may be equally busy anyway, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -41,7 +41,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 REMEDIES = {
     "saving": "save every N steps, or asynchronously",
@@ -76,7 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         rank = "" if work.everywhere else f" on rank {work.rank}"
-        bound = run.bound(0.0, work.most_share, "no more than the sampled time, with its uncertainty")
+        bound = run.bound(0.0, work.most_share, "no more than the sampled time, including its sampling error")
         name = f"`{work.name}`" if work.name else work.kind
         yield Advice(
             rule=RULE.code,
@@ -87,11 +87,11 @@ def check(run: RunView) -> Iterator[Advice]:
             why="The training thread does this before it launches the next step"
             + ("." if work.everywhere else ", and the other ranks wait for it."),
             changes=[],
-            saves=run.removed(work.by_rank, f"found there in {work.looks} stack samples") or bound,
+            saves=run.removed(work.by_rank, f"the work is in {work.samples} stack samples") or bound,
             confidence="high" if work.most_share < 2 * work.share else "medium",
             evidence=[
                 Evidence(label=work.kind, value=work.share, unit="of the usual steps", rank=work.rank),
-                Evidence(label="stack samples there", value=work.looks),
+                Evidence(label="stack samples there", value=work.samples),
                 Evidence(label="called at", value=work.where),
                 Evidence(label="most of it in", value=work.hottest),
             ],

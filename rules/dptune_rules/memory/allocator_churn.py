@@ -1,19 +1,19 @@
-"""Memory of the GPU is taken and returned inside steps, where torch's allocator should have it by then.
+"""Calls of cudaMalloc or cudaFree inside steady-state steps: the caching allocator should have converged.
 
 ## What it measures
 
-Calls that take memory of the device or return it (`cudaMalloc`, `cudaFree`, and HIP's), inside steady steps, as a share
-of the steps, and how much of them the GPU of that rank is idle.
+Calls that allocate or free device memory (`cudaMalloc`, `cudaFree`, and HIP's) inside steady steps, as a share of the
+steps, and the share in which the GPU of that rank is idle.
 
 ## Why it costs time
 
-torch keeps what it once took and hands it out again, so that after some steps no call of the driver is left. Each one
-that is made all the same takes the host from tens of microseconds to milliseconds, and `cudaFree` waits for the GPU.
+torch caches memory that it has allocated and reuses it, so no driver calls remain after some steps. Each remaining call
+takes the host tens of microseconds to milliseconds, and `cudaFree` waits for the GPU.
 
 It happens where
 
-- the memory is nearly full: the allocator returns what it has and takes it anew (its "retries");
-- shapes change from step to step, and what was kept does not fit what is asked for;
+- the memory is nearly full: the allocator frees cached memory and allocates again (its "retries");
+- shapes change from step to step, and cached blocks do not fit the requests;
 - the script calls `torch.cuda.empty_cache()` in the loop.
 
 ## What to change
@@ -23,12 +23,12 @@ so that changing shapes fit. Where the memory is full: a smaller batch, activati
 
 The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
 but no more than the time in which the GPU of that rank is idle. A call that waits until the GPU has computed, or until
-another rank has reached a collective, does not lengthen the step by that wait. Where half of the steps or fewer hold
-most of the time in calls, the report says how many, and ms are of the mean step.
+another rank has reached a collective, does not lengthen the step by that wait. If half of the steps or fewer contain
+most of the time in these calls, the report gives their number, and milliseconds refer to the mean step.
 
 ## When to leave it alone
 
-- The first steps: everything is taken for the first time. Record after more warm-up.
+- The first steps: all memory is allocated for the first time. Record after more warm-up.
 
 ## References
 
@@ -49,9 +49,9 @@ from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
 
 REFILLING = 1.25  # times the calls' own time
-MOST_OF_TIME = 0.8  # of the time in such calls: the fewest steps that hold it are those that pay for them
+MOST_OF_TIME = 0.8  # of the time in these calls: the fewest steps that contain it are the ones that pay
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
 NEWER = "PYTORCH_ALLOC_CONF"  # torch has read this one, too, from 2.9 on
 
@@ -60,7 +60,7 @@ RULE = Rule(
     name="allocator-churn",
     family="memory",
     kind="time",
-    summary="memory of the GPU is taken and returned inside steps, where torch's allocator should have it by then",
+    summary="cudaMalloc/cudaFree inside steady-state steps (the caching allocator should have converged)",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -95,16 +95,16 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Taking and returning memory of the GPU costs up to {100 * share:.0f} % of "
-        + (f"the mean step: it happens in {paying} of {steps} steps" if few else "a step"),
-        why="Each such call is one of the driver, and returning memory waits for the GPU. In steady steps torch's "
+        title=f"Allocating and freeing GPU memory costs up to {100 * share:.0f} % of "
+        + (f"the mean step, most of it in {paying} of {steps} steps" if few else "a step"),
+        why="These are calls to the driver, and freeing memory waits for the GPU. In steady steps torch's caching "
         "allocator should need none.",
         changes=changes,
         saves=run.bound(
             0.0,
             run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
-            "no more than the driver's memory calls and refilling the launch queue after them take, and no more than "
-            "the GPU is idle",
+            "no more than the time of the driver's memory calls and of refilling the launch queue after them, and no "
+            "more than the GPU is idle",
             in_few_steps=few,
         ),
         confidence="medium",
@@ -131,7 +131,7 @@ def _idle(run: RunView, memory: MemoryFigures) -> float | None:
 
 
 def _paying(memory: MemoryFigures) -> tuple[int, int]:
-    """The fewest steps of a rank that hold most of the time in its calls, and how many were read; zeros if unknown."""
+    """The fewest steps that contain most of the time in a rank's calls, and the number of steps; zeros if unknown."""
     by_step = sorted(memory.known("malloc_steps_ns") or (), reverse=True)
     enough_ns = MOST_OF_TIME * sum(by_step)
     return next((count for count in range(len(by_step) + 1) if sum(by_step[:count]) >= enough_ns), 0), len(by_step)
@@ -141,7 +141,7 @@ def _in_steps(memory: MemoryFigures, paying: int, steps: int) -> Iterator[Eviden
     by_step = sorted(memory.malloc_steps_ns, reverse=True)
     which = f"{paying} of {steps} steps"
     yield Evidence(
-        label=f"in {which}",
+        label=f"spent in {which}",
         value=sum(by_step[:paying]) / sum(by_step),
         unit="of the time in these calls",
         rank=memory.rank,
@@ -150,11 +150,11 @@ def _in_steps(memory: MemoryFigures, paying: int, steps: int) -> Iterator[Eviden
 
 def _evidence(run: RunView, worst: MemoryFigures, idle: float | None) -> Iterator[Evidence]:
     unit, longest = "of the traced steps", run.measured.where("malloc")
-    yield Evidence(label="in calls for memory", value=worst.malloc_share, unit=unit, rank=worst.rank).at(
+    yield Evidence(label="in the driver's memory calls", value=worst.malloc_share, unit=unit, rank=worst.rank).at(
         longest if longest and longest.rank == worst.rank else None
     )
     if idle is not None:
         yield Evidence(label="the GPU is idle", value=idle, unit=unit, rank=worst.rank)
     calls = worst.known("malloc_calls_per_step")
     if calls is not None:
-        yield Evidence(label="such calls", value=round(calls, 1), unit="per step", rank=worst.rank)
+        yield Evidence(label="these calls", value=round(calls, 1), unit="per step", rank=worst.rank)

@@ -3,16 +3,17 @@
 ## What it measures
 
 Whether `torch.utils.checkpoint` runs in the steps, called by the script or by a library, and how long functions are
-recomputed in steps without the profiler. Against that: the memory that their activations would take, weighed during
+recomputed in steps without the profiler. Against that: the memory that their activations would take, measured during
 warm-up (storages saved for backward in the recomputed parts, without parameters), and the memory that is free.
 
-On a CPU the saving is predicted from that time: 0.3 to 1.3 times of it, less the communication that it may hide. On a
-GPU the host only launches the recomputation, so the saving is bounded by the compute of the forward pass.
+On a CPU the saving is predicted as 0.3 to 1.3 times that time; communication that the recomputation may hide is
+subtracted from the lower end. On a GPU the host only launches the recomputation, so the saving is bounded by the
+compute of the forward pass.
 
 ## Why it costs time
 
-Each checkpointed block runs its forward pass twice: about a third more compute per step. That buys memory, and is
-wasted where memory is free.
+Each checkpointed block runs its forward pass twice: about a third more compute per step. That saves memory, and is
+wasted if memory is free.
 
 ## What to change
 
@@ -46,7 +47,7 @@ from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; a single checkpointed head is less")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: a single checkpointed head is less")
 FULL_SHARE = Threshold(
     "full_share", 0.8, "of the GPU's memory: above it fragmentation and longer batches run out of memory"
 )
@@ -54,8 +55,8 @@ HOST_SHARE = Threshold(
     "host_share", 0.5, "of the host's available memory, for all ranks on it: page cache and workers need the rest"
 )
 _TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
-# Of the recomputation that was saved: hooks and saved states of a checkpoint come on top of it, 1.2 times on a small
-# BERT; a pass that keeps its activations takes longer, on a busy machine 0.36 times was saved.
+# Saving / recomputation time: a checkpoint's hooks and saved states add to it (1.2 on a small BERT); a forward pass
+# that keeps its activations takes longer (0.36 on a busy machine).
 LEAST, MOST = 0.3, 1.3
 
 RULE = Rule(
@@ -157,9 +158,9 @@ def _fits_device(run: RunView, kept_bytes: int) -> bool:
 
 
 def _predicted(run: RunView, share: float) -> Saving | None:
-    """On a CPU from a part of the recomputation, less communication that it hides, to more than all of it.
+    """On a CPU from LEAST times the recomputation, less communication that it hides, to MOST times.
 
-    Communication that runs beside a backward pass has less of it to run beside: in the same proportion, at most.
+    A shorter backward pass hides less communication: at most in proportion.
     """
     windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
     backward = median(sum(one.backward_ns) / sum(one.durations_ns) for one in windows) if windows else 0.0
@@ -168,13 +169,13 @@ def _predicted(run: RunView, share: float) -> Saving | None:
         least -= run.measured.share("hidden_communication_ns") * min(1.0, share / backward if backward else 1.0)
     if least <= 0 or len(run.facts) < run.measured.world_size:
         return None
-    how = f"{LEAST:g} to {MOST:g} times the time of the recomputation, less communication that it may hide"
-    return run.timed(least, share, MOST * share, how, gone=(1.0, 1.0))
+    how = f"{LEAST:g} to {MOST:g} times the recomputation, the lower end less communication that it may hide"
+    return run.timed(least, share, MOST * share, how, saved_part=(1.0, 1.0))
 
 
 def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
-    """A CPU saves at most that, and what checkpoints cost; a GPU at most what it computes again."""
+    """A CPU saves at most the recomputation and the cost of checkpoints, a GPU at most what it recomputes."""
     if not on_cpu:
         return run.bound(0.0, min(1.0, share), "no more than the compute time of the repeated forward passes")
-    how = f"no more than {MOST:g} times the recomputation, as hooks cost time, too"
+    how = f"no more than {MOST:g} times the recomputation, because checkpoint hooks also cost time"
     return run.bound(0.0, min(1.0, MOST * share), how)

@@ -1,4 +1,4 @@
-"""More memory is held after each step than after the one before.
+"""Allocated memory grows every step (possible leak).
 
 ## What it measures
 
@@ -61,7 +61,7 @@ RULE = Rule(
     name="growing-memory",
     family="memory",
     kind="risk",
-    summary="more memory is held after each step than after the one before",
+    summary="allocated memory grows every step (possible leak)",
     since="0.1",
     thresholds=(LEAST_KIB, ALIKE),
 )

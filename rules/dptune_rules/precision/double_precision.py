@@ -1,4 +1,4 @@
-"""Parameters are 64 bits wide, in a training that hardly needs it.
+"""Model parameters are float64.
 
 ## What it measures
 
@@ -48,7 +48,7 @@ RULE = Rule(
     name="double-precision",
     family="precision",
     kind="time",
-    summary="parameters are 64 bits wide, in a training that hardly needs it",
+    summary="model parameters are float64",
     since="0.1",
 )
 

@@ -45,7 +45,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Change, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; less is often one layer kept in fp32 on purpose")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one layer kept in fp32 on purpose")
 TF32_CAPABILITY = 8  # the major compute capability of Ampere
 _BEFORE_AMPERE = re.compile(r"\b(V100S?|T4G?|TITAN|RTX 20\d\d|Quadro|GTX|P100|P40|P4|K80|M40|M60)\b", re.IGNORECASE)
 

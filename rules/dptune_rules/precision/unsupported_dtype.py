@@ -49,7 +49,7 @@ from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 SLOWER = Threshold("slower", 2.0, "times as long as in fp32; supported dtypes took at most 1.8 times as long")
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is; less is lost in the difference between two runs")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is lost in the difference between two runs")
 
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 _COUNTED_AS = {"matrix product": ("matrix product", "attention"), "convolution": ("convolution",)}

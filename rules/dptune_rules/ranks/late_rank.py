@@ -1,60 +1,60 @@
-"""One rank comes late to the collectives of most steps, and the others wait for it.
+"""Persistent straggler: the same rank is last to most collectives.
 
 ## What it measures
 
-How late each rank comes to collectives that no rank can leave before the last has come, by clocks that were aligned:
-the rank that is late in most steps, by the part of a step that it is late and the part that the others wait. Some rank
-is always last: it is named where it is late in every step by much the same, or where chance would make one of so many
-ranks last in so many steps in one run of ten at most. Where steps without the profiler show the lag, too, it must be
-the latest rank in three quarters of them. Otherwise ranks take turns: see `uneven-ranks`, which is silent about what
-this rule reports.
+How late each rank arrives at collectives which no rank leaves before the last has arrived, by aligned clocks: the rank
+that is late in most steps, its lag as a share of the step, and the share that the others wait. Some rank is always
+last. A rank is reported only if it is late in every step by about the same time, or if chance would make one of N equal
+ranks last this often in at most one run of ten. If steps without the profiler also show the lag, it must be the latest
+rank in three quarters of them. Otherwise ranks take turns: see `uneven-ranks`, which does not report what this rule
+reports.
 
-Where CPUs compute, steps without the profiler tell, too, what a rank does while it waits for none: what lies outside of
-its backward passes, and the time that its thread computed in them. A rank that does not come out later by that was late
-in the traced steps alone, as when something else ran on its core then; unless a function, a range or a call explains
-it: a sleep in a backward pass only shows in traced steps.
+Where CPUs compute, steps without the profiler also show how long a rank is busy, not waiting for another rank: the time
+outside of its backward passes, and the CPU time of its thread in them. A rank that is not busier than the others by
+this measure was late only in the traced steps, for example because another process ran on its core, unless a function,
+a range or a call explains the lag: a sleep in a backward pass only shows in traced steps.
 
 The cause is found by comparing ranks in the same steps: ranges named by the script, Python functions (with their line,
-where the detailed window has them), operators, gaps between operators, and kernels that take longer on the late rank,
-each with the share of the lag that it explains. Where these explain less than half of the lag, and no class of the
-account four fifths, the cause is unknown, and the impact is low: there is nothing to act on.
+if the detailed window has them), operators, gaps between operators, and kernels that take longer on the late rank, each
+with the share of the lag that it explains. If these explain less than half of the lag, and no class of the account four
+fifths, the cause is unknown, and the impact is low: there is nothing to act on.
 
-Where tensor shapes show that the late rank does more of the work that all ranks do, the loader is named: replicas of
-one model that draw the same number of batches differ in the number of samples per batch, or in the samples' length.
+If tensor shapes show that the late rank does more of the work that all ranks do, the loader is named: replicas of one
+model that draw the same number of batches differ in the number of samples per batch, or in the samples' length.
 
 A delay before several collectives makes a rank late to each of them, but counts once.
 
 ## Why it costs time
 
-A step is over when its slowest rank is. Whatever that rank does longer, all others wait for in the next all-reduce.
+A step ends when its slowest rank ends. The others wait in the next all-reduce for whatever takes longer on this rank.
 
 ## What to change
 
-That goes by the cause:
+It depends on the cause:
 
-- *input*: its loader is slower. Its storage, its share of the cores, its samples.
-- *copies*, *host*: something runs there that runs on no other rank: logging, checkpoints, evaluation "on rank 0".
-- *more compute*: it runs more operations, or takes longer for them and not for those of its optimizer: its samples are
+- *input*: its loader is slower. Check its storage, its share of the cores, and its samples.
+- *copies*, *host*: the rank runs something that no other rank runs: logging, checkpoints, evaluation "on rank 0".
+- *more compute*: it runs more operations, or its operations take longer, except those of its optimizer: its samples are
   longer, or its part of the model is larger. Give all ranks batches of about equal length (sort the batches by
   length, then each rank takes every N-th: `batches[rank::N]`), or split the model evenly.
-- *slower compute*: the same operations take longer, the optimizer's too. Other processes on its host, fewer threads, a
-  device that is hot or clocked lower, a slower card.
+- *slower compute*: the same operations take longer, including the optimizer's. Look for other processes on its host,
+  fewer threads, a device that is hot or clocked lower, or a slower card.
 - *gc*: it collects garbage at another moment than the others. See `garbage-collection`.
 
-Where it is late because other collectives reach it later (it receives, and another one sends), nothing is said: those
-have rules of their own.
+A rank that is late because other collectives reach it later (it receives, and another rank sends) is not reported:
+other rules cover these collectives.
 
-What that saves depends on the cause. More of the same work (the shapes of its tensors show it, where the detailed
-window has them) moves to the other ranks when it is shared evenly, so the step in which all ranks do the mean is
-predicted. What only this rank does, or does more slowly, can go: the step in which it takes what the rank in the middle
-of the others takes is predicted. Without a step model the gain is found by replaying the collectives with the late
-rank's work between them as long as that of the others. The upper bound is the larger of that gain and the shortest
-wait of any other rank, because waiting kernels slow others down; where the steps cannot be replayed, the larger of the
-rank's lateness and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if
-that is larger: with more samples on one rank the lateness was 37 % of a step, that part 43 %, and dropping those
-samples saved 40 %. Work that moves is shared by all N ranks, so its bound is (N - 1) / N of that.
+The saving depends on the cause. More of the same work (shown by tensor shapes, if the detailed window has them) moves
+to the other ranks when it is shared evenly, so the predicted step is that in which all ranks do the mean. Work that
+only this rank does, or does more slowly, can be removed: the predicted step is that in which it takes the median time
+of the others. Without a step model the gain is found by replaying the collectives with the late rank's work between
+them as long as that of the others. The upper bound is the larger of that gain and the shortest wait of any other rank,
+because waiting kernels slow others down; if the steps cannot be replayed, it is the larger of the rank's lag and the
+wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is larger: with
+more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %. Work that
+moves is shared by all N ranks, so its bound is (N - 1) / N of that.
 
-A replay whose interval includes zero is not used as a prediction. Where the cause is known and the traced steps are
+A replay whose interval includes zero is not used as a prediction. If the cause is known and the traced steps are
 shorter by `warning_share` or more without the delay, the delay itself is measured: the upper bound is then given, with
 the replay's interval as the reason.
 
@@ -81,17 +81,17 @@ from dptune.measured import LAG_CAUSES, LAG_CLASSES, ArrivalFigures, LagCause, M
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_STEPS_SHARE = Threshold(
-    "least_steps_share", 0.6, "two equal ranks come last in half of the steps each, and one of many in fewer"
+    "least_steps_share", 0.6, "two equal ranks are each last in half of the steps, and one of many in fewer"
 )
-WARNING_SHARE = Threshold("warning_share", 0.1, "the lag of healthy ranks on shared machines reaches some per cent")
+WARNING_SHARE = Threshold("warning_share", 0.1, "the lag of healthy ranks on shared machines reaches a few per cent")
 CAUSE_SHARE = Threshold(
     "cause_share", 0.8, "a cause that covers less of the lag is not the reason, or not the only one"
 )
-MOST_CHANCE = Threshold("most_chance", 0.1, "of 4 steps of 8 ranks it takes 3 that are late, of 8 steps of 2 ranks 7")
+MOST_CHANCE = Threshold("most_chance", 0.1, "a rank must be late in 3 of 4 steps with 8 ranks, in 7 of 8 steps with 2")
 EXPLAINED_SHARE = Threshold(
     "explained_share", 0.5, "of the lag; where the differences explain less, most of it has another cause"
 )
-INPUT_SHARE = Threshold("input_share", 0.05, "from there on the wait for the loader has a rule of its own")
+INPUT_SHARE = Threshold("input_share", 0.05, "from here another rule covers the wait for the loader")
 
 UNPROFILED_SHARE = Threshold(
     "unprofiled_share",
@@ -113,7 +113,7 @@ RULE = Rule(
     name="late-rank",
     family="ranks",
     kind="time",
-    summary="one rank comes late to the collectives of most steps, and the others wait for it",
+    summary="persistent straggler: the same rank is last to most collectives",
     since="0.1",
     thresholds=(
         LEAST_STEPS_SHARE,
@@ -182,8 +182,8 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact if why else "low",
         title=_of_more_work(run, late)
         or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
-        f"it: {why[0] if why else 'why is not known'}",
-        why="No rank can leave an all-reduce before the last has come, so that the slowest sets the pace of all.",
+        f"it: {why[0] if why else 'the cause is not known'}",
+        why="Collectives are synchronous, so the slowest rank sets the pace.",
         changes=[],
         saves=saves,
         confidence="medium" if why else "low",
@@ -244,7 +244,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
         run.measured.where_late(late.rank)
     )
     yield Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank)
-    yield Evidence(label="all ranks wait for the last to come", value=late.waiting_share, unit="of a step").at(
+    yield Evidence(label="all ranks wait for the last to arrive", value=late.waiting_share, unit="of a step").at(
         run.measured.where("exposed_waiting_ns")
     )
     gain = late.known("gain_share")
@@ -257,7 +257,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
 
 
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
-    """What explains how much of its lag."""
+    """The causes of its lag, with the share that each explains."""
     for one in late.differences:
         yield Evidence(label=f"`{one.short}` explains", value=one.share, unit="of its lag", rank=late.rank)
     if cause:

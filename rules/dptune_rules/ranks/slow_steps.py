@@ -24,9 +24,9 @@ it: the mean step does.
 - Evaluation: on fewer samples, less often, on all ranks, or in another job.
 - Logging: what is read from the device every step but printed every tenth.
 
-The saving is predicted if the cause was sampled: the extra time of those steps, as a share of all timed steps, less a
-fifth for what is still done now and then. The interval includes how much those steps differ. Where nothing was sampled,
-or another rank is slow in the same steps for another reason, the saving is an upper bound.
+The saving is predicted if the cause was sampled: the extra time of the slow steps, as a share of all timed steps, less
+a fifth for work that remains now and then. The interval includes the variation between slow steps. If the cause was not
+sampled, or another rank is slow in the same steps for another reason, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -56,7 +56,7 @@ NOTICED = 1  # rank: where it is the only one, its number says nothing
 TIMES = Threshold(
     "times", 1.5, "from there on the reading of traces sets a step aside as one that is not like the others"
 )
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of the time nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of the time nothing is worth changing")
 
 REMEDIES = {
     "saving": "Save less often, or asynchronously with `torch.distributed.checkpoint.async_save`.",
@@ -118,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
             impact="low" if of_method else impact,
             title=title,
             why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
-            + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stands still meanwhile."),
+            + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stops meanwhile."),
             changes=[],
             saves=(None if _meanwhile(cause, causes) else run.without_slow_steps(cause, durations_ns))
             or run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),

@@ -1,4 +1,4 @@
-"""Ranks take turns being late, and the others wait.
+"""Rotating straggler: uneven work across ranks.
 
 ## What it measures
 
@@ -68,7 +68,7 @@ RULE = Rule(
     name="uneven-ranks",
     family="ranks",
     kind="time",
-    summary="ranks take turns being late, and the others wait",
+    summary="rotating straggler: uneven work across ranks",
     since="0.1",
     thresholds=(WORTH_SHARE, MOST_STEPS_SHARE, MOST_CHANCE, MOST_STRETCH),
 )

@@ -1,4 +1,4 @@
-"""Groups of ranks that exchange much lie across hosts, and those that exchange little within them.
+"""Process groups are mapped badly to hosts: heavy traffic crosses hosts, light traffic stays inside.
 
 ## What it measures
 
@@ -48,14 +48,14 @@ PARTED = tuple(one.kind for one in COLLECTIVES if one.parted and one.crossings =
 MORE = 1.5  # times the collectives that were counted: those of a wrapper that sends buffers are not
 
 LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP203",
     name="rank-placement",
     family="topology",
     kind="time",
-    summary="groups of ranks that exchange much lie across hosts, and those that exchange little within them",
+    summary="process groups are mapped badly to hosts: heavy traffic crosses hosts, light traffic stays inside",
     since="0.1",
     thresholds=(LESS, WORTH_SHARE),
 )

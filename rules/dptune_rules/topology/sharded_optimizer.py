@@ -1,4 +1,4 @@
-"""The optimizer's state is sharded, and sending the parameters around takes more than the memory is worth.
+"""ZeRO-1 parameter broadcasts cost more time than the saved memory justifies.
 
 ## What it measures
 
@@ -42,14 +42,14 @@ SHARDED = "ZeroRedundancyOptimizer"
 STATE_BYTES = 8  # of Adam, for each parameter: two 32-bit floats; others take less
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is a fair price for the memory")
 
 RULE = Rule(
     code="DP202",
     name="sharded-optimizer",
     family="topology",
     kind="time",
-    summary="the optimizer's state is sharded, and sending the parameters around takes more than the memory is worth",
+    summary="ZeRO-1 parameter broadcasts cost more time than the saved memory justifies",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -96,5 +96,5 @@ def _fits(run: RunView) -> bool:
     elsewhere = state * (1 - 1 / run.measured.world_size)
     memory = run.measured.memory
     if not memory:
-        raise Missing("how full the memory of the GPUs is was not recorded")
+        raise Missing("GPU memory use was not recorded")
     return all(one.peak_reserved_bytes + elsewhere <= FULL_SHARE * one.capacity_bytes for one in memory)

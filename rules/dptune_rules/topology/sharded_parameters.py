@@ -1,16 +1,16 @@
-"""Parameters are sharded though they would fit whole, and gathering them takes a part of the step.
+"""FSDP all-gathers are exposed although the parameters would fit unsharded.
 
 ## What it measures
 
 The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
-whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. What the
-script gathers itself, as with `full_tensor()`, is not counted: `collectives-in-steps` reports that, and where it takes
-longer than the gathers of FSDP this rule is quiet.
+whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers
+that the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If
+they take longer than FSDP's, this rule reports nothing.
 
 ## Why it costs time
 
-Each layer's parameters are gathered before its forward pass, thrown away after it, and gathered again before its
-backward pass: a step sends half as much again as with all-reduces of gradients, and forward waits for its share of it.
+Each layer's parameters are gathered before its forward pass, freed after it, and gathered again before its backward
+pass: a step sends 50 % more than with all-reduces of gradients, and the forward pass waits for its gathers.
 
 ## What to change
 
@@ -21,21 +21,21 @@ In the order of how much memory it takes:
 - a mesh of two dimensions (HYBRID_SHARD): layers are gathered within a node alone;
 - DistributedDataParallel: nothing is gathered.
 
-The upper bound is all that sharding takes of a step: every collective of FSDP, overlapped or not (also its
-reduce-scatters; DDP's all-reduces may be hidden), the host's time in its hooks, the copies into and out of gathered
-buffers, and the optimizer, which updates sharded tensors one by one. Where layers are to stay gathered it is the
-gathering in backward passes. On a GPU it is proposed only where there is room for what it takes, parameters counted
-as floats and as the optimizer holds them: what it does not hold, such as a frozen base, is not counted. On a CPU it is
-proposed where the host has that much memory left for all of its ranks; with low confidence where that was not recorded.
+The upper bound is all the time that sharding takes in a step: every collective of FSDP, overlapped or not (also its
+reduce-scatters; DDP's all-reduces may be hidden), host time in its hooks, copies into and out of gathered buffers, and
+the optimizer, which updates sharded tensors one by one. If layers stay gathered, it is the gathering in backward
+passes. On a GPU, less sharding is proposed only if memory has room for it. The parameters that the optimizer updates
+are counted as 32-bit floats; others, for example a frozen base model, are not counted. On a CPU it is proposed if the
+host has this much memory left for all its ranks, and with low confidence if that was not recorded.
 
 ## When to leave it alone
 
 - The memory is needed for a larger batch, which gains more.
-- It was tried for a model that will be larger.
-- Other processes kept the cores busy: a gather then waits for a rank that does not run, as an all-reduce of DDP would.
-  The rule is skipped where they withheld 5 % or more of the CPU time that the ranks needed.
-- The units are many and small: follow `small-shard-units` first, which keeps the memory savings. What is left to gain
-  with larger units is not known, so confidence is low.
+- The setup is meant for a larger model.
+- Other processes kept the cores busy: an all-gather then waits for a rank without a core, and a DDP all-reduce would
+  too. The rule is skipped if they withheld 5 % or more of the CPU time that the ranks needed.
+- The units are many and small: follow `small-shard-units` first, which keeps the memory savings. How much remains to be
+  gained with larger units is not known, so confidence is low.
 
 ## References
 
@@ -53,15 +53,15 @@ from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 
 AGAIN = " and again before its backward pass"
-_ALL = "no more than FSDP's collectives, hooks and copies, and the optimizer take"
-_AGAIN = "no more than gathering in backward passes takes"
+_ALL = "no more than the time of FSDP's collectives, hooks and copies, and of the optimizer"
+_AGAIN = "no more than the time of all-gathers in backward passes"
 COPIES = 4  # of the parameters, at most: themselves, gradients and two of Adam's
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers
 
-BUSY_SHARE = 0.05  # of the CPU time a job needs, withheld by others: as the report names a shared machine from there on
+BUSY_SHARE = 0.05  # of the CPU time a job needs, withheld by others: the report calls a machine shared from here
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "what a warning is: less is a fair price for the memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is a fair price for the memory")
 
 MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-shard-units` takes units for small
 
@@ -72,7 +72,7 @@ RULE = Rule(
     name="sharded-parameters",
     family="topology",
     kind="time",
-    summary="parameters are sharded though they would fit whole, and gathering them takes a part of the step",
+    summary="FSDP all-gathers are exposed although the parameters would fit unsharded",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -107,7 +107,8 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
-        why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; whole parameters never are.",
+        why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; unsharded parameters are "
+        "never gathered.",
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
         confidence="low" if _small_units(run) or _host_memory(run) is None else "medium",
@@ -124,7 +125,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *([Evidence(label="sharded at", value=where)] if where else []),
         ],
         numerics="same",
-        watch="Each rank then holds more: watch the memory. Checkpoints that are written sharded are read otherwise.",
+        watch="Each rank then needs more memory. Sharded checkpoints must be loaded differently.",
         fingerprint=f"{RULE.code}:{next((name for one in sharded for name in one.modules), 'sharded')}",
     )
 
@@ -138,18 +139,18 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
 
 
 def _of_script_ns(run: RunView) -> int:
-    """Exposed transfer of what the script or a library gathers itself."""
+    """Exposed transfer of all-gathers that the script or a library issues itself."""
     rows = run.measured.overlap.rows
     return _transfer_ns([one for one in rows if one.kind == "all_gather" and one.known("purpose") != "sharding"])
 
 
 def _check_load(run: RunView) -> None:
-    """Raise Missing where waits for cores that other processes took may look like gathering."""
+    """Raise Missing where waits for cores that other processes use may be counted as all-gathers."""
     withheld = max((one.known("withheld_share") or 0.0 for one in run.measured.known("load") or []), default=0.0)
     if withheld >= BUSY_SHARE:
         raise Missing(
             f"other processes withheld {100 * withheld:.0f} % of the CPU time this job needed, so waits for cores may "
-            "look like gathering: record again on an idle machine"
+            "be counted as all-gathers: record again on an idle machine"
         )
 
 
@@ -169,19 +170,19 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
 
 
 def _less(run: RunView, reshards: bool) -> str | None:
-    """How much less to shard, by the memory; None where there is no room."""
-    whole = "DistributedDataParallel gathers none"
-    own = sum(one.parameters for one in run.any_facts().optimizers) * 4  # as floats: of this rank's part
-    more = COPIES * own * (run.measured.world_size - 1)
+    """The text of the change that memory has room for; None if it has none."""
+    whole = "DistributedDataParallel needs no gathering"
+    shard_bytes = sum(one.parameters for one in run.any_facts().optimizers) * 4  # of this rank, as floats
+    more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)
         return whole if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
     memory = run.measured.memory
     if not memory:
-        raise Missing("how full the memory of the GPUs is was not recorded")
-    if own and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
+        raise Missing("GPU memory use was not recorded")
+    if shard_bytes and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
         return whole
-    whole_bytes = own * run.measured.world_size  # what layers that stay gathered take at most, as floats
+    whole_bytes = shard_bytes * run.measured.world_size  # what layers that stay gathered take at most, as floats
     room = all(one.peak_reserved_bytes + whole_bytes <= FULL_SHARE * one.capacity_bytes for one in memory)
     if reshards and room and all(one.peak_share <= ROOM_SHARE for one in memory):
         return ONCE

@@ -1,4 +1,4 @@
-"""Ranks are connected by something slower than what is there between them.
+"""NCCL uses a slower transport than the hardware offers.
 
 ## What it measures
 
@@ -46,14 +46,14 @@ from dptune.rule import Rule, RunView, Threshold
 
 DISABLE = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")  # 0 is as if they were not set
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "what a note is: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
 
 RULE = Rule(
     code="DP201",
     name="slow-transport",
     family="topology",
     kind="time",
-    summary="ranks are connected by something slower than what is there between them",
+    summary="NCCL uses a slower transport than the hardware offers",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     preview=True,

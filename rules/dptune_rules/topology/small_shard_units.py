@@ -46,7 +46,7 @@ from dptune.rule import Rule, RunView, Threshold
 
 MIB = 2**20
 _UNITS = "no more than FSDP's collectives, hooks and copies take"
-_WITH_OPTIMIZER = "no more than FSDP's collectives, hooks and copies, and the optimizer take"
+_WITH_OPTIMIZER = "no more than the time of FSDP's collectives, hooks and copies, and of the optimizer"
 
 LEAST_UNITS = Threshold(
     "least_units", 8, "fewer units make at most two dozen collectives a step: their start-ups are few"

@@ -3,17 +3,17 @@
 ## What it measures
 
 Host time of functions of the script that nothing hides, as a share of the step without the profiler. It is read from
-Python's stacks in the detailed window. Left out is the training itself:
+Python's stacks in the detailed window. The training itself is left out:
 
-- what modules, losses, backward passes and optimizers compute; a function of the script inside them counts with its
-  Python code only, outside of operators;
+- compute of modules, losses, backward passes and optimizers; of a script's function inside them, only Python code
+  outside of operators counts;
 - tensor operators that the training loop itself calls, to make inputs or targets, unless it calls one of them 16 times
   or more per step;
 - time in which a GPU computes, or the script waits for a GPU or for another rank.
 
-A function that does little but a few calls of tensor operators may be part of the method, as sampling neighbours is. It
-is reported with low impact and confidence, unless its name says that it logs, computes metrics, plots, evaluates or
-saves. If another rule names a function, this one is quiet.
+A function that does little more than call a few tensor operators may be part of the method, for example neighbour
+sampling. It is reported with low impact and low confidence, unless its name says that it logs, computes metrics, plots,
+evaluates or saves. This rule does not report a function that another rule names.
 
 ## Why it costs time
 
@@ -31,7 +31,7 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 
 The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of steps without the
 profiler find it, the saving is predicted: the sampled time with its sampling error, less a fifth. If only some ranks
-spend time there, a step gets as short as the next busiest rank allows.
+spend time there, the next busiest rank limits the saving.
 
 ## When to leave it alone
 
@@ -57,8 +57,8 @@ from dptune.rule import Rule, RunView, Threshold
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
 
 MOST = 3  # functions that are named
-FEW_CALLS = 16  # of one operator in a step: from there on it is a loop, as for `operator-loops`
-OPERATING = 0.8  # of a function's time in operators on tensors, from which on it computes, and Python takes little
+FEW_CALLS = 16  # of one operator in a step: from here it is a loop, as for `operator-loops`
+OPERATING = 0.8  # of a function's time in tensor operators: from here it mainly computes
 OPERATORS = "tensor operators"  # as the figures name what the training loop itself computes
 
 INPUT_RULES = "DP5"  # rules on the data loader: they explain what is done to draw a batch
@@ -107,7 +107,7 @@ def _has_advice(run: RunView, loop: str) -> bool:
 
 
 def _computes(run: RunView, site: CodeSite) -> bool:
-    """Whether it computes on whole tensors beside the passes, by its name for the model."""
+    """Whether it computes on whole tensors outside of the passes, and its name suggests part of the method."""
     few = site.phase == "loop" and site.operator_calls < FEW_CALLS
     return few and (site.operator_share >= OPERATING or site.mostly == OPERATORS) and not run.reports(site.name)
 
@@ -121,7 +121,7 @@ def _explained(run: RunView, site: CodeSite) -> bool:
 def _watch(collects: bool) -> str:
     if collects:
         return "It collects experience, which reinforcement learning needs."
-    return "It calls a few tensor operators and may be part of the method: then leave it as it is."
+    return "It calls a few tensor operators. If it is part of the method, leave it unchanged."
 
 
 def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice:

@@ -1,7 +1,7 @@
-"""How many rows of an embedding table's gradient hold anything, where that gradient is dense.
+"""How many rows of an embedding table's dense gradient are nonzero.
 
-Looked at in two warm-up steps, as an optimizer has used the gradient: the largest value of each row, one pass over the
-gradient. What the script does with the table besides, as with weights tied to an output layer, shows there, too.
+Checked in two warm-up steps after an optimizer has used the gradient: the largest value of each row, in one pass over
+the gradient. Other uses of the table also show in it, for example weights tied to an output layer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dptune.capture.injected.places import Places
 from dptune.runfile.dense_tables import DenseTableFacts
 
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
-_LOOKS = 2  # steps in which a gradient is looked at
+_CHECKS = 2  # steps in which a gradient is checked
 _LEAST_BYTES = 2**18  # of a gradient; a smaller one costs nothing
-_TABLES = 64  # that are remembered
-_NAMED = 32  # that are put down, the largest first
+_TABLES = 64  # checked at most
+_NAMED = 32  # recorded at most, the largest first
 
 
 @dataclass
 class _Table:
     facts: DenseTableFacts
-    looks: int = 0
+    checks: int = 0
 
 
 class DenseTables:
-    """The tables that optimizers update, with the rows that their gradients touch."""
+    """The tables that optimizers update, with the nonzero rows of their gradients."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -40,16 +40,16 @@ class DenseTables:
         self._facts: list[DenseTableFacts] = []
 
     def install(self) -> None:
-        """Note where tables are made."""
+        """Record where tables are created."""
         for kind in _KINDS:
             self._places.watch(kind)
 
     def begin(self) -> None:
-        """Look at gradients from now on."""
+        """Start to check gradients."""
         self._watching = True
 
     def end(self) -> None:
-        """Look no more, and find where in the model the tables are."""
+        """Stop, and find the tables' paths in the model."""
         self._watching = False
         with contextlib.suppress(Exception):  # modules may be anything
             self._facts = self._found()
@@ -60,16 +60,16 @@ class DenseTables:
         return self._facts
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has made a step: its gradients are still there."""
+        """Check the gradients of an optimizer that has just stepped."""
         if not self._watching:
             return
         with contextlib.suppress(Exception):
             updated = {id(one) for group in optimizer.param_groups for one in group["params"]}
             for module in self._alive():
                 if id(module.weight) in updated:
-                    self._look(module, type(optimizer).__name__)
+                    self._check(module, type(optimizer).__name__)
 
-    def _look(self, module: Any, optimizer: str) -> None:
+    def _check(self, module: Any, optimizer: str) -> None:
         gradient = module.weight.grad
         if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided or gradient.dim() != 2:
             return  # none, sparse, or sharded
@@ -82,8 +82,8 @@ class DenseTables:
             rows, columns = gradient.shape
             facts = DenseTableFacts("", rows, columns, 0, gradient.element_size(), optimizer)
             table = self._tables[id(module)] = _Table(facts)
-        if table.looks < _LOOKS:
-            table.looks += 1
+        if table.checks < _CHECKS:
+            table.checks += 1
             with torch.no_grad():
                 used = int(torch.count_nonzero(torch.linalg.vector_norm(gradient, float("inf"), dim=1)))
             table.facts.used_rows = max(table.facts.used_rows, used)

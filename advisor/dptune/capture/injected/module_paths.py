@@ -1,4 +1,4 @@
-"""Where a module is in the model: the modules around it, by the names that its parents give it."""
+"""The path of a module in the model, by its names in its parent modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Parents = dict[int, tuple[Any, str]]
 
 
 def parents() -> Parents:
-    """By module: the one that holds it, and under which name. One look at all objects of the process."""
+    """For each module its parent and its name there, from one pass over all objects of the process."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
     return {
         id(child): (module, name)
@@ -26,12 +26,12 @@ def parents() -> Parents:
 
 
 def joined(names: Sequence[str]) -> str:
-    """From names with the innermost first; without what wrappers add."""
+    """The path from names, innermost first, without the names that wrappers add."""
     return ".".join(name for name in reversed(names) if name not in _WRAPPERS)
 
 
 def path_of(module: Any, known: Parents) -> str:
-    """Its path in the model; its class where nothing holds it."""
+    """Its path in the model; the class name of a module without a parent."""
     names: list[str] = []
     at = module
     while id(at) in known and len(names) < DEEPEST:

@@ -235,7 +235,7 @@ def _capacity(lean: RankView | None, name: str) -> int | None:
 
 
 def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float, list[int]] | None, str]:
-    """Calls to the driver's allocator per step, their time, its share of the steps, and the time by step; why not."""
+    """Calls to the driver's allocator per step, their time, its share of the steps, the time by step; or why not."""
     if lean is None or not lean.steps:
         return None, _NO_CALLS
     if len(lean.devices) > 1:

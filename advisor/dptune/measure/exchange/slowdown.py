@@ -22,16 +22,16 @@ from dptune.trace.kernels import Work
 
 Floats = NDArray[np.float64]
 FEWEST_PAIRS = 30  # places seen both ways that a figure rests on at least
-LEAST_SHARE = 0.01  # of all compute, that the operations compared take without communication beside them
+LEAST_SHARE = 0.01  # of all compute: the least time of the compared operations without communication
 _BESIDE = 0.5  # of its duration has communication beside it; without is none of it
 
 
 def slowdown(spent: Sequence[Spent], compute_ns: int) -> tuple[float | str, int]:
     """Time of the compute seen beside communication / what it takes without, by medians of each place; how many places.
 
-    Why there is none where there are fewer than FEWEST_PAIRS places, or what they take without communication is less
-    than LEAST_SHARE of all compute, `compute_ns`: a moment's disturbance then decides. An operation counts by how often
-    it ran beside communication.
+    The reason instead of the ratio if there are fewer than FEWEST_PAIRS places, or if their time without communication
+    is less than LEAST_SHARE of all compute, `compute_ns`: a single disturbance would then dominate. Operations are
+    weighted by how often they overlapped communication.
     """
     beside, without, pairs = 0.0, 0.0, 0
     for view, device, timeline in spent:
@@ -50,12 +50,13 @@ def slowdown(spent: Sequence[Spent], compute_ns: int) -> tuple[float | str, int]
                 without += often * float(np.median(took[~was_hidden]))
         pairs += len(both)
     if pairs < FEWEST_PAIRS or not without:
-        few = f"operations seen both with and without communication beside them, at one place in the step: {pairs}"
-        return f"{few}; it takes {FEWEST_PAIRS}", pairs
+        ran = f"{pairs} {'operation' if pairs == 1 else 'operations'}"
+        need = f"at least {FEWEST_PAIRS} are needed"
+        return f"{ran} ran both with and without overlapping communication, at one place in the step; {need}", pairs
     if without < LEAST_SHARE * compute_ns:
         compared = f"{100 * without / compute_ns:.1g} % of the compute"
-        need = f"it takes {100 * LEAST_SHARE:g} %"
-        return f"{compared} was seen both with and without communication beside it; {need}", pairs
+        need = f"at least {100 * LEAST_SHARE:g} % is needed"
+        return f"{compared} ran both with and without overlapping communication; {need}", pairs
     return beside / without, pairs
 
 

@@ -33,10 +33,10 @@ AROUND_NS = 50_000  # that Python takes at most to call the next operator, with 
 class Loop:
     """What one function repeats: host time in the median step, and calls in one run of it, of the longest operator.
 
-    `crossing`: whether the function lasts longer than a step. `backward`: whether the backward pass may run as many
-    nodes of these operators: it runs none of operators whose results need no gradient. `computed_share` is the part of
-    that time that operators compute at most, `backward_share` how many times as long autograd runs for them; None where
-    the trace does not tell.
+    `crossing`: whether the function lasts longer than a step. `backward`: whether the backward pass may run the same
+    number of nodes of these operators: it runs none for results that need no gradient. `computed_share` is an upper
+    bound of the part of that time that is compute, `backward_share` the time of its backward pass / that time; None
+    where the trace does not show them.
     """
 
     phase: CodePhase
@@ -122,7 +122,7 @@ def _loop(
 
 
 def _nodes(columns: Columns) -> Counter[str]:
-    """How many nodes of each operator the backward passes run, by its name as `_plain` has it."""
+    """The number of nodes of each operator that the backward passes run, by its `_plain` name."""
     rows = columns.rows(OPERATOR_CATEGORIES | RANGE_CATEGORIES, lambda name: BACKWARD_NAME.search(name) is not None)
     found: Counter[str] = Counter()
     for row in rows.tolist():
@@ -135,7 +135,7 @@ def _nodes(columns: Columns) -> Counter[str]:
 
 
 def _goes_back(operators: Collection[str], nodes: Mapping[str, int], least: int) -> bool:
-    """Whether so many nodes are run of these operators; True where the trace names no node."""
+    """Whether at least `least` nodes of these operators run; True if the trace names no node."""
     if not nodes:
         return True
     plain = {_plain(name) for name in operators}
@@ -156,13 +156,13 @@ def _parts(
     found: Pieces,
     spent: NDArray[np.float64],
 ) -> tuple[float | None, float | None]:
-    """What operators compute at most, and what autograd runs for them, as parts of the cost in the same steps."""
+    """The upper bound of the operators' compute, and their backward pass, as parts of the cost in the same steps."""
     total_ns = 0.0 if recorded is None else float(cost_ns[: recorded.steps].sum())
     if recorded is None or total_ns <= 0:
         return None, None
-    own = recorded.covered(rows)
-    computed = min(1.0, recorded.computed_ns(own) / total_ns) if recorded.elements.any() else None
-    inside = recorded.backward_of(own)
+    covered = recorded.covered(rows)
+    computed = min(1.0, recorded.computed_ns(covered) / total_ns) if recorded.elements.any() else None
+    inside = recorded.backward_of(covered)
     if inside is None:
         return computed, None
     weights = spent * inside.hold(found.start_ns)

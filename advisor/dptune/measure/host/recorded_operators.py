@@ -1,8 +1,8 @@
-"""What a detailed trace records of operators beside their time: the size of their inputs, and their autograd nodes.
+"""Input sizes and autograd nodes of operators in a detailed trace.
 
-A trace numbers the nodes of the autograd graph in the order in which operators make them, on each thread: an operator
-has the number of the next node to be made, and the engine's range that runs a node has that node's. So the nodes that
-an operator made are those from its number to that of the next operator that starts after it ends.
+On each thread, a trace numbers the nodes of the autograd graph in the order in which operators create them: an operator
+has the number of the next node to be created, and the engine's range that runs a node has the number of the node. So
+the nodes of an operator are those from its number to that of the next operator that starts after it ends.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dptune.trace.kernels import OPERATOR_CATEGORIES
 
 NODE = "autograd::engine::evaluate_function: "
 _ELEMENT_NS = 1.0  # 4 bytes at 4 GB/s, less than one core of a server reads
-_CALL_NS = 10_000  # what calling an operator takes with the profiler, where its compute does not follow from its inputs
+_CALL_NS = 10_000  # of an operator call with the profiler, if its compute does not follow from its inputs
 _PRODUCTS = ("mm", "matmul", "linear", "conv", "einsum", "bilinear", "scaled_dot_product", "lstm", "gru")
-_MOST = 100_000  # operators: of more, reading their arguments takes seconds, so that fewer steps are read
+_MOST = 100_000  # operators: reading the arguments of more takes seconds, so fewer steps are read
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedOperators:
     """Operators of the first steps of a view, ascending, with the sizes of their inputs.
 
-    `numbers` are autograd's, -1 where an operator has none; `elements` those of all inputs of an operator.
+    `numbers` are autograd's sequence numbers, -1 for none; `elements` counts the elements of an operator's inputs.
     """
 
     steps: int
@@ -41,13 +41,13 @@ class RecordedOperators:
 
     @classmethod
     def of(cls, view: RankView) -> RecordedOperators | None:
-        """Of as many steps as have few enough operators; None where there are none, or not even one step has."""
+        """Read as many steps as have at most _MOST operators; None if not even one step does, or none has any."""
         columns = view.trace.columns
         rows = columns.rows(OPERATOR_CATEGORIES)
         starts = columns.ts_ns[rows]
         begin_ns = view.steps[0].start_ns
         inside = [rows[(starts >= begin_ns) & (starts < step.end_ns)] for step in view.steps]
-        steps = sum(0 < len(own) <= _MOST for own in inside)
+        steps = sum(0 < len(step_rows) <= _MOST for step_rows in inside)
         if not steps:
             return None
         rows = inside[steps - 1]
@@ -60,11 +60,11 @@ class RecordedOperators:
         return cls(steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64))
 
     def covered(self, operators: Ints) -> Ints:
-        """Those of these rows that it has."""
+        """The given rows that are among the recorded ones."""
         return operators[np.isin(operators, self.rows)]
 
     def backward_of(self, operators: Ints) -> Intervals | None:
-        """When autograd runs the nodes that these rows made; None where the trace shows no nodes."""
+        """When autograd runs the nodes that these rows created; None if the trace shows no nodes."""
         columns, made = self.columns, set[int]()
         nodes = columns.named(lambda name: name.startswith(NODE), self.rows) & (self.numbers >= 0)
         if not nodes.any():
@@ -77,9 +77,9 @@ class RecordedOperators:
             begins, known = columns.ts_ns[self.rows[counted]], self.numbers[counted]
             order = np.argsort(begins, kind="stable")
             begins, known = begins[order], known[order]
-            own = operators[columns.thread[operators] == thread]
-            first = np.searchsorted(begins, columns.ts_ns[own])
-            after = np.searchsorted(begins, columns.ends(own))
+            asked = operators[columns.thread[operators] == thread]
+            first = np.searchsorted(begins, columns.ts_ns[asked])
+            after = np.searchsorted(begins, columns.ends(asked))
             for at, following in zip(first.tolist(), after.tolist(), strict=True):
                 if at < following:
                     until = known[following] if following < len(known) else known[at:following].max() + 1
@@ -88,7 +88,7 @@ class RecordedOperators:
         return Intervals.union(columns.ts_ns[ran], columns.ends(ran))
 
     def computed_ns(self, operators: Ints) -> float:
-        """What these rows take at most to compute: for each element of their inputs, or beyond what a call takes."""
+        """An upper bound of the compute of these rows: by input elements, or their time beyond that of a call."""
         columns = self.columns
         lengths = columns.ends(operators) - columns.ts_ns[operators]
         at = np.searchsorted(self.rows, operators).clip(max=len(self.rows) - 1)

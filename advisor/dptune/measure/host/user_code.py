@@ -92,16 +92,16 @@ def _has_stacks(view: RankView) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Rank:
-    """One rank: by site the median step's cost, ns, and what most of it is spent in; `operating` the part of it inside
-    operators that the script calls; `lines` by function its first; `calls` the operators that a site calls, in all
-    steps; `loops` by function those that call operators in a loop.
+    """One rank: by site its cost in the median step, ns, and what takes most of it; `operator_shares` the part inside
+    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps; `loops`
+    the functions that call operators in a loop.
     """
 
     steps: int
     step_ns: float
     cost_ns: dict[_Site, int]
     mostly: dict[_Site, str]
-    operating: dict[_Site, float]
+    operator_shares: dict[_Site, float]
     lines: dict[str, int]
     calls: dict[_Site, Counter[str]]
     loops: dict[str, Loop]
@@ -119,17 +119,17 @@ class _Rank:
         spent = np.maximum(0.0, found.work_ns - each_ns * events)
         by_step: dict[_Site, NDArray[np.float64]] = {}
         parts: dict[_Site, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        operating: dict[_Site, float] = defaultdict(float)
+        in_operators: dict[_Site, float] = defaultdict(float)
         for (row, phase), steps_ns in _by_row(view, found, spent, phases).items():
             counted = stacks.site(row, phase)
             if counted is not None:
                 site, part = counted
                 by_step[site] = by_step.get(site, 0) + steps_ns
                 parts[site][part] += float(steps_ns.sum())
-                operating[site] += float(steps_ns.sum()) * stacks.is_operator(row)
+                in_operators[site] += float(steps_ns.sum()) * stacks.is_operator(row)
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
-        shares = {site: operating[site] / sum(own.values()) for site, own in parts.items()}
+        shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
         looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
 
@@ -255,7 +255,7 @@ class _Stacks:
         return found
 
     def is_operator(self, row: int) -> bool:
-        """Whether a row is an operator on tensors, or lies in one."""
+        """Whether a row is a tensor operator or inside one."""
         return self._rows.get(row, self._rows[NOWHERE]).operator
 
     def site(self, row: int, phase: CodePhase) -> tuple[_Site, str] | None:
@@ -346,7 +346,7 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
         ranks=[number for number, share in sorted(shares.items()) if share >= shares[most] / 2],
         cost_ns=ranks[most].cost_ns[site],
         share=min(1.0, shares[most]),
-        operator_share=ranks[most].operating[site],
+        operator_share=ranks[most].operator_shares[site],
         operator=operator,
         operator_calls=calls / ranks[most].steps,
     )

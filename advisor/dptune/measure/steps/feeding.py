@@ -16,8 +16,8 @@ _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch 
 def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, bool] | str:
     """Of one rank: share of the step, that share of its step time in ns, whether unprofiled; or why there is none.
 
-    The step time is what `StepTime` has: the median of unprofiled steps, the mean of traced ones. Of unprofiled steps
-    those count that drew as many batches as the median step did: between two epochs a step may hold a whole validation.
+    The step time is that of `StepTime`: the median of unprofiled steps, the mean of traced ones. Only unprofiled steps
+    that drew the median number of batches count: between two epochs a step may contain a whole validation.
     """
     window = facts.window("unprofiled") if facts else None
     if window is not None and sum(window.durations_ns) > 0 and len(window.loader_wait_ns) == window.steps:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from dptune.measure.lanes import OWN_COMPUTE, StepLanes
+from dptune.measure.lanes import SELF_TIME, StepLanes
 from dptune.measured import LinkFigures, short_name
 from dptune.predicted import BucketSize
 from dptune.present.account import CLASSES
@@ -80,9 +80,9 @@ def timeline(lanes: StepLanes) -> str:
             left = _LEFT + piece.start_ns / lanes.length_ns * room
             wide = max(piece.length_ns / lanes.length_ns * room, 0.5)
             many = f" and {piece.count - 1:,} more" if piece.count > 1 else ""
-            name = short_name(piece.name) or OWN_COMPUTE
-            told = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms from {ns_as_ms(piece.start_ns)} ms on"
-            parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), told))
+            name = short_name(piece.name) or SELF_TIME
+            label = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms, from {ns_as_ms(piece.start_ns)} ms"
+            parts.append(_box(left, top + 2, wide, _ROW - 6, COLOURS.get(piece.kind, COLOURS["idle"]), label))
     height = len(lanes.lanes[:MOST_ROWS]) * _ROW
     for tick in _ticks(lanes.length_ns / 1e6):
         left = _LEFT + tick * 1e6 / lanes.length_ns * room
@@ -166,7 +166,7 @@ def curve(sizes: Sequence[BucketSize]) -> str:
         parts.append(_box(_LEFT, top + 3, wide, _ROW - 7, COLOURS["copy"], f"{name}: {ns_as_ms(one.step_ns)} ms"))
         told = f"{ns_as_ms(one.step_ns)} ms, {one.buckets} bucket{'' if one.buckets == 1 else 's'}"
         parts.append(f'<text x="{_LEFT + wide + 6:.1f}" y="{top + 16}">{told}</text>')
-    return _svg(WIDTH, len(sizes) * _ROW, parts, "The step by bucket size, as replayed")
+    return _svg(WIDTH, len(sizes) * _ROW, parts, "Predicted step by bucket size")
 
 
 def _ticks(whole: float) -> Iterable[float]:

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Static
 
-from dptune.measure.lanes import OWN_COMPUTE, Found, Lane, Piece, RankLanes
+from dptune.measure.lanes import SELF_TIME, Found, Lane, Piece, RankLanes
 from dptune.measured import short_name
 from dptune.present.amounts import ns_as_ms, several
 from dptune.present.lines import Line, labelled, line, wrapped
@@ -253,7 +253,7 @@ class Timeline(Container, can_focus=True):
             told += labelled("Found", f"{short_name(found.name)}, {length} ms", width)
         if piece is None:
             return told if found else [*told, *wrapped("Nothing runs here.", width)]
-        told += labelled("What", short_name(piece.name) or OWN_COMPUTE, width)
+        told += labelled("What", short_name(piece.name) or SELF_TIME, width)
         at_edge = piece.start_ns <= 0 or piece.start_ns + piece.length_ns >= self._end - self._begin
         one = piece.longest_ns if piece.count == 1 and at_edge else 0
         told += labelled("Takes", f"{ns_as_ms(max(one, piece.length_ns))} ms", width)

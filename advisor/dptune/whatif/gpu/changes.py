@@ -40,7 +40,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         elif name in BOUNDS:
-            raise Missing(f"the trace of a GPU tells only what another {name} could save at most")
+            raise Missing(f"a GPU trace gives only an upper bound of what another {name} could save")
         else:
             raise Missing(f"{name} cannot be predicted from a GPU trace")
     return program
