@@ -41,7 +41,9 @@ def test_runs_of_advice_before_are_quoted_beside_it() -> None:
 def test_unseen_scripts_are_quoted_by_halves() -> None:
     page = (ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8")
     assert table_of("unseen", "--half", "sealed") in page
+    assert table_of("unseen", "--half", "second") in page
     assert table_of("unseen", "--earlier", "first", "--summary") in page
+    assert table_of("unseen", "--earlier", "pairs", "--half", "all") in page
 
 
 def table_of(benchmark: str, *results: str) -> str:
