@@ -170,3 +170,30 @@ def test_a_script_that_does_not_wait_pays_what_is_exposed(ask, make_measured, ma
     run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cuda")
     (advice,) = ask("DP105", run, [sharded(make_facts, [called("all_reduce", "train.py:33", 0.01)])])
     assert "hold up 7 % of a step" in advice.title
+
+
+def test_a_rank_that_prepares_all_batches_is_no_matter_of_sending_them(ask, make_measured, make_facts, hand_made):
+    """Rank 1 waits 30 % of a step in the broadcast, while rank 0 waits 40 % for its own loader."""
+    calls = [
+        CallFacts(
+            "broadcast",
+            "train.py:9",
+            [0, 1],
+            calls=20,
+            host_ns=60_000_000,
+            library="accelerate",
+            through="accelerate.DataLoaderDispatcher.__iter__",
+        )
+    ]
+    facts = [make_facts(ddp=[DDP], calls=calls, calls_steps=20)]
+
+    def advised(*waits):
+        run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.3)))
+        ranks = [
+            one.model_copy(update={"loader_wait_share": wait, "missing": {**one.missing} | {"loader_wait_share": ""}})
+            for one, wait in zip(run.ranks, waits, strict=True)
+        ]
+        return ask("DP105", run.model_copy(update={"ranks": ranks}), facts)
+
+    assert len(advised(0.05, 0.0)) == 1
+    assert advised(0.4, 0.0) == []

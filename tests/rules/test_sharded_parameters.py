@@ -66,6 +66,8 @@ def test_keeping_layers_gathered_spares_what_backward_passes_gather(told):
 
 def test_quiet(told):
     assert told(rows=[("all_gather", "forward", 0.04)]) == []
+    (advice,) = told(rows=[("all_gather", "forward", 0.06)])  # less than a healthy script may pay
+    assert advice.confidence == "low"
     assert told(rows=[("all_gather", "forward", 0.3)], sharded=FsdpFacts(2, offload="CPUOffload")) == []
     assert told(world=1) == []
     assert told(device="cuda", peak=70_000, parameters=2000, sharded=FsdpFacts(2, reshard_after_forward=False)) == []

@@ -188,3 +188,12 @@ def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_shar
     ]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
     assert advice.title.startswith("`evaluate` (train.py:25) adds 200 ms to one step in 3:")
+
+
+def test_a_model_that_is_trained_in_one_step_of_three_is_part_of_the_method(ask, make_measured, make_facts):
+    """A generator, whose passes are in the loop itself. An evaluation there has no backward pass."""
+    forward = (("fit (train.py:94)", "Generator.forward (gan.py:5)"), {"phase": "forward"}), every(3, 2, 20)
+    backward = (("fit (train.py:96)",), {"phase": "backward", "through": "torch.Tensor.backward"}), every(3, 2, 30)
+    assert ask("DP703", make_measured(world=1), [run_of(make_facts, [forward, backward])]) == []
+    (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [forward])])
+    assert advice.title.startswith("`Generator.forward` (train.py:94) adds 20 ms to one step in 3")

@@ -139,5 +139,7 @@ def test_it_comes_before_sharding_less(said):
     """Of which much may be left to gain, or little, once units are larger."""
     both = [*said(code="DP204"), *said()]
     assert [(one.rule, one.confidence) for one in ranked(both)] == [("DP205", "medium"), ("DP204", "low")]
-    assert [one.confidence for one in said(code="DP204", sizes=[(1024, 40)])] == ["medium"]
-    assert [one.confidence for one in said(code="DP204", collectives=None)] == ["medium"]
+    rows = (("all_gather", "forward", 0.09, "sharding"), *ROWS[1:])
+    assert [one.confidence for one in said(code="DP204", rows=rows)] == ["low"]
+    assert [one.confidence for one in said(code="DP204", rows=rows, sizes=[(1024, 40)])] == ["medium"]
+    assert [one.confidence for one in said(code="DP204", rows=rows, collectives=None)] == ["medium"]

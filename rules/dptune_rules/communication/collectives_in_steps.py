@@ -73,6 +73,7 @@ SETTINGS = {
     },
     "torchmetrics": dict.fromkeys(("forward", "compute", "wrapped_func"), "compute the metric once an epoch"),
 }
+_DISPATCHED = SETTINGS["accelerate"]["__iter__"]
 # What communicates for a sharded tensor, as it is named to the user.
 TENSORS = {
     "full_tensor": "full_tensor()",
@@ -166,6 +167,8 @@ def check(run: RunView) -> Iterator[Advice]:
     kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
     names = [f"{one.name} ({one.where})" if one.where else one.name for one in called[:3]] or kinds
     settings = list(dict.fromkeys(one.setting for one in called if one.setting))
+    if len(called) == 1 and _DISPATCHED in settings[:1] and _longest_wait(run) >= share:
+        return  # the ranks wait for the one that prepares all batches: each would then prepare its own as slowly
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -198,6 +201,12 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _longest_wait(run: RunView) -> float:
+    """The share of a step that the rank with most of it waits for its data loader; 0 where that is not known."""
+    waits = [one.known("loader_wait_share") for one in run.measured.ranks]
+    return max((share for share in waits if share is not None), default=0.0)
 
 
 def _by_line(run: RunView) -> list[_Called]:

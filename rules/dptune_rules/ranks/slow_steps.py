@@ -82,7 +82,10 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name what slow steps do, where the script does it, and how often."""
     causes = run.slow_steps(run.limit(TIMES))
+    trained = {at for one in causes if one.periods and _is_pass(one, "backward") for at in one.steps}
     for cause in causes:
+        if trained.issuperset(cause.steps) and (_is_pass(cause, "backward") or _is_pass(cause, "forward")):
+            continue  # another model is trained in these steps, as a generator in one step of three
         facts = next(one for one in run.facts if one.rank == cause.rank)
         window = facts.window("unprofiled")
         if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
@@ -134,6 +137,12 @@ def check(run: RunView) -> Iterator[Advice]:
             watch=REMEDIES.get(cause.kind, ""),
             fingerprint=f"{RULE.code}:{cause.name or cause.where}" if cause.where else RULE.code,
         )
+
+
+def _is_pass(cause: SlowSteps, what: str) -> bool:
+    """Whether steps are slow by a pass of the training loop itself."""
+    name = cause.name.rpartition(".")[2]
+    return not cause.kind and name in (what, f"the {what} pass")
 
 
 def _meanwhile(cause: SlowSteps, causes: Sequence[SlowSteps]) -> bool:

@@ -63,6 +63,7 @@ BUSY_SHARE = 0.05  # of the CPU time a job needs, withheld by others: the report
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is a fair price for the memory")
 
+FAIR_SHARE = 0.08  # of a step: healthy scripts on two CPU ranks paid 5 %, so below it confidence is low
 MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-shard-units` takes units for small
 
 ONCE = "`reshard_after_forward=False` gathers each layer once"
@@ -111,7 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
         "never gathered.",
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
-        confidence="low" if _small_units(run) or _host_memory(run) is None else "medium",
+        confidence="low" if share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None else "medium",
         evidence=[
             *(
                 Evidence(
