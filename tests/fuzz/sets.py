@@ -10,6 +10,7 @@ survives it; so is any warning of Python or numpy.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -187,8 +188,13 @@ def _hang(*_: object) -> None:
 
 def run(found: dict[str, RankSet], numbers: range, seed: int, tally: Tally, jobs: int = 1) -> Iterator[Tally]:
     """Judge sets in `jobs` processes, which share the memory of `found`; the tally after each, in order."""
-    with multiprocessing.get_context("fork").Pool(jobs, _begun, (found, seed)) as pool:
-        for number, (kinds, base, outcome) in zip(numbers, pool.imap(_one, numbers), strict=True):
+    _begun(found, seed)
+    with contextlib.ExitStack() as stack:
+        results: Iterator[tuple[list[str], str, Outcome]] = map(_one, numbers)
+        if jobs > 1:
+            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(jobs, _begun, (found, seed)))
+            results = pool.imap(_one, numbers)
+        for number, (kinds, base, outcome) in zip(numbers, results, strict=True):
             tally.add(number, kinds, base, outcome)
             yield tally
 

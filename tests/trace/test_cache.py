@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, is_dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -475,7 +476,7 @@ def _read_often(path: str) -> int:
 
 
 def test_two_writers_at_once(trace_file):
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(2, get_context("forkserver")) as pool:
         counts = set(pool.map(_read_often, [str(trace_file)] * 4))
     assert counts == {decode(trace_file).events}
     assert [path.name for path in (trace_file.parent / cache.FOLDER).iterdir() if path.suffix == ".tmp"] == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_any_executor_gives_the_same_run(eight):
     assert here.calls == 8
     with ThreadPoolExecutor(3) as threads:
         assert told(load([eight], executor=threads)) == told(alone)
-    with ProcessPoolExecutor(2) as processes:
+    with ProcessPoolExecutor(2, get_context("forkserver")) as processes:
         run = load([eight], executor=processes)
     assert told(run) == told(alone)
     assert measure(run) == measure(alone)
@@ -110,7 +111,7 @@ def _die():
 
 def test_a_process_of_a_given_executor_that_was_killed_is_one_sentence(eight):
     with (
-        ProcessPoolExecutor(2) as pool,
+        ProcessPoolExecutor(2, get_context("forkserver")) as pool,  # a fork of a process with threads may hang
         pytest.raises(
             RunError, match=r"a process that read traces died: A process .* was terminated abruptly"
         ) as raised,

@@ -128,7 +128,7 @@ def _loader_wait_ns(run: ReadRun, basis: Basis) -> float:
     if wait.known("wait_ns") is not None and wait.basis != basis:
         raise Missing(f"its wait is that of {wait.basis} steps, and the comparison is of {basis} ones")
     if basis == "traced":
-        return wait.wait_ns
+        return wait.wait_share * run.step_ns(basis)
     return wait.wait_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns  # at the level of all processes
 
 
