@@ -48,7 +48,7 @@ tests: compiled ## pytest on two cores, each file on one of them, then tests tha
 	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
 
-test-quick: compiled ## tests without subprocesses and public traces: a minute, in the existing environment
+test-quick: compiled ## tests without subprocesses and public traces: three minutes, in the existing environment
 	$(BIN)/python -m pytest -q $(TWO) -m quick
 
 compiled: # once, not in every process that a test starts: many run without a bytecode cache
