@@ -137,9 +137,8 @@ def test_what_the_script_gathers_of_sharded_parameters(ask, make_measured, make_
         "Collectives outside of backward passes hold up 14 % of a step: full_tensor() (train.py:33); "
         "reduce each rank's shard with to_local(), and log every N steps"
     )
-    # The transfer is 11 % of a step, of which a fifth may stay; the rank that spends most spends 16 %.
-    assert advice.saves.basis == "timed"
-    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.8 * 0.11, 1.1 * 0.16))
+    # The rank that spends most in the calls spends 16 % of its steps there.
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.16))
     assert [one.label for one in advice.evidence] == ["all_gather (forward phase)", "full_tensor() at train.py:33"]
     assert advice.evidence[1].value == pytest.approx(1.2)  # ms without the profiler
 
@@ -172,7 +171,9 @@ def test_a_script_that_does_not_wait_pays_what_is_exposed(ask, make_measured, ma
     assert "hold up 7 % of a step" in advice.title
 
 
-def test_a_rank_that_prepares_all_batches_is_no_matter_of_sending_them(ask, make_measured, make_facts, hand_made):
+def test_quiet_while_the_rank_that_dispatches_batches_waits_for_its_own_loader(
+    ask, make_measured, make_facts, hand_made
+):
     """Rank 1 waits 30 % of a step in the broadcast, while rank 0 waits 40 % for its own loader."""
     calls = [
         CallFacts(

@@ -31,10 +31,6 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
 
-On a CPU, the saving is predicted for collectives that all ranks complete together. It lies between their transfer time
-and the time a rank spends in these calls: a rank that waits there for a straggler would otherwise wait in the next
-all-reduce. Where one rank sends data to the others, the saving is an upper bound.
-
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
@@ -55,7 +51,7 @@ from math import prod
 from statistics import mean
 from typing import NamedTuple
 
-from dptune.advice import Advice, Evidence, Saving
+from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, digits
 from dptune.rule import Rule, RunView, Threshold
 
@@ -88,17 +84,9 @@ WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of
 
 OF_A_MODEL = ("p2p", "all_to_all")
 
-# All ranks get the result of these at the same moment, so each spends at least the transfer time in them.
-SYMMETRIC = (
-    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier", "monitored_barrier"),
-    *("reduce_scatter", "reduce_scatter_tensor", *TENSORS),
-)
-UNSPLIT = 0.1  # share of exposed communication that need not be split into transfer and waiting
-
 CLIPPING = "torch.clip_grad_norm_"
 
 _IN_CALLS = "no more than the time a rank spends in these calls in steps without the profiler"
-_FROM_TRANSFER = "from their transfer time to the whole time a rank spends in these calls"
 _IN_ROWS = "no more than their exposed time on the rank where it is longest, and idle time other than input"
 
 RULE = Rule(
@@ -168,7 +156,7 @@ def check(run: RunView) -> Iterator[Advice]:
     names = [f"{one.name} ({one.where})" if one.where else one.name for one in called[:3]] or kinds
     settings = list(dict.fromkeys(one.setting for one in called if one.setting))
     if len(called) == 1 and _DISPATCHED in settings[:1] and _longest_wait(run) >= share:
-        return  # the ranks wait for the one that prepares all batches: each would then prepare its own as slowly
+        return  # the others wait while one rank prepares all batches: each would prepare its own as slowly
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -178,8 +166,7 @@ def check(run: RunView) -> Iterator[Advice]:
         + "".join(f"; {setting}" for setting in settings),
         why="The script waits in each call until the slowest rank has arrived.",
         changes=[],
-        saves=_predicted(run, called, rows, spent, most)
-        or run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
+        saves=run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",
         evidence=[
             Evidence(
@@ -252,26 +239,6 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
             return None
         shares.append(sum(one.unprofiled_ns for one in own) / sum(window.durations_ns))
     return shares if any(shares) else None
-
-
-def _predicted(
-    run: RunView, called: list[_Called], rows: list[CommunicationFigures], spent: list[float] | None, most: float
-) -> Saving | None:
-    """The saving without these calls: at least their transfer time, at most the time a rank spends in them.
-
-    A rank that waits there for another would otherwise wait in the next all-reduce. None where there is no prediction:
-    where one rank sends to the others, which would then do the work themselves, or where not all calls have a line.
-    """
-    account, lines = run.measured.account, {one.where for one in called}
-    functions = {one.function for own in run.facts for one in own.calls if (one.where or "") in lines}
-    reads_data = any("batches" in one.setting for one in called)
-    unsplit = account.exposed_unsplit_ns > UNSPLIT * account.exposed_communication_ns
-    whole = len(run.facts) == run.measured.world_size
-    if spent is None or not whole or unsplit or reads_data or not functions <= set(SYMMETRIC):
-        return None
-    transfer = sum(one.exposed_transfer_ns for one in rows) / account.window_ns
-    least = min(transfer, *spent)
-    return run.timed(least, (least + mean(spent)) / 2, most, _FROM_TRANSFER) if least > 0 else None
 
 
 def _share_a_model(run: RunView) -> bool:

@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
     trained = {at for one in causes if one.periods and _is_pass(one, "backward") for at in one.steps}
     for cause in causes:
         if trained.issuperset(cause.steps) and (_is_pass(cause, "backward") or _is_pass(cause, "forward")):
-            continue  # another model is trained in these steps, as a generator in one step of three
+            continue  # these steps train another model (a GAN's generator in every third step)
         facts = next(one for one in run.facts if one.rank == cause.rank)
         window = facts.window("unprofiled")
         if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
@@ -140,7 +140,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _is_pass(cause: SlowSteps, what: str) -> bool:
-    """Whether steps are slow by a pass of the training loop itself."""
+    """Whether a pass of the training loop itself makes these steps slow."""
     name = cause.name.rpartition(".")[2]
     return not cause.kind and name in (what, f"the {what} pass")
 
