@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptune.advise.engine import build_report
+from dptune.advise.trust import judge
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import CLASSES, Measured
@@ -70,10 +71,54 @@ def test_a_queue_that_drains_is_work_of_the_steps(tmp_path: Path) -> None:
         events += launched("ahead", at + 1, at + 5, at + 6, 100 + number, stream=9)
     figures = measure_events(tmp_path, events)
     assert figures.steps.cut_short == []
+    assert figures.steps.queued_before_ns == 0
     windows = [one.account.window_ns // US for one in figures.ranks[0].devices[0].steps]
     assert windows == [60, 60, 310 - 125]
     assert figures.step.lean_median_ns == 60 * US
     assert figures.step.median_ns == round(305 * US / 3)
+
+
+def lagging(count: int, lag: int, *, recorded: bool) -> list[Event]:
+    """Steps of 100 with a kernel of 90 that runs `lag` after its launch, and a copy that does not wait.
+
+    The step before the first launched its own kernel, whose launch is in the trace or not. That kernel ends where the
+    first step's begins.
+    """
+    events: list[Event] = []
+    for number in range(count):
+        at = 1000 + 100 * number
+        events += [step(number, at, at + 100), *launched("k", at + 5, at + lag, at + lag + 90, number)]
+        events += launched("ahead", at + 1, at + 2, at + 3, 100 + number, stream=9)
+    before = launched("k", 905, 900 + lag, 990 + lag, 99)
+    return events + (before if recorded else before[1:])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_work_queued_before_the_first_step_is_counted(tmp_path: Path, recorded: bool) -> None:
+    """The kernel launched before runs from 1,060 to 1,150, the first window begins with a copy at 1,002: 148 of 448."""
+    figures = measure_events(tmp_path, lagging(3, 160, recorded=recorded))
+    assert [one.account.window_ns // US for one in figures.ranks[0].devices[0].steps] == [100, 100, 248]
+    assert figures.steps.queued_before_ns == 148 * US
+    assert figures.step.median_ns == round(448 * US / 3)  # without the 148 it is 100, what a step takes
+    found = {one.code: one.text for one in judge(figures, []).findings}
+    assert found["work-queued-before"].endswith(
+        "for 0.148 ms, so the mean step and its parts are up to 0.0493 ms shorter than shown: record more steps"
+    )
+
+
+def test_nothing_is_queued_before_where_the_device_keeps_up(tmp_path: Path) -> None:
+    figures = measure_events(tmp_path, lagging(3, 6, recorded=True))
+    assert figures.steps.queued_before_ns == 0
+    assert "work-queued-before" not in {one.code for one in judge(figures, []).findings}
+
+
+def test_a_last_step_that_drains_the_queue_is_set_aside_with_its_reason(tmp_path: Path) -> None:
+    """Five steps of 100; the last window holds three more: 395, and the host took 100."""
+    figures = measure_events(tmp_path, lagging(5, 300, recorded=True))
+    (aside,) = figures.steps.set_aside
+    assert (aside.number, aside.host_ns) == (4, 100 * US)
+    assert aside.spent == f"{(aside.length_ns - 100 * US) / 1e6:.3g} ms more than on the host: the launch queue drains"
+    assert figures.steps.queued_before_ns == 0  # no window that counts holds the end of the queue
 
 
 def test_a_step_after_the_marked_ones_ends_the_last(tmp_path: Path) -> None:
@@ -116,5 +161,6 @@ def test_milliseconds_of_a_public_run_are_measured_ones(findings: Path) -> None:
     assert figures.milliseconds(figures.share("compute_ns")) == pytest.approx(124.4, abs=0.1)
     idle = [one.account.share("idle_ns") for one in figures.ranks[0].devices[0].steps]
     assert idle == pytest.approx([0.525, 0.070, 0.024], abs=0.001)
+    assert figures.steps.queued_before_ns == pytest.approx(75.4e6, rel=0.02)  # the main stream's kernels begin so late
     report = build_report(run, figures, Settings())
     assert "124.4 ms" in text(report, 100)

@@ -14,7 +14,7 @@ from dptune.advice import Trust
 from dptune.advise import disturbance, physics, surroundings
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import CUT_SHORT, Measured, RankFigures, by_profiler, digits
+from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
 from dptune.rule import Rule
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
@@ -96,6 +96,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 
 # What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
 OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
+_QUEUED_SHARE = 0.05  # of the time that a step computes: where that is off by less, nothing is said
 _OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("feeding",)}
 
 
@@ -191,6 +192,12 @@ def _steps(measured: Measured) -> Iterator[Finding]:
     if steps.cut_short:
         text = f"the last traced step ({steps.cut_short[0]}) is excluded from all figures: {CUT_SHORT}"
         yield Finding(code="last-step-cut-short", level="info", text=text)
+    if (longer := _longer_by_queue_ns(measured, steps)) is not None:
+        text = (
+            f"the device runs work queued before the first traced step for {milliseconds(steps.queued_before_ns)}, so "
+            f"the mean step and its parts are up to {milliseconds(longer)} shorter than shown: record more steps"
+        )
+        yield Finding(code="work-queued-before", level="info", text=text)
     if steps.set_aside:
         total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
         longest = max(steps.set_aside, key=lambda step: step.of_usual)
@@ -201,6 +208,16 @@ def _steps(measured: Measured) -> Iterator[Finding]:
             f"times the median){did}"
         )
         yield Finding(code="steps-set-aside", level="info", text=text)
+
+
+def _longer_by_queue_ns(measured: Measured, steps: StepsFigures) -> float | None:
+    """What each traced step holds of work queued before all of them; None where its parts are hardly off by it."""
+    account = measured.known("account")
+    if account is None or not steps.by_rank:
+        return None
+    longer = steps.queued_before_ns / max(steps.by_rank.values())
+    computing_ns = account.share("compute_ns") * (measured.step.known("median_ns") or 0)
+    return longer if longer > _QUEUED_SHARE * computing_ns else None
 
 
 def _ranks(measured: Measured) -> Iterator[Finding]:

@@ -54,7 +54,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
         "samples_per_step": (samples, no_samples),
-        "steps": (steady.figures(accounted, aside, cut), no_steps),
+        "steps": (steady.figures(accounted, aside, cut, tails.queued_before_ns(accounted)), no_steps),
         "account": (account, no_steps),
         "collectives": (
             collectives.collectives(together.calls, together.exchanges, _stepped(views)) if stepped else None,

@@ -24,11 +24,14 @@ class SetAsideStep(Model):
     warm_up: bool = Field(description="whether it is the first, or follows only such steps")
     loader_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`: median over ranks")
     idle_ns: int = Field(0, description="of it, with nothing running on a rank's busiest device: median over ranks")
+    host_ns: int = Field(0, description="how long it took on the host: median over ranks")
 
     @property
     def spent(self) -> str:
-        """What most of its extra time was, in words; empty where it is neither wait nor idle time."""
+        """What most of its extra time was, in words; empty where it is no wait, idle time or lag of the device."""
         extra_ns = self.length_ns * (1 - 1 / self.of_usual)
+        if 2 * (self.length_ns - self.host_ns) >= extra_ns > 0 and self.host_ns:
+            return f"{digits((self.length_ns - self.host_ns) / 1e6)} ms more than on the host: the launch queue drains"
         if 2 * self.loader_wait_ns >= extra_ns > 0:
             return f"{digits(self.loader_wait_ns / 1e6)} ms of it waiting for the data loader"
         if 2 * self.idle_ns >= extra_ns > 0:
@@ -63,6 +66,11 @@ class StepsFigures(Figures):
     cut_short: list[int] = Field(
         default_factory=list,
         description="the last step, if it lacks the wait before the next: excluded from the figures of steps",
+    )
+    queued_before_ns: int = Field(
+        0,
+        description="how long work launched before the first of these steps runs in it, where the last also holds the "
+        "queue that it leaves: together they last that much too long; of the rank where it is longest",
     )
 
 

@@ -50,6 +50,7 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
             warm_up=at in first,
             loader_wait_ns=_median(_loading_ns(own, numbers[at]) for own in views),
             idle_ns=_median(_idle_ns(own, numbers[at]) for own in views),
+            host_ns=_median(_host_ns(own, numbers[at]) for own in views),
         )
         for at in long
     ]
@@ -60,6 +61,11 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
 def _median(times_ns: Iterable[int | None]) -> int:
     known = [ns for ns in times_ns if ns is not None]
     return round(float(np.median(known))) if known else 0
+
+
+def _host_ns(view: RankView, number: int) -> int | None:
+    """How long the host's step took; None where the rank has no such step."""
+    return next((one.length_ns for one in view.steps if one.number == number), None)
 
 
 def _loading_ns(view: RankView, number: int) -> int | None:
@@ -78,8 +84,16 @@ def _idle_ns(view: RankView, number: int) -> int | None:
     return window.length_ns - ran.within(window.start_ns, window.end_ns).total_ns
 
 
-def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: Sequence[int] = ()) -> StepsFigures | None:
-    """What tells the steps, how alike they are and how many there are; None where no rank has any."""
+def figures(
+    views: Sequence[RankView],
+    aside: list[SetAsideStep],
+    cut: Sequence[int] = (),
+    queued_before_ns: int = 0,
+) -> StepsFigures | None:
+    """What tells the steps, how alike they are and how many there are; None where no rank has any.
+
+    `cut` and `queued_before_ns` are what `tails` finds.
+    """
     stepped = [own for own in views if not own.no_steps]
     if not stepped:
         return None
@@ -95,6 +109,7 @@ def figures(views: Sequence[RankView], aside: list[SetAsideStep], cut: Sequence[
         set_aside=aside,
         groups=groups(views),
         cut_short=list(cut),
+        queued_before_ns=queued_before_ns,
         missing={} if known else {"similarity": _MARKED},
     )
 
