@@ -64,6 +64,13 @@ def _marked(rule: Any) -> str:
     return f"{rule.summary} (preview)" if rule.preview else str(rule.summary)
 
 
+_PREDICTED = {
+    "step": "predicts the step time",
+    "bound": "gives an upper bound on the saving",
+    "no": "has no model of it",
+}
+
+
 def knobs() -> str:
     """Every setting that an advice can name."""
     from dptune.knobs import KNOBS
@@ -72,10 +79,12 @@ def knobs() -> str:
     for knob in KNOBS.values():
         unit = f" {knob.unit}" if knob.unit else ""
         learned = "stays the same" if knob.numerics == "same" else "**may change**: it is listed with what to watch"
+        predicted = _PREDICTED[knob.predicted]
         default = "unset" if knob.default is None else f"`{knob.default}`{unit}"
         parts.append(
             f"## `{knob.name}`\n\n{_sentence(knob.summary)}\n\n"
-            f"- Default: {default}\n- What is learned: {learned}\n\n```python\n{knob.paste}\n```"
+            f"- Default: {default}\n- What is learned: {learned}\n- `dptune whatif`: {predicted}\n\n"
+            f"```python\n{knob.paste}\n```"
         )
     return "\n\n".join(parts)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dptune.capture.effect import READINGS, in_force, without_effect
+from dptune.capture.effect import in_force, without_effect
 from dptune.knobs import KNOBS
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
@@ -27,7 +27,7 @@ def test_a_setting_that_is_not_known_cannot_be_told():
 @pytest.mark.parametrize(
     "value", [None, True, 3, math.nan, math.inf, 1e308, -1.5, "", "x\n::error::y", "1,2", "9" * 5000]
 )
-@pytest.mark.parametrize("name", [*READINGS, "env.OMP_NUM_THREADS"])
+@pytest.mark.parametrize("name", [*KNOBS, "env.OMP_NUM_THREADS"])
 def test_no_value_of_any_setting_is_a_crash(name, value):
     for why in without_effect({name: value}, [FACTS]).values():
         assert why
@@ -69,7 +69,3 @@ def test_what_is_in_force_is_so_on_every_rank():
     assert in_force("loader.num_workers", 0, ranks[:1])
     assert not in_force("loader.num_workers", 0, ranks)
     assert not in_force("loader.num_workers", 0, [])
-
-
-def test_every_knob_has_its_reading():
-    assert READINGS.keys() == KNOBS.keys()

@@ -495,18 +495,9 @@ def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
     assert step_ns(changed(before, settings)) == pytest.approx(step_ns_at_best)
 
 
-# No model tells of them yet.
-WITHOUT = {
-    "ddp.find_unused_parameters",
-    "ddp.static_graph",
-    "cudnn.allow_tf32",
-    "cudnn.benchmark",
-    "memory.checkpointing",
-}
-
-
-def test_every_knob_is_predicted_bounded_or_named_here():
-    assert set(KNOBS) - set(CHANGES) - set(BOUNDS) == WITHOUT
+def test_every_knob_says_whether_it_is_predicted():
+    assert {name for name, knob in KNOBS.items() if knob.predicted == "step"} == set(KNOBS) & set(CHANGES)
+    assert {name for name, knob in KNOBS.items() if knob.predicted == "bound"} == set(KNOBS) & set(BOUNDS)
     assert (set(CHANGES) | TOLD_OF_GPUS | set(TOPOLOGY)) - set(KNOBS) == set(SCENARIOS)
 
 

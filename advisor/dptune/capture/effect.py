@@ -6,33 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
-from dptune.knobs import CANNOT_BE_TOLD, ENVIRONMENT
-from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import Facts, LoaderFacts, OptimizerFacts
+from dptune.knobs import CANNOT_BE_TOLD, ENVIRONMENT, KNOBS, Knob
+from dptune.knobs.ddp import DDP
+from dptune.runfile.facts import Facts
 
 MIB = 2**20
 _TORCHS_BUCKET_BYTES = 25 * MIB
 
-_NO_DDP = "the script made no DistributedDataParallel"
-_NO_LOADER = "the script drew no batch from a DataLoader"
-_NO_OPTIMIZER = "the script made no optimizer"
 _NO_BETAS = "the script made no optimizer with betas, as Adam has"
 
 _THREADS = "OMP_NUM_THREADS"
 _LONGEST = 60  # characters of a value
-
-# Under which name a fact that could not be read stands among the unread ones, by the knob or the kind of knob.
-_SOURCES = {
-    "ddp": "ddp",
-    "ddp.no_sync": "",
-    "loader": "loaders",
-    "optimizer": "optimizers",
-    "precision.float32_matmul": "float32_matmul_precision",
-    "precision.autocast": "autocast",
-    "memory": "checkpointing",
-    "cudnn.benchmark": "backends.cudnn.benchmark",
-    "cudnn.allow_tf32": "backends.cudnn.allow_tf32",
-}
 
 
 class Words(str):
@@ -64,20 +48,56 @@ def _lacks(name: str, value: Any, own: Facts) -> str:
         return own.refused[name]
     if name.startswith(ENVIRONMENT):
         return _variable_lacks(name.removeprefix(ENVIRONMENT), value, own)
-    if name not in READINGS:
+    if name not in KNOBS:
         return f"{CANNOT_BE_TOLD}: this dptune knows no such setting"
-    read, nothing = READINGS[name]
+    read, nothing = reading(name)
     try:
         there = list(read(own, value))
     except (AttributeError, TypeError, ValueError, OverflowError):  # run.json may come from another hand
         return f"{CANNOT_BE_TOLD}: it cannot be {str(value)[:_LONGEST]!r}"
     if not there:
-        unread = own.unread.get(_SOURCES.get(name, _SOURCES.get(name.partition(".")[0], "")))
+        unread = own.unread.get(_recorded_as(name))
         return f"cannot be told: {unread}" if unread else nothing
     other = [one for one in there if one != value]
     if not other:
         return ""
     return str(other[0]) if isinstance(other[0], Words) else f"it is {other[0]} there"
+
+
+def reading(name: str) -> tuple[Reading, str]:
+    """How a knob is read off the facts, and what to say where nothing has it.
+
+    A switch is among the rank's settings, and an argument among the facts of what the call made.
+    """
+    knob = KNOBS[name]
+    absent = _ABSENT.get(name) or (knob.call.absent if knob.call else "torch did not tell")
+    if name in _READINGS:
+        return _READINGS[name], absent
+    return (_switch(knob.switch) if knob.switch else _argument(knob)), absent
+
+
+def _switch(path: str) -> Reading:
+    return lambda own, _: iter([own.settings[path]] if path in own.settings else [])
+
+
+def _argument(knob: Knob) -> Reading:
+    assert knob.call is not None
+    objects, name = knob.call.facts, knob.argument
+
+    def read(own: Facts, _: Any) -> Iterator[Any]:
+        for made in getattr(own, objects):
+            if getattr(made, "batches_drawn", True):  # of loaders those that the training thread drew from
+                yield getattr(made, name) if hasattr(made, name) else made.arguments.get(name)
+
+    return read
+
+
+def _recorded_as(name: str) -> str:
+    """The name under which a knob's fact is listed where it could not be read; empty where none is."""
+    if name in _RECORDED_AS:
+        return _RECORDED_AS[name]
+    knob = KNOBS[name]
+    return knob.switch or (knob.call.facts if knob.call else "")
 
 
 def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
@@ -92,10 +112,6 @@ def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
         if asked.isdecimal() and int(asked) != threads:
             return f"torch computes with {threads} {'thread' if threads == 1 else 'threads'} there"
     return ""
-
-
-def _ddp(get: Callable[[DdpFacts], Any]) -> Reading:
-    return lambda own, _: (get(one) for one in own.ddp)
 
 
 def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
@@ -140,11 +156,6 @@ def _in_mib(caps: Sequence[int]) -> str:
     return ",".join(f"{cap / MIB:g}" for cap in caps)
 
 
-def _drawn(get: Callable[[LoaderFacts], Any], applies: Callable[[LoaderFacts], bool] = lambda _: True) -> Reading:
-    """Of the loaders that the training thread drew from."""
-    return lambda own, _: (get(one) for one in own.loaders if one.batches_drawn and applies(one))
-
-
 def _batch_size(own: Facts, value: int) -> Iterator[Any]:
     """Of the loader that most batches were drawn from; others may have batches of another size."""
     drawn = [one for one in own.loaders if one.batches_drawn]
@@ -152,8 +163,8 @@ def _batch_size(own: Facts, value: int) -> Iterator[Any]:
         yield max(drawn, key=lambda one: one.batches_drawn or 0).batch_size
 
 
-def _optimizer(get: Callable[[OptimizerFacts], Any]) -> Reading:
-    return lambda own, _: (bool(get(one)) for one in own.optimizers)
+def _fused(own: Facts, value: bool) -> Iterator[Any]:
+    return (bool(one.fused) for one in own.optimizers)
 
 
 def _foreach(own: Facts, value: bool) -> Iterator[Any]:
@@ -190,10 +201,6 @@ def _eps(own: Facts, value: float) -> Iterator[Any]:
     return (value if isclose(one.eps, value) else one.eps for one in own.optimizers if one.eps is not None)
 
 
-def _setting(name: str) -> Reading:
-    return lambda own, _: iter([own.settings[name]] if name in own.settings else [])
-
-
 def _hook(own: Facts, value: str) -> Iterator[Any]:
     for one in own.ddp:
         name = one.comm_hook or "none"
@@ -221,35 +228,43 @@ def _autocast(own: Facts, value: str) -> Iterator[Any]:
         yield {"bfloat16": "bf16", "float16": "fp16"}.get(kind, "off")
 
 
-def _pins(one: LoaderFacts) -> bool | Words | None:
-    if one.pins is None or one.pins == one.pin_memory:
-        return one.pin_memory
-    return Words("the loader is told to pin its batches, and does not")
+def _pins(own: Facts, value: bool) -> Iterator[Any]:
+    for one in own.loaders:
+        if one.batches_drawn and one.pins is not None and one.pins != one.pin_memory:
+            yield Words("the loader is told to pin its batches, and does not")
+        elif one.batches_drawn:
+            yield one.pin_memory
 
 
-READINGS: Mapping[str, tuple[Reading, str]] = {
-    "ddp.bucket_cap_mb": (_bucket_cap, _NO_DDP),
-    "ddp.bucket_cap_mb_list": (_bucket_caps, _NO_DDP),
-    "ddp.first_bucket_mb": (_first_bucket, _NO_DDP),
-    "ddp.comm_hook": (_hook, _NO_DDP),
-    "ddp.find_unused_parameters": (_ddp(lambda one: one.find_unused_parameters), _NO_DDP),
-    "ddp.static_graph": (_ddp(lambda one: one.static_graph), _NO_DDP),
-    "ddp.gradient_as_bucket_view": (_ddp(lambda one: one.gradient_as_bucket_view), _NO_DDP),
-    "ddp.broadcast_buffers": (_ddp(lambda one: one.broadcast_buffers), _NO_DDP),
-    "ddp.no_sync": (_left_out, "no step has several backward passes, of a DistributedDataParallel"),
-    "loader.num_workers": (_drawn(lambda one: one.num_workers), _NO_LOADER),
-    "loader.prefetch_factor": (_drawn(lambda one: one.prefetch_factor), _NO_LOADER),
-    "loader.persistent_workers": (_drawn(lambda one: one.persistent_workers), _NO_LOADER),
-    "loader.pin_memory": (_drawn(_pins), _NO_LOADER),
-    "loader.batch_size": (_batch_size, _NO_LOADER),
-    "precision.float32_matmul": (_setting("float32_matmul_precision"), "torch did not tell"),
-    "precision.autocast": (_autocast, _NO_DDP),
-    "memory.checkpointing": (lambda own, value: iter([own.checkpointing is not None]), ""),
-    "cudnn.benchmark": (_setting("backends.cudnn.benchmark"), "torch did not tell"),
-    "cudnn.allow_tf32": (_setting("backends.cudnn.allow_tf32"), "torch did not tell"),
-    "optimizer.lr": (_learning_rate, _NO_OPTIMIZER),
-    "optimizer.betas": (_betas, _NO_BETAS),
-    "optimizer.eps": (_eps, _NO_BETAS),
-    "optimizer.fused": (_optimizer(lambda one: one.fused), _NO_OPTIMIZER),
-    "optimizer.foreach": (_foreach, _NO_OPTIMIZER),
+def _checkpointed(own: Facts, value: bool) -> Iterator[Any]:
+    yield own.checkpointing is not None
+
+
+# Of what takes more than its argument or switch. Every other knob is read by those.
+_READINGS: Mapping[str, Reading] = {
+    "ddp.bucket_cap_mb": _bucket_cap,
+    "ddp.bucket_cap_mb_list": _bucket_caps,
+    "ddp.first_bucket_mb": _first_bucket,
+    "ddp.comm_hook": _hook,
+    "ddp.no_sync": _left_out,
+    "loader.pin_memory": _pins,
+    "loader.batch_size": _batch_size,
+    "precision.autocast": _autocast,
+    "memory.checkpointing": _checkpointed,
+    "optimizer.lr": _learning_rate,
+    "optimizer.betas": _betas,
+    "optimizer.eps": _eps,
+    "optimizer.fused": _fused,
+    "optimizer.foreach": _foreach,
+}
+_ABSENT = {
+    "ddp.no_sync": "no step has several backward passes, of a DistributedDataParallel",
+    "precision.autocast": DDP.absent,
+    "optimizer.betas": _NO_BETAS,
+    "optimizer.eps": _NO_BETAS,
+}
+_RECORDED_AS = {
+    "ddp.no_sync": "",
+    "precision.autocast": "autocast",
+    "memory.checkpointing": "checkpointing",
 }

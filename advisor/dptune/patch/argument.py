@@ -9,13 +9,12 @@ from math import isclose
 import libcst as cst
 
 from dptune.advice import Change
-from dptune.knobs import ENVIRONMENT, knob
+from dptune.knobs import ENVIRONMENT, Knob, knob
 from dptune.patch.call import argument_in, call_on, positional
 from dptune.patch.source import EditError, Source, Undo
 
 _BINDS = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 _TUPLES = ("betas",)  # torch takes lists of what else has several numbers
-_EXCLUDE = {"batch_size": "batch_sampler", "fused": "foreach", "foreach": "fused"}  # torch takes one of the two
 
 
 def argument_of(change: Change) -> str:
@@ -42,7 +41,7 @@ def set_argument(source: Source, line: int, change: Change) -> str:
     now = None if given is None else _expression(source, given.value)
     new = ast.parse(literal, mode="eval").body
     _check_file(now, change)
-    _check_call(source, there, now, new, argument)
+    _check_call(source, there, now, new, knob(change.knob))
     at = None if given is None else there.args.index(given)
     position = None if given is None or given.keyword else positional(there).index(given)
     unsafe = f"the call on line {line} is written in a way that cannot be edited safely: set it by hand"
@@ -156,16 +155,17 @@ def _is_plain(value: ast.expr) -> bool:
     return True
 
 
-def _check_call(source: Source, call: cst.Call, there: ast.expr | None, new: ast.expr, argument: str) -> None:
+def _check_call(source: Source, call: cst.Call, there: ast.expr | None, new: ast.expr, setting: Knob) -> None:
     """Refuse edits that give a valid program with another meaning."""
     if there is not None and ast.dump(there) == ast.dump(new):
         raise EditError("the script already sets this value")
     if there is not None and any(isinstance(node, _BINDS) for node in ast.walk(there)):
-        raise EditError(f"the expression for {argument} has side effects: set it by hand")
-    other = _EXCLUDE.get(argument)
+        raise EditError(f"the expression for {setting.argument} has side effects: set it by hand")
+    other = setting.excludes
     beside = [given.value for given in call.args if other and given.keyword and given.keyword.value == other]
     if beside and not {_constant(new), _constant(_expression(source, beside[0]))} & {None, False}:
-        raise EditError(f"torch rejects {argument} together with {other}, which the call sets: remove {other} first")
+        together = f"{setting.argument} together with {other}"
+        raise EditError(f"torch rejects {together}, which the call sets: remove {other} first")
 
 
 def _constant(value: ast.expr) -> object:

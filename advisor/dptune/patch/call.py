@@ -9,44 +9,12 @@ from libcst.metadata import QualifiedNameSource
 from dptune.knobs import knob
 from dptune.patch.source import EditError, Source
 
-_WITH_FOREACH = (
-    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"),
-    *("Rprop", "SGD"),
-)
-_WITH_BETAS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam")
-_MAKES = {
-    "ddp": ("DistributedDataParallel",),
-    "loader": ("DataLoader",),
-    "optimizer.lr": (*_WITH_FOREACH, "LBFGS", "Muon", "SparseAdam"),
-    "optimizer.betas": _WITH_BETAS,
-    "optimizer.eps": _WITH_BETAS,
-    "optimizer.fused": ("Adagrad", "Adam", "AdamW", "SGD"),
-    "optimizer.foreach": _WITH_FOREACH,
-}
 _SHORT = {"DDP": "DistributedDataParallel"}  # for names that the file does not import
-
-# Possible positions of the argument, from 0: several if they differ between versions of torch or between classes. All
-# other arguments are keyword-only.
-POSITIONS = {
-    "loader.batch_size": (1,),
-    "loader.num_workers": (5,),
-    "loader.pin_memory": (7,),
-    "ddp.broadcast_buffers": (4,),
-    "ddp.bucket_cap_mb": (6, 7),
-    "ddp.find_unused_parameters": (7, 8),
-    "ddp.gradient_as_bucket_view": (9, 10),
-    "ddp.static_graph": (10, 11),
-    "ddp.bucket_cap_mb_list": (16, 17),
-    "optimizer.lr": (1,),
-    "optimizer.betas": (2,),
-    "optimizer.eps": (3,),
-    "optimizer.foreach": (5, 6, 8),
-}
 
 
 def call_on(source: Source, line: int, name: str) -> cst.Call:
     """The call at `line` that creates the object of knob `name`; raises EditError unless there is exactly one."""
-    classes = makes(name)
+    classes = _classes(name)
     calls = [call for call in calls_of(source, name) if line in (source.begin(call)[0], source.end(call.func)[0])]
     words = " or ".join([*filter(None, [", ".join(classes[:-1])]), classes[-1]])
     if not calls:
@@ -58,19 +26,18 @@ def call_on(source: Source, line: int, name: str) -> cst.Call:
 
 def calls_of(source: Source, name: str) -> list[cst.Call]:
     """All calls that create the object of knob `name`, by torch's names."""
-    classes = makes(name)
+    classes = _classes(name)
     return [call for call in source.calls() if _makes_one(source, call, classes)]
 
 
 def argument_in(call: cst.Call, name: str) -> cst.Arg | None:
     """The argument, None if the call does not pass it; raises EditError if that is unclear."""
-    argument = knob(name).argument
+    argument, positions = knob(name).argument, knob(name).positions
     for given in call.args:
         if given.keyword is not None and given.keyword.value == argument:
             return given
     if any(given.star == "**" for given in call.args):
         raise EditError("the call takes its arguments from a dictionary: set it there")
-    positions = POSITIONS.get(name, ())
     by_position = positional(call)
     if any(given.star for given in by_position[: max(positions, default=-1) + 1]):
         raise EditError(f"the call takes its arguments from a sequence, and {argument} may be among them: set it there")
@@ -86,9 +53,10 @@ def positional(call: cst.Call) -> list[cst.Arg]:
     return [given for given in call.args if given.keyword is None and given.star != "**"]
 
 
-def makes(name: str) -> tuple[str, ...]:
-    """The names of torch's classes that accept the knob's argument."""
-    return _MAKES.get(name) or _MAKES[name.partition(".")[0]]
+def _classes(name: str) -> tuple[str, ...]:
+    """The names of torch's classes whose objects have the knob."""
+    one = knob(name)
+    return one.classes or (one.call.classes if one.call is not None else ())
 
 
 def _makes_one(source: Source, call: cst.Call, classes: tuple[str, ...]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from dptune.patch.call import POSITIONS
+from dptune.knobs import knob
 from dptune.patch.source import EditError
 
 _UNKNOWN = (
@@ -24,7 +24,8 @@ def may_be_static(tree: ast.Module, made: ast.Call) -> bool:
     """Whether the DistributedDataParallel that the call `made` creates may have a static graph."""
     if any(isinstance(node, ast.Attribute) and node.attr == "_set_static_graph" for node in ast.walk(tree)):
         return True
-    if len(made.args) > min(POSITIONS["ddp.static_graph"]) or any(isinstance(one, ast.Starred) for one in made.args):
+    first = min(knob("ddp.static_graph").positions)
+    if len(made.args) > first or any(isinstance(one, ast.Starred) for one in made.args):
         return True
     given = [word.value for word in made.keywords if word.arg in ("static_graph", None)]
     return any(not (isinstance(value, ast.Constant) and not value.value) for value in given)

@@ -159,7 +159,7 @@ def _model(source: Source, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | 
     may be declared static.
     """
     tree = source.tree
-    made = [source.in_tree(call) for call in calls_of(source, "ddp")]
+    made = [source.in_tree(call) for call in calls_of(source, "ddp.no_sync")]
     wrapped = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and any(one.value is call for call in made)]
     if len(made) != 1 or len(wrapped) != 1:
         raise EditError(f"the file creates {len(made)} DistributedDataParallel models, so the model's name is unclear")

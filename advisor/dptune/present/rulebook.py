@@ -58,7 +58,9 @@ def knobs(width: int) -> Iterator[Line]:
         yield (Span("  "), *line(knob.name, "code"))
         default = "" if knob.default is None else f", in torch {written(knob.default)}"
         learned = "; it may change what is learned" if knob.numerics == "changes" else ""
-        yield from wrapped(f"{knob.summary}: {knob.takes}{default}{learned}", width, "      ")
+        predicted = {"step": "", "bound": "; whatif bounds what it saves", "no": "; whatif has no model of it"}
+        notes = f"{default}{learned}{predicted[knob.predicted]}"
+        yield from wrapped(f"{knob.summary}: {knob.takes}{notes}", width, "      ")
     yield BLANK
     told = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
     yield from wrapped(told, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -14,7 +15,8 @@ class DdpFacts:
     `grad_ready_order`; `gradient_rows`: its first dimension, 0 of those that have no other; `gradient_dtypes`: the
     types that there are among them. `buffer_bytes`: of the buffers that rank 0 sends, as DDP is told to;
     `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps count in some steps where it
-    looks for them. `ranks`: those of its process group.
+    looks for them. `ranks`: those of its process group. `arguments`: those of its call that dptune
+    can set and no other field holds, by name.
     """
 
     module: str
@@ -40,6 +42,7 @@ class DdpFacts:
     unused_parameter_bytes: int | None = None
     ranks: list[int] = field(default_factory=list)
     comm_hook: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

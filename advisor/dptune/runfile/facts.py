@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from math import ceil, floor
 from statistics import median, median_low
+from typing import Any
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.dense_tables import DenseTableFacts
@@ -196,6 +197,7 @@ class LoaderFacts:
     metered. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it.
+    `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
 
     where: str | None = None
@@ -221,6 +223,7 @@ class LoaderFacts:
     prepares_at: str | None = None
     drops_at: str | None = None
     padding: PaddingFacts | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""
@@ -237,7 +240,8 @@ class OptimizerFacts:
 
     `learning_rates` are those of this moment, `first_learning_rate` the one its first group was made with, where a
     scheduler noted it, `default_learning_rate` that of groups that were given none. `betas` and `eps` are those of the
-    first group, where it is of Adam's family. `dtypes` are those of its parameters.
+    first group, where it is of Adam's family. `dtypes` are those of its parameters. `arguments`: defaults of its
+    groups that dptune can set and no other field holds, by name.
     """
 
     name: str
@@ -252,6 +256,7 @@ class OptimizerFacts:
     parameter_tensors: int = 0
     parameters: int = 0
     dtypes: list[str] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -6,6 +6,8 @@ import os
 import platform
 import socket
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,17 +21,22 @@ from dptune.capture.injected.asked import asked
 from dptune.capture.injected.compilations import recompiles
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
+from dptune.knobs import KNOBS
 from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
 from dptune.runfile.redaction import redacted_environment
 
 # Average parameters every so many steps, which may be more than are recorded.
 _AVERAGERS = ("ModelAverager", "LocalSGD")
 
+
+def _switch(path: str) -> Any:
+    return attrgetter(path)(torch)
+
+
 _SETTINGS: dict[str, Callable[[], Any]] = {
+    **{knob.switch: partial(_switch, knob.switch) for knob in KNOBS.values() if knob.switch},
     "float32_matmul_precision": torch.get_float32_matmul_precision,
     "backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-    "backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-    "backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
     "backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
     "distributed.first_bucket_bytes": lambda: getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES"),  # noqa: B009
     "anomaly_mode": torch.is_anomaly_enabled,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from dptune.capture.injected.dropping import drops
 from dptune.capture.injected.observers import Observers
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.sharding import sharded_by
+from dptune.knobs import of_call
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts
 
@@ -106,6 +109,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         unused_parameter_bytes=log.get("unused_parameter_size") if module.find_unused_parameters else None,
         ranks=_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
+        arguments=_arguments("ddp", DdpFacts, vars(module)),
     )
 
 
@@ -231,7 +235,15 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         prepares_at=dropped[0] if dropped else None,
         drops_at=dropped[1] if dropped else None,
         padding=observers.meters.padding.facts(id(loader._index_sampler)),
+        arguments=_arguments("loader", LoaderFacts, vars(loader)),
     )
+
+
+def _arguments(call: str, facts: type, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call that are knobs and no field of the facts, by what the object keeps of them."""
+    fields = {one.name for one in dataclasses.fields(facts)}
+    wanted = (knob.argument for knob in of_call(call) if knob.argument not in fields)
+    return {name: attributes[name] for name in wanted if isinstance(attributes.get(name), bool | int | float | str)}
 
 
 def _number(value: Any) -> float | None:
@@ -255,4 +267,5 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         parameter_tensors=len(tensors),
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
         dtypes=sorted({str(_dtype(tensor.dtype)) for tensor in tensors}),
+        arguments=_arguments("optimizer", OptimizerFacts, optimizer.defaults),
     )

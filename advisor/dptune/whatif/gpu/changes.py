@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from dptune.knobs import Value
+from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import is_off
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
@@ -258,9 +258,7 @@ CHANGES: dict[str, Changing] = {
     "compute.times": _compute,
     "loader.batch_size": _batch,
     "syncs.removed": _no_sync_calls,
-    "optimizer.lr": _same_time,
-    "optimizer.betas": _same_time,
-    "optimizer.eps": _same_time,
+    **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
 _BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
 TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

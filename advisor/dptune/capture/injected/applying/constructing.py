@@ -27,6 +27,11 @@ def adjust(kind: type, change: Callable[[Arguments], None]) -> None:
     _adjusting[kind].append(change)
 
 
+def argument(kind: type, name: str, value: Any) -> None:
+    """Give every object of that kind this value of an argument."""
+    adjust(kind, lambda given: given.__setitem__(name, value))
+
+
 def follow(kind: type, change: Callable[[Any], None]) -> None:
     """Call `change` with every object of that kind once it is whole: after the constructor of its own class."""
     if kind not in _following:

@@ -1,4 +1,4 @@
-"""Arguments of DistributedDataParallel."""
+"""Arguments of DistributedDataParallel that depend on others, or on this torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from dptune.capture.injected.applying.constructing import Arguments, adjust
 
 MIB = 2**20
-
-
-def _argument(name: str) -> Callable[[Any], None]:
-    return lambda value: adjust(DistributedDataParallel, lambda given: given.__setitem__(name, value))
 
 
 def bucket_cap_mb(value: float | None) -> None:
@@ -65,8 +61,5 @@ APPLIERS: dict[str, Callable[[Any], None]] = {
     "ddp.bucket_cap_mb": bucket_cap_mb,
     "ddp.bucket_cap_mb_list": bucket_cap_mb_list,
     "ddp.first_bucket_mb": first_bucket_mb,
-    "ddp.find_unused_parameters": _argument("find_unused_parameters"),
-    "ddp.static_graph": _argument("static_graph"),
-    "ddp.gradient_as_bucket_view": _argument("gradient_as_bucket_view"),
     "ddp.broadcast_buffers": broadcast_buffers,
 }

@@ -172,6 +172,17 @@ def _comparable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def default(name: str, value: Any) -> None:
+    """An argument that an optimizer keeps as a default of its groups; one that has none of that name is left alone."""
+
+    def change(optimizer: Any) -> None:
+        for group in (optimizer.defaults, *optimizer.param_groups):
+            if name in group:
+                group[name] = value
+
+    follow(Optimizer, change)
+
+
 APPLIERS: dict[str, Callable[[Any], None]] = {
     "optimizer.lr": _learning_rate,
     "optimizer.betas": _betas,

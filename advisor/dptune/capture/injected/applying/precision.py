@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,28 +15,34 @@ from dptune.capture.injected.asked import asked
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _switch(name: str, turn: Callable[[Any], None]) -> Callable[[Any], None]:
-    def apply(value: Any) -> None:
-        turn(value)
-        backward = torch.autograd.backward
-        turned = False
+def switch(name: str, path: str, value: Any) -> None:
+    """Set a global switch of torch, by its path, now and before the first backward pass."""
+    _turn(path, value)
+    backward = torch.autograd.backward
+    turned = False
 
-        @functools.wraps(backward)
-        def after_turning(*args: Any, **kwargs: Any) -> None:
-            nonlocal turned
-            if not turned:
-                turned = True
-                _turn_again(name, turn, value)
-            backward(*args, **kwargs)
+    @functools.wraps(backward)
+    def after_turning(*args: Any, **kwargs: Any) -> None:
+        nonlocal turned
+        if not turned:
+            turned = True
+            _turn_again(name, path, value)
+        backward(*args, **kwargs)
 
-        torch.autograd.backward = after_turning
-
-    return apply
+    torch.autograd.backward = after_turning
 
 
-def _turn_again(name: str, turn: Callable[[Any], None], value: Any) -> None:
+def _turn(path: str, value: Any) -> None:
+    within, _, name = path.rpartition(".")
+    if within:
+        setattr(attrgetter(within)(torch), name, value)
+    else:
+        getattr(torch, f"set_{name}")(value)
+
+
+def _turn_again(name: str, path: str, value: Any) -> None:
     try:
-        turn(value)
+        _turn(path, value)
     except Exception as error:  # torch refuses, where the script uses its newer switches for the same
         asked.refuse(name, f"torch refuses it in the script: {error}")
 
@@ -70,16 +77,4 @@ def _without_autocast() -> None:
     torch.autocast.__init__ = disabled  # type: ignore[method-assign, assignment]
 
 
-def _cudnn(name: str) -> Callable[[Any], None]:
-    return lambda value: setattr(torch.backends.cudnn, name, value)
-
-
-_SWITCHES: dict[str, Callable[[Any], None]] = {
-    "precision.float32_matmul": torch.set_float32_matmul_precision,
-    "cudnn.benchmark": _cudnn("benchmark"),
-    "cudnn.allow_tf32": _cudnn("allow_tf32"),
-}
-APPLIERS: dict[str, Callable[[Any], None]] = {
-    "precision.autocast": autocast,
-    **{name: _switch(name, turn) for name, turn in _SWITCHES.items()},
-}
+APPLIERS: dict[str, Callable[[Any], None]] = {"precision.autocast": autocast}

@@ -1,0 +1,68 @@
+"""Every setting dptune can name, once: a file per family, an object per setting.
+
+Rules, predictions, appliers and patches speak of a setting by the name registered here. Variables of the environment
+are knobs too, by their name after `env.`: `env.OMP_NUM_THREADS`. Needs the standard library only: the user's process
+imports it too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dptune.errors import UsageError
+from dptune.knobs import ddp, loader, optimizer, switches
+from dptune.knobs.knob import Call, Knob, Value, written
+
+__all__ = [
+    "CANNOT_BE_TOLD",
+    "ENVIRONMENT",
+    "KNOBS",
+    "TAKE_NO_TIME",
+    "Call",
+    "Knob",
+    "Value",
+    "knob",
+    "of_call",
+    "written",
+]
+
+ENVIRONMENT = "env."
+CANNOT_BE_TOLD = "cannot be told"  # said of a setting that may be in force
+
+KNOBS: MappingProxyType[str, Knob] = MappingProxyType(
+    {knob.name: knob for knob in (*ddp.KNOBS, *loader.KNOBS, *switches.KNOBS, *optimizer.KNOBS)}
+)
+TAKE_NO_TIME = frozenset(name for name, knob in KNOBS.items() if knob.takes_no_time)
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN = "DPTUNE_"
+
+
+def of_call(call: str) -> list[Knob]:
+    """The knobs that are arguments of a call, by the call's name: `ddp`, `loader`, `optimizer`."""
+    return [knob for knob in KNOBS.values() if knob.argument and knob.call is not None and knob.call.name == call]
+
+
+def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:
+    """The knob of that name, of all and of those beside; raises UsageError naming the nearest one."""
+    named = {**KNOBS, **beside}
+    if name in named:
+        return named[name]
+    variable = name.removeprefix(ENVIRONMENT)
+    if variable != name and variable.startswith(_OWN):
+        raise UsageError(
+            f"{name} is dptune's own: a script is not told by --set what dptune does",
+            "set what the script or torch reads, like env.OMP_NUM_THREADS=4",
+        )
+    if variable != name and _VARIABLE.fullmatch(variable):
+        summary = f"the variable {variable} of the environment"
+        return Knob(name, str, "", None, "same", summary, f"export {variable}={{then}}")
+    short = {full.rpartition(".")[2]: full for full in reversed(named)}
+    near = difflib.get_close_matches(name, short, n=1, cutoff=0.77) or difflib.get_close_matches(name, named, n=1)
+    raise UsageError(
+        f"there is no knob called '{name}'",
+        f"did you mean '{short.get(near[0], near[0])}'?" if near else f"knobs: {', '.join(named)}",
+    )

@@ -1,0 +1,61 @@
+"""Global switches of torch, and what is switched around parts of a script: precision, checkpointing, cuDNN."""
+
+from __future__ import annotations
+
+from dptune.knobs.knob import Knob
+
+KNOBS = (
+    Knob(
+        "precision.float32_matmul",
+        str,
+        "",
+        "highest",
+        "changes",
+        "precision of float32 matrix products: 'highest' is full fp32, 'high' is TF32 on tensor cores",
+        'torch.set_float32_matmul_precision("{then}")',
+        ("highest", "high", "medium"),
+        switch="float32_matmul_precision",
+        predicted="bound",
+    ),
+    Knob(
+        "precision.autocast",
+        str,
+        "",
+        "off",
+        "changes",
+        "autocast: run precision-tolerant operators in 16 bits",
+        "with torch.autocast(device.type, dtype=...):  # {then}; forward pass and loss",
+        ("off", "bf16", "fp16"),
+        predicted="bound",
+    ),
+    Knob(
+        "memory.checkpointing",
+        bool,
+        "",
+        False,
+        "same",
+        "activation checkpointing: recompute forward passes in backward instead of keeping their activations",
+        "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+        paste_off="block(x)  # instead of checkpoint(block, x)",
+    ),
+    Knob(
+        "cudnn.benchmark",
+        bool,
+        "",
+        False,
+        "same",
+        "try cuDNN's algorithms for each shape and keep the fastest",
+        "torch.backends.cudnn.benchmark = {then}",
+        switch="backends.cudnn.benchmark",
+    ),
+    Knob(
+        "cudnn.allow_tf32",
+        bool,
+        "",
+        True,
+        "changes",
+        "let cuDNN's convolutions use TF32",
+        "torch.backends.cudnn.allow_tf32 = {then}",
+        switch="backends.cudnn.allow_tf32",
+    ),
+)
