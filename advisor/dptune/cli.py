@@ -92,7 +92,7 @@ def _explained(error: Exception, lost: OSError | None, debug: bool) -> tuple[str
             return f"cannot write to stdout: {_reason(error)}", "write to somewhere that is open and has room", 2
         if error.filename is None:
             return f"a file cannot be read or written: {_reason(error)}", "see --debug for which", 2
-        return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path", 2
+        return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path and its permissions", 2
     if isinstance(error, RecursionError):
         return "what was read is nested too deeply", "look for a file that is damaged or is not a trace", 2
     if isinstance(error, MemoryError):

@@ -214,7 +214,7 @@ def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
     assert sorted(run.facts) == [0]
     assert run.findings[0].text == (
         f"{run_folder.name}: rank-00001.facts.json is of schema '3.0\\n::x', and this dptune reads 0.x: "
-        "install a newer one"
+        "update dptune"
     )
 
 

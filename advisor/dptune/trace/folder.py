@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.finding import Finding
-from dptune.runfile import form
+from dptune.finding import SCHEMA_NEWER, Finding
+from dptune.runfile import form, recognition
 from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
@@ -40,7 +40,7 @@ def contents(path: Path) -> Contents:
     record = path / names.RUN_JSON
     if record.exists():
         try:
-            found.record = form.read(record, RunRecord)
+            found.record = recognition.record_of(path)
         except (OSError, ValueError) as error:
             _unreadable(found, record, error)
     again: list[Path] = []
@@ -161,7 +161,10 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
 
 
 def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:
-    why = f"{file.name} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-    hint = "" if isinstance(error, form.NewerError) else "; put back what was recorded, or record again"
-    text = f"{found.path.name}: {why}{hint}"
+    if isinstance(error, form.NewerError):
+        found.findings.append(Finding(code=SCHEMA_NEWER, level="partial", text=f"{found.path.name}: {error}"))
+        return
+    why = f"{file.name} cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+    hint = "check its permissions" if isinstance(error, PermissionError) else "put back what was recorded, or record again"
+    text = f"{found.path.name}: {why}; {hint}"
     found.findings.append(Finding(code="file-unreadable", level="partial", text=text))
