@@ -100,7 +100,9 @@ def headline(
         late = straggler(measured, busy_ns) if leads else None
         why = _why(measured)
     except Missing as missing:
-        return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=_recording(trust.findings))
+        return Headline(
+            verdict="This run cannot be judged.", why=sentence(missing.reason), next=_recording(trust.findings)
+        )
     first = advice[0] if advice else None
     heads = (
         late is not None

@@ -61,7 +61,10 @@ def _decode(path: str, text: Text) -> Trace:
             its = "has the header of a torch.profiler trace, but its" if is_torch(header) else "is JSON, but its"
             raise TraceError(f"{name} {its} traceEvents are {kind}, not a list", "record or copy it again")
         if not is_torch(header):
-            raise likeness.refusal(name, opening.start, whole=not text.broken and _is_object(opening.header))
+            whole = not text.broken and _is_object(opening.header)
+            if not whole and b'"traceEvents"' in opening.start:
+                raise TraceError(f"{name} breaks off before its first event", "record or copy it again")
+            raise likeness.refusal(name, opening.start, whole=whole)
         raise _no_events(name, b'"traceEvents"' in opening.start)
     body = Body(text, opening.rest, opening.offset, builder)
     body.take()

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -77,13 +77,17 @@ def _naming(given: str | os.PathLike[str]) -> Iterator[None]:
     except RemoteError as error:
         raise RunError(f"cannot read {redacted(os.fspath(given))}: {error}", error.hint) from None
     except OSError as error:
+        if error.filename is None:  # the working directory was removed
+            raise
         raise unreadable(Path(given), error) from None
 
 
 def _named(given: str | os.PathLike[str]) -> Path:
     path = located(given)
     if not isinstance(path, Remote):
-        return path.expanduser()
+        with suppress(RuntimeError):  # `~name` of nobody
+            path = path.expanduser()
+        return path
     path.forget()
     return path
 
@@ -116,6 +120,8 @@ def _expanded(path: Path) -> list[Path]:
         return [path]
     matches = path.matches() if isinstance(path, Remote) else _matches(path)
     if not matches:
+        if str(path) == "-":
+            raise RunError("- does not exist: standard input is not read", "write it to a file, and name that")
         raise RunError(f"{path} does not exist", "check the path; quote a glob so that the shell leaves it alone")
     return sorted(matches, key=_by_name)
 
@@ -141,7 +147,7 @@ def _folder(folder: Path, found: Files) -> None:
 
 
 def _below(folder: Path, found: Files) -> list[Path]:
-    """The traces in a folder and in those below it, without those of recordings. Raises RunError where none is there."""
+    """The traces in a folder and in those below it, without those of recordings. Raises RunError without any."""
     all_of_it = listed(folder)
     files, links = all_of_it.files, all_of_it.links
     for error in all_of_it.unread:
@@ -152,12 +158,17 @@ def _below(folder: Path, found: Files) -> list[Path]:
     inside = sorted(_traces(folder, files, runs), key=_by_name)
     many = f"{len(nested)} {'run' if len(nested) == 1 else 'runs'}"
     if nested and not inside:
-        raise RunError(f"{folder} holds {many}", f"name {'it:' if len(nested) == 1 else 'one of them, such as'} {nested[-1]}")
+        raise RunError(
+            f"{folder} holds {many}", f"name {'it:' if len(nested) == 1 else 'one of them, such as'} {nested[-1]}"
+        )
     if not inside:
         hint = f"links to folders, such as {shown(links[0])}, are not followed: name the folders" if links else ""
         raise RunError(f"{folder} holds no trace files", hint or _unpacking(files))
     if nested:
-        text = f"left out {many} that dptune recorded in {shown(folder)}, such as {shown(nested[-1])}"
+        which = shown(nested[-1]) if len(nested) == 1 else f"{many}, such as {shown(nested[-1])}"
+        text = f"left out {which}: dptune recorded it, and it is read by itself"
+        if len(nested) > 1:
+            text = f"left out {which}: dptune recorded them, and each is read by itself"
         found.findings.append(Finding(code="runs-left-out", level="info", text=text))
     for path in links:
         text = f"left out {shown(path)}: links to folders are not followed"

@@ -165,6 +165,8 @@ def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> Non
         found.findings.append(Finding(code=SCHEMA_NEWER, level="partial", text=f"{found.path.name}: {error}"))
         return
     why = f"{file.name} cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-    hint = "check its permissions" if isinstance(error, PermissionError) else "put back what was recorded, or record again"
+    hint = (
+        "check its permissions" if isinstance(error, PermissionError) else "put back what was recorded, or record again"
+    )
     text = f"{found.path.name}: {why}; {hint}"
     found.findings.append(Finding(code="file-unreadable", level="partial", text=text))

@@ -17,7 +17,11 @@ _UNPACK = "unpack it, and name the trace that is in it"
 # First bytes -> what kind of file that is, and what to do with it where that is not to record a trace.
 _MAGIC = (
     (b"SQLite format 3", "an SQLite database, such as an Nsight Systems export", ""),
-    (b"\x1f\x8b", "a gzip file that was packed with gzip again (unpack it once)", "unpack it once with gunzip, and name the result"),
+    (
+        b"\x1f\x8b",
+        "a gzip file that was packed with gzip again (unpack it once)",
+        "unpack it once with gunzip, and name the result",
+    ),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"PK\x05\x06", "an empty zip archive", ""),
     (b"\x28\xb5\x2f\xfd", "a zstandard file", _UNPACK),
@@ -38,6 +42,7 @@ _ONLY = (
     (re.compile(rb"null"), "null"),
     (re.compile(rb"true|false"), "true or false"),
 )
+_UNCLOSED = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+\\?+', re.DOTALL)
 # A word of the text -> whose file that is. Checked in this order, in the first part of the text.
 _WORDS = (
     (b"dynamo_timed", "torch.compile's own timing log"),
@@ -47,6 +52,7 @@ _WORDS = (
     (b"highres-ticks", "a TensorFlow or JAX profile"),
     (b"Cmpt Prep", "an accelerator vendor's own trace"),
 )
+_NO_EVENT = re.compile(rb'"traceEvents"\s*+:\s*+\[\s*+[^{\s]')  # what comes first in the list is none
 LOOKED_AT_BYTES = 64 * 1024  # of the text, from its beginning
 
 
@@ -104,7 +110,9 @@ def _json(start: bytes, columns: Columns | None) -> tuple[str, str]:
     for word, what in _WORDS:
         if word in start:
             return what, ""
-    if b'"ph"' not in start and columns is not None and not len(columns):
+    if columns is None and b'"ph"' not in start:
+        return "JSON without trace events", ""
+    if columns is not None and not len(columns) and (b'"ph"' not in start or _NO_EVENT.search(start)):
         return "JSON whose traceEvents are no events", ""
     if columns is not None and not len(columns) and b'"M"' in start:
         return "a Chrome trace that names processes and threads but holds no timed event", ""
@@ -113,6 +121,8 @@ def _json(start: bytes, columns: Columns | None) -> tuple[str, str]:
 
 def _only(text: bytes) -> str:
     """What the only value of a JSON text is; "" where the text is none, or an object or a list."""
+    if len(text) >= LOOKED_AT_BYTES and _UNCLOSED.fullmatch(text):
+        return "a string"
     return next((what for pattern, what in _ONLY if pattern.fullmatch(text.strip())), "")
 
 

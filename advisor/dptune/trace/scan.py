@@ -73,13 +73,11 @@ UNFINISHED = -1
 
 
 def _value(text: bytes, at: int) -> int:
-    """One past the end of the value at `at`, which is no event; `at` itself where there is none, or one holds events."""
+    """One past the end of the value at `at`, which is no event; `at` itself where there is none."""
     first = text[at : at + 1]
     if first == b"[":
         end = closing(text, at)
-        if end is None:
-            return UNFINISHED
-        return at if b'"ph"' in text[at:end] else end
+        return UNFINISHED if end is None else end
     found = _WORD.match(text, at)
     return found.end() if found else UNFINISHED if first == b'"' else at
 
