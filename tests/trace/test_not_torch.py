@@ -38,6 +38,7 @@ MADE = {
     "JSON that holds only a string": b'"traceEvents"',
     "JSON that holds only null": b"null",
     "JSON that holds only true or false": b"true",
+    "JSON whose list of traceEvents is empty": b'{"traceEvents": [ ]}',
     "JSON whose traceEvents are no events": b'{"traceEvents": [1, [{"ph": "X"}], "x", null]}',
     "a PyTorch execution trace": b'{"schema": "1.1.1", "nodes": [{"ph": 1}]}',
 }
@@ -81,6 +82,12 @@ def test_a_trace_that_was_packed_twice_is_to_be_unpacked_once(tmp_path):
     assert refused.value.hint == "unpack it once with gunzip, and name the result"
 
 
+def test_a_packed_file_of_nothing_is_said_to_be_one(tmp_path):
+    (tmp_path / "rank0.json.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(TraceError, match=r"rank0\.json\.gz is a gzip file that holds 0 bytes$"):
+        load([tmp_path])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -91,7 +98,9 @@ def test_a_trace_that_was_packed_twice_is_to_be_unpacked_once(tmp_path):
         ('{"traceEvents": 42}', "is JSON, but its traceEvents are a number, not a list"),
         ('{"x": {"traceEvents": null}}', "is not a torch.profiler trace: it looks like JSON without trace events"),
         ('{"traceEvents":', "breaks off before its first event"),
-        ('{"traceEvents": {"a": ', "breaks off before its first event"),
+        ('{"traceEvents": {"a": ', "is JSON, but its traceEvents are an object, not a list"),
+        ('{"schemaVersion": 1', "breaks off before its first event"),
+        ('{"schemaVersion": 1}', "has the header of a torch.profiler trace but no traceEvents"),
         ('{"traceEvents": [' + "[" * 200_000, "breaks off before its first whole event, at byte 17 of its text"),
     ],
 )  # fmt: skip

@@ -23,6 +23,8 @@ from dptune.trace.text import LIMIT_BYTES, Text, Tick
 _HEADER = msgspec.json.Decoder(Header)
 _EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_VALUE = re.compile(rb'"traceEvents"\s*+:\s*+([^\s])')
+_STARTS = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|baseTimeNanoseconds)"')
 _INK = re.compile(rb"[^ \t\r\n]")
 
 
@@ -57,13 +59,13 @@ def _decode(path: str, text: Text) -> Trace:
     builder = Builder()
     if opening.rest is None:
         header = _header(opening.header)
-        if kind := _no_list(opening.header):
+        whole = not text.broken and _is_object(opening.header)
+        if kind := _no_list(opening.header, whole):
             its = "has the header of a torch.profiler trace, but its" if is_torch(header) else "is JSON, but its"
             raise TraceError(f"{name} {its} traceEvents are {kind}, not a list", "record or copy it again")
+        if not whole and _STARTS.search(opening.start):
+            raise TraceError(f"{name} breaks off before its first event", "record or copy it again")
         if not is_torch(header):
-            whole = not text.broken and _is_object(opening.header)
-            if not whole and b'"traceEvents"' in opening.start:
-                raise TraceError(f"{name} breaks off before its first event", "record or copy it again")
             raise likeness.refusal(name, opening.start, whole=whole)
         raise _no_events(name, b'"traceEvents"' in opening.start)
     body = Body(text, opening.rest, opening.offset, builder)
@@ -140,12 +142,15 @@ def _is_object(text: bytes) -> bool:
 _KINDS = {b"{": "an object", b'"': "text", b"n": "null", b"t": "true", b"f": "false"}
 
 
-def _no_list(header: bytes) -> str:
+def _no_list(header: bytes, whole: bool) -> str:
     """What `traceEvents` are in a JSON object in which they are no list; "" where they are one, or absent."""
-    try:
-        value = bytes(_EACH.decode(header).get("traceEvents", b"["))
-    except REFUSED:
-        return ""
+    found = _VALUE.search(header)
+    value = found[1] if found else b"["
+    if whole:  # the key that was found may be inside of something
+        try:
+            value = bytes(_EACH.decode(header).get("traceEvents", b"["))
+        except REFUSED:
+            return ""
     return "" if value[:1] == b"[" else _KINDS.get(value[:1], "a number")
 
 

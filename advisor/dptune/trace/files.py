@@ -79,7 +79,7 @@ def _naming(given: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if error.filename is None:  # the working directory was removed
             raise
-        raise unreadable(Path(given), error) from None
+        raise unreadable(Path(os.fsdecode(error.filename)), error) from None
 
 
 def _named(given: str | os.PathLike[str]) -> Path:

@@ -52,10 +52,11 @@ def contents(path: Path) -> Contents:
             continue
         if file.name.endswith(".facts.json"):
             _take_facts(found, rank, file)
-        elif names.is_detail(file):
-            found.details[rank] = file
         else:
-            found.traces[rank] = file
+            windows = found.details if names.is_detail(file) else found.traces
+            if windows.setdefault(rank, file) is not file:
+                text = f"two files claim rank {rank}: {windows[rank].name} is used, {file.name} left out"
+                found.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
     found.repeats = [*_repeats(found, again)]
     found.findings += _unrecorded(one for one in sorted(path.iterdir()) if names.is_unrecorded(one))
     for rank in sorted(set(found.details) - set(found.traces)):

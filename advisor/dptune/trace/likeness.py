@@ -52,6 +52,7 @@ _WORDS = (
     (b"highres-ticks", "a TensorFlow or JAX profile"),
     (b"Cmpt Prep", "an accelerator vendor's own trace"),
 )
+_NONE = re.compile(rb'"traceEvents"\s*+:\s*+\[\s*+\]')
 _NO_EVENT = re.compile(rb'"traceEvents"\s*+:\s*+\[\s*+[^{\s]')  # what comes first in the list is none
 LOOKED_AT_BYTES = 64 * 1024  # of the text, from its beginning
 
@@ -112,6 +113,8 @@ def _json(start: bytes, columns: Columns | None) -> tuple[str, str]:
             return what, ""
     if columns is None and b'"ph"' not in start:
         return "JSON without trace events", ""
+    if columns is not None and _NONE.search(start):
+        return "JSON whose list of traceEvents is empty", "it holds no events: record again, or name another file"
     if columns is not None and not len(columns) and (b'"ph"' not in start or _NO_EVENT.search(start)):
         return "JSON whose traceEvents are no events", ""
     if columns is not None and not len(columns) and b'"M"' in start:
