@@ -90,9 +90,11 @@ def _explained(error: Exception, lost: OSError | None, debug: bool) -> tuple[str
     if isinstance(error, OSError):
         if error is lost:
             return f"cannot write to stdout: {_reason(error)}", "write to somewhere that is open and has room", 2
+        if error.filename is None and not _is_somewhere():
+            return "the working directory does not exist any more", "change to a folder that exists", 2
         if error.filename is None:
             return f"a file cannot be read or written: {_reason(error)}", "see --debug for which", 2
-        return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path", 2
+        return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path and its permissions", 2
     if isinstance(error, RecursionError):
         return "what was read is nested too deeply", "look for a file that is damaged or is not a trace", 2
     if isinstance(error, MemoryError):
@@ -216,6 +218,15 @@ def _settle(stream: TextIO | None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), cast(TextIO, stream).fileno())
     except ValueError:  # closed from within
         pass
+
+
+def _is_somewhere() -> bool:
+    """Whether the working directory is there."""
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd() is the same call
+    except OSError:
+        return False
+    return True
 
 
 def _reason(error: OSError) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+SCHEMA_NEWER = "schema-newer"  # the code where a newer dptune wrote a file in another form
+
 
 @dataclass(frozen=True)
 class Finding:

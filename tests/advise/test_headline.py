@@ -276,6 +276,14 @@ def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measur
     assert "Nothing to change" not in found.next
 
 
+@pytest.mark.parametrize("level", ["partial", "unjudgeable"])
+def test_a_run_that_a_newer_dptune_recorded_is_not_to_be_recorded(make_measured, level):
+    newer = Finding(code="schema-newer", level="partial", text="run.json is of schema '99'")
+    other = Finding(code="windows-missing", level=level, text="x")
+    told = said(make_measured(), trust=Trust(level=level, findings=[newer, other]), recorded=False)
+    assert told.next == "Update dptune (`pip install --upgrade dptune`): a newer one recorded this run."
+
+
 @pytest.mark.parametrize("code", ["communication-missing", "device-events-lost", "steps-few"])
 def test_what_a_cut_off_trace_lacks_is_no_matter_of_recording(make_measured, code):
     lacks = Finding(code=code, level="unjudgeable", text="rank 0 lacks much of its trace")

@@ -235,3 +235,18 @@ def test_what_a_users_data_brings_about_is_no_internal_error(
     assert message in said
     assert "\nhint: " in said
     assert "internal error" not in said
+
+
+@pytest.mark.parametrize("words", [["report", "x"], ["check", "x"], ["rules", "list"]])
+def test_a_working_directory_that_was_removed_is_named(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(words) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "dptune: error: the working directory does not exist any more",
+        "hint: change to a folder that exists",
+    ]

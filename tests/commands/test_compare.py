@@ -192,7 +192,7 @@ def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, capsys: pytest.Cap
     first, _, rest = Path("a.json").read_text(encoding="utf-8").partition('"0.2"')
     Path("a.json").write_text(f'{first}"12.0"{rest}', encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
-    assert "a.json is of schema '12.0', and this dptune reads 0.x: install a newer one" in capsys.readouterr().err
+    assert "a.json is of schema '12.0', and this dptune reads 0.x: update dptune" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("figure", ["unprofiled_median_ns", "median_ns"])

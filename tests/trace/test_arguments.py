@@ -38,6 +38,15 @@ def test_rows_of_several_blocks_in_any_order(tmp_path, monkeypatch, name, odd):
     assert [args["Ev Idx"] for args in found] == trace.columns.position[rows].tolist()
 
 
+def test_values_that_are_no_events_shift_no_arguments(tmp_path):
+    event = '{"ph":"X","cat":"cpu_op","name":"%s","pid":1,"tid":1,"ts":1,"dur":2,"args":{"Ev Idx":%d}}'
+    path = tmp_path / "t.json"
+    path.write_text(
+        '{"schemaVersion":1,"traceEvents":[1,' + event % ("a", 5) + ",null,[]," + event % ("\x01", 7) + "]}"
+    )
+    assert arguments(decode(path), [0, 1]) == [{"Ev Idx": 5}, {"Ev Idx": 7}]
+
+
 def test_an_event_without_arguments_has_none(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(

@@ -150,6 +150,14 @@ def test_two_facts_files_of_one_rank(folder):
     assert "two facts files claim rank 0" in findings(folder)["facts-duplicate"]
 
 
+@pytest.mark.parametrize("window", ["trace", "detail.trace"])
+def test_two_traces_of_one_rank_and_window(folder, window):
+    for name in ("rank-0", "rank-00000"):
+        (folder / f"{name}.{window}.json.gz").write_text((folder / "rank-00000.trace.json.gz").read_text())
+    told = f"two files claim rank 0: rank-0.{window}.json.gz is used, rank-00000.{window}.json.gz left out"
+    assert findings(folder)["rank-duplicate"] == told
+
+
 def test_no_facts_beside_a_record(folder):
     (folder / "rank-00000.facts.json").unlink()
     assert findings(folder) == {"facts-missing": "rank 0 has a trace but no facts"}

@@ -212,6 +212,31 @@ def test_a_trace_whose_first_event_is_cut_is_not_said_to_be_empty(tmp_path):
         read(tmp_path, KERNEL[:50], after=b"")
 
 
+@pytest.mark.parametrize(
+    "value", [b"1", b"-2.5e3", b"null", b"true", b'"x, ]}"', b"[]", b'[{"ph": "X"}]', b"[" * 9_000 + b"]" * 9_000]
+)
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_value_that_is_no_event_takes_no_event_with_it(tmp_path, value, at):
+    events = [KERNEL % b""] * 4
+    events[at:at] = [value, value]
+    trace = read(tmp_path, *events)
+    assert (trace.events, len(trace.columns), trace.partial) == (6, 4, "")
+    assert trace.columns.position.tolist() == [number for number in range(6) if number not in (at, at + 1)]
+    assert "2 of 6 events could not be read and were left out" in trace.findings[0].text
+
+
+@pytest.mark.parametrize("value", [b'"key": 1', b"1 2", b'"never closed', b"[1, 2"])
+def test_what_is_no_whole_value_is_where_the_trace_breaks_off(tmp_path, value):
+    trace = read(tmp_path, KERNEL % b"", value, KERNEL % b"")
+    assert len(trace.columns) == 1
+    assert trace.partial.startswith("after 1 whole events, at byte ")
+
+
+def test_a_trace_of_values_that_are_no_events_is_none(tmp_path):
+    with pytest.raises(DptuneError, match=r"none of the 3 events of .* can be read"):
+        read(tmp_path, b"1", b"[2]", b'"x"')
+
+
 def test_shapes_nested_as_deep_as_json_may_be(tmp_path):
     """Of lists in lists around one shape of 8 floats the size is 32 bytes, however many there are."""
     deep = 900

@@ -213,8 +213,7 @@ def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
     run = load([run_folder])
     assert sorted(run.facts) == [0]
     assert run.findings[0].text == (
-        f"{run_folder.name}: rank-00001.facts.json is of schema '3.0\\n::x', and this dptune reads 0.x: "
-        "install a newer one"
+        f"{run_folder.name}: rank-00001.facts.json is of schema '3.0\\n::x', and this dptune reads 0.x: update dptune"
     )
 
 
@@ -230,7 +229,7 @@ def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
 def test_further_processes_are_no_runs_of_their_own(run_folder, tmp_path):
     repeated(run_folder, "1", 0, 1)
     form.write(run_folder / "repeats" / "1" / "run.json", RunRecord(world_size=2))
-    with pytest.raises(RunError, match="holds 1 runs"):
+    with pytest.raises(RunError, match="holds 1 run"):
         load([tmp_path])
 
 

@@ -119,7 +119,7 @@ def assemble(
             advice,
             skipped,
             outcome.quiet,
-            about.command is not None,
+            about.command is not None or bool(facts),
             view.busy_ns(),
             leads=_leads(view),
             locating={loaded.rule.code for loaded in chosen if loaded.rule.last},

@@ -26,10 +26,11 @@ from dptune.advise.limits import (
 )
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
 from dptune.advise.trust import OF_TIMES
-from dptune.finding import Finding
+from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
+_UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer one recorded this run."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
 _LOSSES = (
@@ -99,7 +100,9 @@ def headline(
         late = straggler(measured, busy_ns) if leads else None
         why = _why(measured)
     except Missing as missing:
-        return Headline(verdict="This run cannot be judged.", why=sentence(missing.reason), next=RECORD)
+        return Headline(
+            verdict="This run cannot be judged.", why=sentence(missing.reason), next=_recording(trust.findings)
+        )
     first = advice[0] if advice else None
     heads = (
         late is not None
@@ -141,7 +144,7 @@ def headline(
     return Headline(
         verdict=verdict,
         why=why,
-        next=(_next(measured, limit, whole, recorded) if first is None else _action(first, late))
+        next=(_next(measured, limit, whole, recorded, trust.findings) if first is None else _action(first, late))
         + (_see_also(advice, limit) or _lacking(advice, limit, unanswered, skipped))
         if answered or unanswered
         else _SELECT,
@@ -178,7 +181,7 @@ def _is_sure_of_time(one: Advice) -> bool:
 def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
     """`surest`: the first time-saving advice of rules that need no step times, unless its confidence is low."""
     why = [one for one in findings if one.level == "unjudgeable"]
-    remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), RECORD)
+    remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), _recording(findings))
     if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
         remedy = _COPY_AGAIN
     broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
@@ -261,13 +264,22 @@ def _look_at(late: StragglerFigures) -> str:
     return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
 
 
-def _next(measured: Measured, limit: Limit | None, whole: bool, recorded: bool) -> str:
+def _recording(findings: Sequence[Finding]) -> str:
+    """How to have the run recorded; a newer dptune recorded it already where that wrote a file."""
+    return _UPDATE if any(one.code == SCHEMA_NEWER for one in findings) else RECORD
+
+
+def _next(
+    measured: Measured, limit: Limit | None, whole: bool, recorded: bool, findings: Sequence[Finding] = ()
+) -> str:
     """What to do where there is no advice."""
     last = measured.known("straggler")
     if limit is not None and limit.class_ns == LATE.class_ns and last is not None:
         return _look_at(last)
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
+    if not whole and any(one.code == SCHEMA_NEWER for one in findings):
+        return _UPDATE
     if not whole and not recorded:
         return "Record the run, so that every rule can look at it: `dptune profile train.py`."
     if limit:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptune.errors import CaptureError
-from dptune.runfile import form, paths
+from dptune.runfile import form, paths, recognition
 from dptune.runfile.record import RunRecord
 
 _NEVER_OVERWRITTEN = "name a new folder: a recording is never overwritten"
@@ -154,6 +154,8 @@ def _refusal(path: Path, record: RunRecord) -> str:
         if not ours:
             return "is not empty"
         time.sleep(0.05)
+    if recognition.foreign(run_json):
+        return "is not empty"
     try:
         there = form.read(run_json, RunRecord)
     except (OSError, ValueError):

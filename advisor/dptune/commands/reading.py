@@ -17,7 +17,8 @@ from dptune.commands.ending import ending
 from dptune.commands.sweeps import check_fit, sweep_of
 from dptune.errors import RunError, UsageError
 from dptune.runfile import form
-from dptune.runfile.paths import LATEST, RUN_JSON, RUNS, is_run_folder
+from dptune.runfile.paths import LATEST, RUN_JSON, RUNS
+from dptune.runfile.recognition import is_run_folder
 
 if TYPE_CHECKING:
     from dptune.advice import Report

@@ -37,7 +37,7 @@ def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
     from dptune.measure.exchange.links import Sweep
     from dptune.present.visible import visible
     from dptune.runfile.links import read
-    from dptune.runfile.paths import is_run_folder
+    from dptune.runfile.recognition import is_run_folder
 
     if links is not None:
         try:
@@ -46,7 +46,7 @@ def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
             why = (isinstance(error, OSError) and error.strerror) or error
             raise UsageError(f"--links: {links} cannot be read: {why}", "make one with `dptune links`") from None
     folders = [Path(path) for path in paths if "://" not in str(path)]
-    own = [folder for folder in folders if folder.is_dir() and is_run_folder(folder)]
+    own = [folder for folder in folders if is_run_folder(folder)]
     found: list[Sweep] = []
     for place in [*own, *(folder.resolve().parent for folder in own)]:
         try:

@@ -247,12 +247,14 @@ def _patched(changes: Sequence[Change], source: Path) -> tuple[dict[str, bytes],
 
 def _record(folder: Path) -> RunRecord:
     from dptune.errors import RunError
-    from dptune.runfile import form
+    from dptune.runfile.form import NewerError
     from dptune.runfile.paths import RUN_JSON
-    from dptune.runfile.record import RunRecord
+    from dptune.runfile.recognition import record_of
 
     try:
-        return form.read(folder / RUN_JSON, RunRecord)
+        return record_of(folder)
+    except NewerError as error:
+        raise RunError(f"{folder} cannot be started again: {error}", "pip install --upgrade dptune") from None
     except OSError as error:
         raise RunError(f"{folder / RUN_JSON} cannot be read: {error.strerror}") from None
     except ValueError as error:

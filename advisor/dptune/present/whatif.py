@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dptune.advise.headline import sentence
 from dptune.knobs import KNOBS, Value, written
 from dptune.predicted import Prediction, Strategy, WhatIf, missed
 from dptune.present.advice import change
@@ -35,7 +36,7 @@ _LONGEST_NAME = 30  # of a set of changes inside the table
 def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     """What it rests on, then the step with each set of changes. `run` is how the user named it; empty: not at all."""
     for words in told.limits:
-        yield from labelled("Partial", f"{words[0].upper()}{words[1:]}.", width, role="warning")
+        yield from labelled("Partial", sentence(words), width, role="warning")
     measured_ns = told.known("measured_ns")
     if measured_ns is None:
         yield from labelled(

@@ -13,9 +13,8 @@ from dptune.measured import digits
 from dptune.proof import Proof
 from dptune.prove import again, judging
 from dptune.prove import folder as folders
-from dptune.runfile import form
-from dptune.runfile.paths import RUN_JSON, VERIFIED
-from dptune.runfile.record import RunRecord
+from dptune.runfile.paths import VERIFIED
+from dptune.runfile.recognition import record_of
 
 _OTHERWISE = 1.25  # times as long: a mean step may be so much longer than a median one
 
@@ -106,7 +105,7 @@ def _proofs(place: Path, unread: list[str]) -> Iterator[Proof]:
 def _startable(folder: Path) -> bool:
     """Whether the run can be started again from here."""
     try:
-        record = form.read(folder / RUN_JSON, RunRecord)
+        record = record_of(folder)
         again.directory_of(record)
         again.words_of(record)
         again.settings_of(record)

@@ -63,13 +63,10 @@ def made_by_dptune(folder: Path) -> bool:
     demo's script is there.
     """
     try:
-        if folder.parent.name == RUNS.name and (folder.name in (LATEST, COMPARED) or is_run_folder(folder)):
+        if folder.parent.name == RUNS.name and (
+            folder.name in (LATEST, COMPARED) or (folder / RUN_JSON).is_file() or holds_facts(folder)
+        ):
             return True
         return folder.is_dir() and not folder.is_symlink() and holds_facts(folder)
     except OSError:  # it may not be read
         return False
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Whether dptune recorded this folder."""
-    return (folder / RUN_JSON).is_file() or holds_facts(folder)

@@ -21,7 +21,10 @@ from dptune.trace.schema import Header
 from dptune.trace.text import LIMIT_BYTES, Text, Tick
 
 _HEADER = msgspec.json.Decoder(Header)
+_EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_VALUE = re.compile(rb'"traceEvents"\s*+:\s*+([^\s])')
+_STARTS = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|baseTimeNanoseconds)"')
 _INK = re.compile(rb"[^ \t\r\n]")
 
 
@@ -56,17 +59,27 @@ def _decode(path: str, text: Text) -> Trace:
     builder = Builder()
     if opening.rest is None:
         header = _header(opening.header)
+        whole = not text.broken and _is_object(opening.header)
+        if kind := _no_list(opening.header, whole):
+            its = "has the header of a torch.profiler trace, but its" if is_torch(header) else "is JSON, but its"
+            raise TraceError(f"{name} {its} traceEvents are {kind}, not a list", "record or copy it again")
+        if not whole and _STARTS.search(opening.start):
+            raise TraceError(f"{name} breaks off before its first event", "record or copy it again")
         if not is_torch(header):
-            raise likeness.refusal(name, opening.start, whole=not text.broken and _is_object(opening.header))
+            raise likeness.refusal(name, opening.start, whole=whole)
         raise _no_events(name, b'"traceEvents"' in opening.start)
     body = Body(text, opening.rest, opening.offset, builder)
     body.take()
     header = _header(opening.header, _rest(body, listed=opening.start.startswith(b"[")))
     columns = builder.columns()
+    if body.damage and not builder.events and not opening.start.startswith(b"["):
+        raise _no_events(name, True, body.damage)
     if not likeness.is_torch(columns, is_torch(header)):
         raise likeness.refusal(name, opening.start, columns, whole=not (body.damage or text.broken))
     if not builder.events:
         raise _no_events(name, True, body.damage or text.broken)
+    if builder.unreadable == builder.events:
+        raise TraceError(f"none of the {builder.events:,} events of {name} can be read", "record or copy it again")
     partial = _partial(builder.events, body.damage, text.broken)
     base = source.located(path).name
     return Trace(
@@ -124,6 +137,21 @@ def _is_object(text: bytes) -> bool:
     except REFUSED:
         return False
     return True
+
+
+_KINDS = {b"{": "an object", b'"': "text", b"n": "null", b"t": "true", b"f": "false"}
+
+
+def _no_list(header: bytes, whole: bool) -> str:
+    """What `traceEvents` are in a JSON object in which they are no list; "" where they are one, or absent."""
+    found = _VALUE.search(header)
+    value = found[1] if found else b"["
+    if whole:  # the key that was found may be inside of something
+        try:
+            value = bytes(_EACH.decode(header).get("traceEvents", b"["))
+        except REFUSED:
+            return ""
+    return "" if value[:1] == b"[" else _KINDS.get(value[:1], "a number")
 
 
 def _header(*parts: bytes) -> Header:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.finding import Finding
-from dptune.runfile import form
+from dptune.finding import SCHEMA_NEWER, Finding
+from dptune.runfile import form, recognition
 from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
@@ -40,7 +40,7 @@ def contents(path: Path) -> Contents:
     record = path / names.RUN_JSON
     if record.exists():
         try:
-            found.record = form.read(record, RunRecord)
+            found.record = recognition.record_of(path)
         except (OSError, ValueError) as error:
             _unreadable(found, record, error)
     again: list[Path] = []
@@ -52,10 +52,11 @@ def contents(path: Path) -> Contents:
             continue
         if file.name.endswith(".facts.json"):
             _take_facts(found, rank, file)
-        elif names.is_detail(file):
-            found.details[rank] = file
         else:
-            found.traces[rank] = file
+            windows = found.details if names.is_detail(file) else found.traces
+            if windows.setdefault(rank, file) is not file:
+                text = f"two files claim rank {rank}: {windows[rank].name} is used, {file.name} left out"
+                found.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
     found.repeats = [*_repeats(found, again)]
     found.findings += _unrecorded(one for one in sorted(path.iterdir()) if names.is_unrecorded(one))
     for rank in sorted(set(found.details) - set(found.traces)):
@@ -161,7 +162,12 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
 
 
 def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:
-    why = f"{file.name} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-    hint = "" if isinstance(error, form.NewerError) else "; put back what was recorded, or record again"
-    text = f"{found.path.name}: {why}{hint}"
+    if isinstance(error, form.NewerError):
+        found.findings.append(Finding(code=SCHEMA_NEWER, level="partial", text=f"{found.path.name}: {error}"))
+        return
+    why = f"{file.name} cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+    hint = (
+        "check its permissions" if isinstance(error, PermissionError) else "put back what was recorded, or record again"
+    )
+    text = f"{found.path.name}: {why}; {hint}"
     found.findings.append(Finding(code="file-unreadable", level="partial", text=text))

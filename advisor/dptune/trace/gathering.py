@@ -89,6 +89,7 @@ class _Gathered:
         self.rankless: list[Trace] = []
         self.failed: list[DptuneError] = []
         self.parts: list[folder.Contents] = []
+        self.bare = [folder.contents(path) for path in files.bare]
         self.findings: list[Finding] = list(files.findings)
         self.bases: list[str] = []
 
@@ -153,6 +154,9 @@ class _Gathered:
         return any(part.path in located(name).parents for part in self.parts)
 
     def _nothing(self) -> None:
+        if self.bare and all(isinstance(error, NotATraceError) for error in self.failed):
+            self.parts += self.bare
+            self.failed = []
         if len(self.failed) == 1:
             raise self.failed[0]
         if self.failed:

@@ -5,6 +5,7 @@ fsspec is the extra `remote`. It is imported when a URL is read, and never for a
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -72,6 +73,9 @@ def _local(name: str) -> BinaryIO:
             raise TraceError(f"{name} is not a regular file", "copy what it yields into a file, and name that")
         return path.open("rb")
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP) and path.is_symlink():
+            what = "does not exist" if error.errno == errno.ENOENT else "leads back to it"
+            raise TraceError(f"{name} is a link to {path.readlink()}, which {what}", "copy the file itself") from None
         raise TraceError(
             f"cannot read {name}: {error.strerror or error}", "check the path and its permissions"
         ) from None

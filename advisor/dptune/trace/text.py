@@ -21,6 +21,7 @@ LIMIT_BYTES = 64 * GIB  # of text; gzip unpacks to a thousand times its size at 
 BLOCK_BYTES = 2**19  # decoding is fastest at half a MiB: the structs of a block stay in the cache of the processor
 _PACKED_BYTES = 64 * 1024
 _TRAILER_BYTES = 8
+_STOPPED = "the process was probably stopped before it wrote the trace: record again"
 _GZIP = b"\x1f\x8b"
 
 try:
@@ -95,10 +96,7 @@ class Text:
     def _unpacked(self, source: BinaryIO) -> Iterator[bytes]:
         first = self._next(source, _PACKED_BYTES)
         if not first:
-            raise TraceError(
-                f"{self.name} is empty (0 bytes)",
-                "the process was probably stopped before it wrote the trace: record again",
-            )
+            raise TraceError(f"{self.name} is empty (0 bytes)", _STOPPED)
         if first.startswith(_GZIP):
             yield from _whole_blocks(self._members(first, source))
             return
@@ -144,6 +142,8 @@ class Text:
             if not more:
                 if not got and self.broken:
                     raise TraceError(f"nothing of {self.name} could be unpacked: {self.broken}", "try again")
+                if not got and unpacker.eof:
+                    raise TraceError(f"{self.name} is a gzip file that holds 0 bytes", _STOPPED)
                 if not unpacker.eof:
                     self.broken = self.broken or f"the gzip stream ends early, after {taken:,} packed bytes"
                 if not got:
