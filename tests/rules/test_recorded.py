@@ -29,6 +29,7 @@ FAULTS = {
     "DP109": "unused-gradients",
     "DP110": "averaged-one-by-one",
     "DP111": "dense-tables",
+    "DP112": "unfrozen-after-wrapping",
     "DP202": "sharded-optimizer",
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
@@ -56,6 +57,7 @@ FAULTS = {
     "DP703": "slow-steps",
     "DP802": "growing-memory",
     "DP803": "checkpointing-without-need",
+    "DP806": "evaluation-mode-kept",
     "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
@@ -138,6 +140,24 @@ def test_outputs_that_an_object_keeps():
     assert "kept in `Epoch.outputs` (train.py:" in advice.title
     assert (advice.evidence[0].value, advice.evidence[2].value) == (768 * 384 * 4 + 4, 2)
     assert "DP802" in told(RUNS / "kept-outputs-mended").quiet
+
+
+def test_the_line_that_collects_garbage():
+    (advice,) = [one for one in told(RUNS / "garbage-collection").advice if one.rule == "DP602"]
+    assert "main (train.py:" in advice.title
+    assert "calls gc.collect() 20 times in 20 steps" in advice.title
+
+
+def test_the_line_that_keeps_evaluation_mode():
+    (advice,) = [one for one in told(RUNS / "evaluation-mode-kept").advice if one.rule == "DP806"]
+    assert "1 dropout layer is off" in advice.title
+    assert "validate (train.py:" in advice.title
+
+
+def test_the_lines_that_wrap_and_unfreeze():
+    (advice,) = [one for one in told(RUNS / "unfrozen-after-wrapping").advice if one.rule == "DP112"]
+    assert "DistributedDataParallel (train.py:" in advice.title
+    assert "main (train.py:" in advice.title
 
 
 @pytest.mark.parametrize("code", OF_SAMPLES)

@@ -75,6 +75,16 @@ def users_line(frame: FrameType | None) -> str | None:
     return None
 
 
+def users_function(frame: FrameType | None) -> str | None:
+    """The function and line of the same frame, as `function (file:line)`; outside of functions `file:line`."""
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name).rpartition("<locals>.")[2]  # from Python 3.11 on
+    return f"{users_line(frame)}" if name == "<module>" else f"{name} ({users_line(frame)})"
+
+
 def library(frame: FrameType | None) -> str:
     """The installed package that a frame is of; "" where it is the script's own."""
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
