@@ -36,3 +36,14 @@ def test_quiet(ask, make_measured, make_facts):
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP806", make_measured(), [])
+
+
+def test_validation_that_the_recording_did_not_reach(ask, make_measured, make_facts):
+    ahead = kept(steps=0, eval_where=None)
+    ahead.keeps_where = "validate (train.py:9)"
+    (advice,) = ask("DP806", make_measured(), [make_facts(evaluation_mode=[ahead])])
+    assert advice.title == (
+        "`Net` stays in evaluation mode once validate (train.py:9) has called .eval(), because nothing in the training "
+        "loop calls .train(): then 2 dropout layers are off and 1 BatchNorm layer uses fixed statistics"
+    )
+    assert (advice.impact, advice.confidence) == ("high", "medium")

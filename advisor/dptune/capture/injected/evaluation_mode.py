@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from dptune.capture.injected.module_paths import DEEPEST, Parents, all_modules, parents, path_of
 from dptune.capture.injected.places import Places, users_function
+from dptune.capture.injected.validation import keeps_evaluation_mode
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 
 _NAMED = 2
@@ -43,6 +44,7 @@ class EvaluationMode:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._updated: dict[int, _Updated] = {}
+        self._ran: set[str | None] = set()  # lines that have called `.eval()`
         self._evals: dict[int, tuple[weakref.ref[Any], str | None]] = {}  # the latest last
 
     def install(self) -> None:
@@ -55,7 +57,10 @@ class EvaluationMode:
                 self._evals.pop(id(this), None)
                 if len(self._evals) >= _LINES:
                     self._evals.pop(next(iter(self._evals)))
-                self._evals[id(this)] = (weakref.ref(this), users_function(sys._getframe(1)))
+                line = users_function(sys._getframe(1))
+                self._evals[id(this)] = (weakref.ref(this), line)
+                if len(self._ran) < _LINES:
+                    self._ran.add(line)
             return evaluate(this)
 
         nn.Module.eval = watched  # type: ignore[method-assign, assignment]
@@ -70,6 +75,7 @@ class EvaluationMode:
                 updated = _updated(optimizer, holders, known)
                 if updated is not None:
                     self._updated[id(optimizer)] = updated
+                    updated.facts.keeps_where = keeps_evaluation_mode(sys._getframe(1), updated.around)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -86,8 +92,12 @@ class EvaluationMode:
                 facts.eval_where = facts.eval_where or self._line(updated.around)
 
     def facts(self) -> list[EvaluationModeFacts]:
-        """Of the optimizers that have made a step in evaluation mode."""
-        return [one.facts for one in self._updated.values() if one.facts.steps]
+        """Of the optimizers that have made a step in evaluation mode, or will once the script gets to a line."""
+        found = [one.facts for one in self._updated.values()]
+        for one in found:
+            if one.keeps_where in self._ran:  # then the steps show what comes of it
+                one.keeps_where = None
+        return [one for one in found if one.steps or (one.keeps_where and one.recorded_steps)]
 
     def _line(self, around: frozenset[int]) -> str | None:
         for at, (module, line) in reversed(self._evals.items()):

@@ -81,8 +81,13 @@ def users_function(frame: FrameType | None) -> str | None:
         frame = frame.f_back
     if frame is None:
         return None
-    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name).rpartition("<locals>.")[2]  # from Python 3.11 on
+    name = function_name(frame.f_code)
     return f"{users_line(frame)}" if name == "<module>" else f"{name} ({users_line(frame)})"
+
+
+def function_name(code: CodeType) -> str:
+    """The name of a function, with that of its class from Python 3.11 on."""
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
 
 
 def library(frame: FrameType | None) -> str:
