@@ -179,6 +179,7 @@ PLACELESS = {
     "DP108": "what is not there has no place",
     "DP109": "followed in the live process",
     "DP110": "counted in the live process",
+    "DP112": "followed in the live process",
     "DP302": "what is trained is not in the trace",
     "DP403": "the scaler is not in the trace",
     "DP502": "seen in steps without the profiler",
@@ -192,6 +193,7 @@ PLACELESS = {
     "DP611": "followed in the live process",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
+    "DP806": "the mode is not in the trace",
     "DP901": "seen in the detailed window",
 }
 

@@ -45,6 +45,7 @@ class Observers:
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
+        self.calls.stepped()
         self.averaging.stepped(optimizer)
         self.unused.stepped(optimizer)
         self.dense_tables.stepped(optimizer)
@@ -66,7 +67,7 @@ def observers() -> Observers:
     meters.install()
     garbage = Garbage()
     garbage.install()
-    calls = Calls()
+    calls = Calls(lambda: meters.passes)
     calls.install()
     warned = Warned()
     warned.install()
