@@ -19,7 +19,8 @@ class UnaveragedFacts:
     has updated since.
 
     `where`: the line that wraps the module; `names`: some of the parameters; `unfrozen_where`: the script's last call
-    of `requires_grad_()` on a module, as `function (file:line)`; None where it sets the attribute. `sums` are of some
+    of `requires_grad_()` on a module, as `function (file:line)`, or the only line of its source that unfreezes
+    parameters one by one; None where that is not known. `sums` are of some
     of the parameters after optimizer step `sums_step`: equal on ranks that hold the same weights.
     """
 

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptune.capture.injected.averaging import averages_by_other_means
 from dptune.capture.injected.places import Places, is_the_users, users_function
+from dptune.capture.injected.unfreezing import unfreezing_line
 from dptune.runfile.unaveraged import UnaveragedFacts
 
 _NAMED = 2
@@ -44,6 +45,7 @@ class Unaveraged:
         self._known: _Known = {}  # parameters that a DDP module has taken, or that have been looked at
         self._found: dict[int, _Unaveraged] = {}
         self._line: str | None = None
+        self._searched = False  # the source of the script
         self.step = 0
 
     def install(self) -> None:
@@ -54,6 +56,7 @@ class Unaveraged:
         def constructed(this: Any, *args: Any, **kwargs: Any) -> None:
             construct(this, *args, **kwargs)
             with contextlib.suppress(Exception):
+                self._line = None
                 for one in this.module.parameters():
                     if one.requires_grad:
                         self._known[id(one)] = weakref.ref(one)
@@ -93,6 +96,10 @@ class Unaveraged:
         found = [one for one in self._found.values() if one.module() is not None]
         for one in found:
             one.facts.sums, one.facts.sums_step = _sums(one.parameters), self.step
+            if one.facts.unfrozen_where is None and not self._searched:
+                self._searched = True
+                with contextlib.suppress(Exception):  # sources may be anything
+                    one.facts.unfrozen_where = unfreezing_line()
         return [one.facts for one in found]
 
     def _look(self, new: list[Any]) -> None:
@@ -114,7 +121,7 @@ class Unaveraged:
             facts = UnaveragedFacts(type(module.module).__name__, self._places.line(module))
             found = self._found[id(module)] = _Unaveraged(weakref.ref(module), facts)
         facts = found.facts
-        facts.unfrozen_where = self._line
+        facts.unfrozen_where = facts.unfrozen_where or self._line
         facts.tensors += 1
         facts.parameters += parameter.numel()
         facts.size_bytes += parameter.numel() * parameter.element_size()

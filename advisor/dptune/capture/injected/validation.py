@@ -49,14 +49,14 @@ def keeps_evaluation_mode(frame: FrameType | None, around: frozenset[int]) -> st
     return None
 
 
-def _loops(frame: FrameType) -> list[ast.AST]:
+def _loops(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
     """The loops of the frame's function that are around its line, innermost first."""
     tree = _tree(frame.f_code.co_filename)
     name = frame.f_code.co_name
     body = tree if name == "<module>" else _definition(tree, name, frame.f_code.co_firstlineno)
     loops = [one for one in _inside(body) if isinstance(one, (ast.For, ast.AsyncFor, ast.While))]
     around = [one for one in loops if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)]
-    return sorted(around, key=lambda one: -one.lineno)  # type: ignore[return-value]
+    return sorted(around, key=lambda one: -one.lineno)
 
 
 @functools.lru_cache(maxsize=64)
