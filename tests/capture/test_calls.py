@@ -23,9 +23,15 @@ SCRIPT = """
     dist.barrier()
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def average(model):
+        for parameter in model.parameters():
+            all_reduce(parameter.grad)
+
     for step in range(40):
         loss = model(torch.ones(4, 8)).sum()
         loss.backward()
+        average(model)
         optimizer.step()
         optimizer.zero_grad()
         seen = [None] * 2
@@ -50,17 +56,21 @@ def test_they_are_counted_by_function_line_and_group(profile: Callable[..., Run]
         told = {(one.function, one.where): one for one in facts.calls}
         # all are called between two steps' ends, so that each step has one of each
         each = {
-            ("all_gather_object", "train.py:19"): ([0, 1], 0),
-            ("all_reduce", "train.py:20"): ([rank], 400),
-            ("all_reduce", "train.py:21"): ([rank], 400),
-            ("all_gather", "train.py:23"): ([0, 1], 80),
+            ("all_gather_object", "train.py:25"): ([0, 1], 0),
+            ("all_reduce", "train.py:26"): ([rank], 400),
+            ("all_reduce", "train.py:27"): ([rank], 400),
+            ("all_gather", "train.py:29"): ([0, 1], 80),
         }
         for key, (ranks, size) in each.items():
             assert told[key].ranks == ranks
             assert told[key].calls == facts.calls_steps
             assert told[key].sent_bytes == size * facts.calls_steps
             assert told[key].host_ns > 0
-        assert told.keys() - each.keys() <= {("barrier", "train.py:25")}
+            assert (told[key].after_updates, told[key].caller) == (told[key].calls, "")
+        gradients = told.pop(("all_reduce", "train.py:16"))
+        assert (gradients.calls, gradients.sent_bytes) == (2 * facts.calls_steps, 72 * 4 * facts.calls_steps)
+        assert (gradients.after_updates, gradients.caller) == (0, "average")
+        assert told.keys() - each.keys() <= {("barrier", "train.py:31")}
         (ddp,) = facts.ddp
         assert ddp.ranks == [0, 1]
 

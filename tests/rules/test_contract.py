@@ -24,10 +24,24 @@ HEADINGS = [
     "## References",
 ]
 OURS = [
-    *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP107", "DP108", "DP109", "DP110", "DP111"),
+    *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP107", "DP108", "DP109", "DP110", "DP111", "DP112"),
     *("DP201", "DP202", "DP203", "DP204", "DP205", "DP301", "DP302", "DP401", "DP402", "DP403", "DP404", "DP405"),
     *("DP501", "DP502", "DP503", "DP504", "DP505", "DP506", "DP601", "DP602", "DP603", "DP604", "DP605", "DP606"),
-    *("DP607", "DP608", "DP609", "DP610", "DP611", "DP701", "DP702", "DP703", "DP801", "DP802", "DP803", "DP901"),
+    *(
+        "DP607",
+        "DP608",
+        "DP609",
+        "DP610",
+        "DP611",
+        "DP701",
+        "DP702",
+        "DP703",
+        "DP801",
+        "DP802",
+        "DP803",
+        "DP806",
+        "DP901",
+    ),
 ]
 MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}
 

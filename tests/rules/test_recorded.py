@@ -29,6 +29,7 @@ FAULTS = {
     "DP109": "unused-gradients",
     "DP110": "averaged-one-by-one",
     "DP111": "dense-tables",
+    "DP112": "unfrozen-after-wrapping",
     "DP202": "sharded-optimizer",
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
@@ -56,6 +57,7 @@ FAULTS = {
     "DP703": "slow-steps",
     "DP802": "growing-memory",
     "DP803": "checkpointing-without-need",
+    "DP806": "evaluation-mode-kept",
     "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
@@ -140,6 +142,24 @@ def test_outputs_that_an_object_keeps():
     assert "DP802" in told(RUNS / "kept-outputs-mended").quiet
 
 
+def test_the_line_that_collects_garbage():
+    (advice,) = [one for one in told(RUNS / "garbage-collection").advice if one.rule == "DP602"]
+    assert "main (train.py:" in advice.title
+    assert "calls gc.collect() 20 times in 20 steps" in advice.title
+
+
+def test_the_line_that_keeps_evaluation_mode():
+    (advice,) = [one for one in told(RUNS / "evaluation-mode-kept").advice if one.rule == "DP806"]
+    assert "1 dropout layer is off" in advice.title
+    assert "validate (train.py:" in advice.title
+
+
+def test_the_lines_that_wrap_and_unfreeze():
+    (advice,) = [one for one in told(RUNS / "unfrozen-after-wrapping").advice if one.rule == "DP112"]
+    assert "DistributedDataParallel (train.py:" in advice.title
+    assert "main (train.py:" in advice.title
+
+
 @pytest.mark.parametrize("code", OF_SAMPLES)
 def test_it_speaks_of_a_sample_and_not_of_the_healthy_one(code):
     assert speaking(SAMPLES / OF_SAMPLES[code])[0] == code
@@ -159,6 +179,7 @@ PLACELESS = {
     "DP108": "what is not there has no place",
     "DP109": "followed in the live process",
     "DP110": "counted in the live process",
+    "DP112": "followed in the live process",
     "DP302": "what is trained is not in the trace",
     "DP403": "the scaler is not in the trace",
     "DP502": "seen in steps without the profiler",
@@ -172,6 +193,7 @@ PLACELESS = {
     "DP611": "followed in the live process",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
+    "DP806": "the mode is not in the trace",
     "DP901": "seen in the detailed window",
 }
 

@@ -12,6 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
+from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import SlowSteps
@@ -20,6 +21,7 @@ __all__ = [
     "LEADING",
     "UNVALIDATED",
     "DenseTableFacts",
+    "EvaluationModeFacts",
     "MemoryGrowth",
     "Missing",
     "Predictor",

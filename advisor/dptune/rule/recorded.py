@@ -12,6 +12,7 @@ from dptune.knobs import Value
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.rule.declared import Threshold
+from dptune.runfile.collected import CollectingLine, collecting_line
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
@@ -19,6 +20,7 @@ from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sa
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
+from dptune.runfile.unaveraged import unaveraged_agree
 from dptune.runfile.work_between import HostWork, work_between
 from dptune.runfile.work_kinds import kind_of
 
@@ -78,6 +80,14 @@ class RecordedView:
             pairs = [pair for one in whole for pair in zip(own.parameter_sums, one.parameter_sums, strict=True)]
             return all(isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in pairs)
         return None
+
+    def collecting_line(self) -> CollectingLine | None:
+        """The line of the script whose calls of gc.collect() take most of the collection time; None without one."""
+        return collecting_line(self.facts)
+
+    def unaveraged_agree(self) -> bool | None:
+        """Whether all ranks hold the same values of the parameters that DDP does not average; None if not known."""
+        return unaveraged_agree(self.facts)
 
     def epoch_starts(self) -> EpochStarts:
         """Recorded steps that start an epoch of a loader that restarts its workers each epoch, on the lowest rank.

@@ -76,7 +76,8 @@ class CallFacts:
     profiler slows. `library`: the installed package that calls it at that line, none where the script itself does;
     `through`: the function of an installed package that the script calls there, as `lightning.LightningModule.log`,
     or as `torch.clip_grad_norm_` where torch communicates for a sharded tensor (`function` is then
-    `redistribute_local_tensor`).
+    `redistribute_local_tensor`). `after_updates`: the calls between an optimizer step and the next backward pass;
+    `caller`: the function of the script that the line is in, empty outside of functions.
     """
 
     function: str
@@ -89,6 +90,8 @@ class CallFacts:
     sent_bytes: int = 0
     library: str = ""
     through: str = ""
+    after_updates: int = 0
+    caller: str = ""
 
 
 @dataclass

@@ -11,13 +11,16 @@ from math import ceil, floor
 from statistics import median, median_low
 from typing import Any
 
+from dptune.runfile.collected import CollectCallFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
+from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
 SCHEMA_VERSION = "0.2"
@@ -63,6 +66,7 @@ class Window:
     `__next__` on the training thread, `loader_cpu_ns` the part of it in which that thread computed, `loader_fetch_ns`
     the part in which it prepared batches itself, as a loader without workers does, `gc_ns` the time that thread
     collected garbage, `collections_ns` its full collections (not by step: start and end of each, since the epoch),
+    `collect_calls` its calls of `gc.collect` by line (not by step),
     `compile_ns` the time in which torch.compile compiled, `loader_samples` the batch size of the loaders times the
     batches drawn, `backwards` the calls of backward, `backward_ns` host time in them, `backward_cpu_ns` the part of it
     in which the thread that called computed (on a CPU it is the one that does), and `unsynced_backwards` those of them
@@ -89,6 +93,7 @@ class Window:
     loader_fetch_ns: list[int] = field(default_factory=list)
     gc_ns: list[int] = field(default_factory=list)
     collections_ns: list[list[int]] = field(default_factory=list)
+    collect_calls: list[CollectCallFacts] = field(default_factory=list)
     compile_ns: list[int] = field(default_factory=list)
     loader_batches: list[int] = field(default_factory=list)
     loader_samples: list[int] = field(default_factory=list)
@@ -365,6 +370,7 @@ class Facts:
     optimizer (`deepspeed`);
     `kept` the tensors that stay alive from step to step;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
+    `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -414,6 +420,8 @@ class Facts:
     kept: KeptFacts | None = None
     frozen_norms: FrozenNormFacts | None = None
     dense_tables: list[DenseTableFacts] = field(default_factory=list)
+    evaluation_mode: list[EvaluationModeFacts] = field(default_factory=list)
+    unaveraged: list[UnaveragedFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -27,7 +27,10 @@ PER_STEP = (
     "recomputed_ns",
 )
 # Scripts may give these as they like, and schedulers take a learning rate below 0.
-_SIGNED = ("losses", "learning_rates", "sampler_epoch", "local_rank", "bucket_cap_bytes", "bucket_caps_bytes")
+_SIGNED = (
+    *("losses", "learning_rates", "sampler_epoch", "local_rank", "bucket_cap_bytes", "bucket_caps_bytes"),
+    "sums",  # of parameters
+)
 _LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
 _MOST_OF_ALL = 2**63 - 1  # what data sets without an end give as their length
 _LONGEST = 1e300
@@ -104,6 +107,8 @@ def _impossible(window: Window) -> Iterator[str]:
         yield f"{window.taken_share:.3g} of the time of its cores were taken away"
     if any(len(each) != 2 or not 0 <= each[0] <= each[1] <= LIMIT_NS for each in window.collections_ns):
         yield "it collected garbage at impossible times"
+    if any(not 0 <= number <= LIMIT_NS for call in window.collect_calls for number in (call.calls, call.spent_ns)):
+        yield "it counts impossible calls of gc.collect"
     for waited, duration in zip(window.loader_wait_ns, window.durations_ns, strict=False):
         if waited > duration:
             yield f"a step of {duration:,} ns waited {waited:,} ns for its loader"

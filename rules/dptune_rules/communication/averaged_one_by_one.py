@@ -1,9 +1,10 @@
-"""The script averages gradients itself, one all-reduce for each parameter.
+"""The script averages gradients or parameters itself, in one collective for each parameter.
 
 ## What it measures
 
-All-reduces that the script calls from one line, about as many per step as the optimizer has parameter tensors, which
-carry the bytes of their gradients; and the time in these calls in steps without the profiler.
+All-reduces or broadcasts that the script calls from one line, about as many per step as the optimizer has parameter
+tensors, which carry the bytes of their gradients; and the time in these calls in steps without the profiler. Between
+the backward pass and the optimizer step they carry gradients, after it parameters.
 
 ## Why it costs time
 
@@ -18,7 +19,13 @@ both. Or average all gradients in one call:
     flat = torch._utils._flatten_dense_tensors(gradients)
     dist.all_reduce(flat)
 
-The saving is an upper bound: all of the time in these calls.
+Parameters that are averaged or broadcast after each step need neither with DDP: replicas that start equal, and step
+with the same gradients, stay equal. With SGD the result is the same; with momentum or Adam, DDP changes what is
+learned, because averaging parameters leaves each rank with its own optimizer state.
+
+On a CPU with known links the saving is predicted: the time in these calls on the rank that spends least in them, less
+that of DDP's buckets by the link's latency and bandwidth, even if nothing hides them, up to the time on the rank that
+spends most. Otherwise that is an upper bound.
 
 ## When to leave it alone
 
@@ -34,23 +41,27 @@ The saving is an upper bound: all of the time in these calls.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from statistics import mean
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "below 2 % of a step nothing is worth changing")
 
 LEAST_TENSORS = 8  # fewer calls take little time, whatever they carry
+BUCKET_BYTES = 25 * 2**20  # of DDP, by default
 EACH = 0.5  # calls for each parameter tensor, and of its bytes, from which on gradients are taken to be averaged
+
+NAMES = {"all_reduce": "all-reduces", "broadcast": "broadcasts"}
 
 RULE = Rule(
     code="DP110",
     name="averaged-one-by-one",
     family="communication",
     kind="time",
-    summary="the script averages gradients itself, one all-reduce for each parameter",
+    summary="the script averages gradients or parameters itself, in one collective for each parameter",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -66,9 +77,15 @@ def check(run: RunView) -> Iterator[Advice]:
     for call in facts.calls:
         a_step = call.calls / facts.calls_steps
         enough = a_step >= EACH * tensors and call.sent_bytes / facts.calls_steps >= EACH * 2 * parameters
-        if call.function != "all_reduce" or not enough or not call.where or len(call.ranks) < run.measured.world_size:
+        if call.function not in NAMES or not enough or not call.where or len(call.ranks) < run.measured.world_size:
             continue
-        shares = _shares(run, call.where)
+        of_parameters = call.function == "broadcast" or call.after_updates >= EACH * call.calls
+        place = f"{call.caller} ({call.where})" if call.caller else call.where
+        verb, of = "averages" if call.function == "all_reduce" else "broadcasts", "gradients"
+        instead = "sends them in buckets, during the backward pass"
+        if of_parameters:
+            of, instead = "parameters", "keeps the replicas equal without that"
+        shares = _shares(run, call.function, call.where)
         share = mean(shares)
         impact = run.impact(share, WORTH_SHARE)
         if impact is None:
@@ -78,30 +95,44 @@ def check(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"{call.where} averages gradients in {a_step:.0f} all-reduces per step, {100 * share:.0f} % of it: "
-            "DistributedDataParallel sends them in buckets, during the backward pass",
-            why="Each all-reduce pays the latency of a collective, and nothing runs beside it.",
+            title=f"{place} {verb} {of} in {a_step:.0f} {NAMES[call.function]} per step, {100 * share:.0f} % of it: "
+            f"DistributedDataParallel {instead}",
+            why="Each call pays the latency of a collective, and nothing runs beside it.",
             changes=[],
-            saves=run.bound(
-                0.0, run.most_of_process(max(shares), traced=False), "no more than the time in these calls"
-            ),
+            saves=_saving(run, shares, call.sent_bytes / facts.calls_steps),
             confidence="high",
             evidence=[
-                Evidence(label="all-reduces at this line", value=round(a_step, 1), unit="a step"),
+                Evidence(label=f"{NAMES[call.function]} at this line", value=round(a_step, 1), unit="a step"),
                 Evidence(label="parameter tensors", value=tensors),
                 Evidence(label="sent", value=round(call.sent_bytes / facts.calls_steps), unit="bytes a step and rank"),
                 Evidence(label="time in these calls", value=share, unit="of a step (unprofiled)"),
             ],
-            numerics="same",
+            numerics="changes" if of_parameters and call.function == "all_reduce" else "same",
             watch="Remove the script's own averaging and its broadcast of parameters. Sums are rounded in a new order.",
             fingerprint=f"{RULE.code}:{call.where}",
         )
 
 
-def _shares(run: RunView, where: str) -> list[float]:
-    """What each rank spends in these calls without the profiler; on GPUs what nothing hides of the all-reduces."""
+def _saving(run: RunView, shares: list[float], sent_bytes: float) -> Saving:
+    """Predicted where the time of DDP's buckets is known from the links, and all ranks were recorded on CPUs."""
+    links = [one for one in run.measured.known("links") or [] if one.kind == "all_reduce"]
+    links = [one for one in links if one.known("alpha_us") is not None and one.known("algbw_gb_per_s")]
+    if links and len(shares) == run.measured.world_size and run.measured.device_kind == "cpu":
+        link = max(links, key=lambda one: (one.basis == "sweep", len(one.ranks)))
+        buckets = 1 + ceil(sent_bytes / BUCKET_BYTES)  # the first one is smaller
+        buckets_ns = buckets * max(0.0, link.known("alpha_high_us") or link.alpha_us) * 1e3
+        left = (buckets_ns + sent_bytes / link.algbw_gb_per_s) / run.measured.step.median_ns
+        if min(shares) > left:
+            how = f"the time in these calls, less {buckets} buckets by the link's latency and bandwidth"
+            return run.timed(min(shares) - left, mean(shares) - left, max(shares), how)
+    most = run.most_of_process(max(shares), traced=False)
+    return run.bound(0.0, most, "no more than the time in these calls")
+
+
+def _shares(run: RunView, function: str, where: str) -> list[float]:
+    """What each rank spends in these calls without the profiler; on GPUs what nothing hides of such collectives."""
     if run.measured.device_kind != "cpu":
-        rows = [one for one in run.measured.overlap.rows if one.kind == "all_reduce"]
+        rows = [one for one in run.measured.overlap.rows if one.kind == function]
         exposed_ns = sum(one.exposed_ns for one in rows if one.known("phase") in ("forward", "optimizer"))
         return [run.unstretched(exposed_ns / run.measured.account.window_ns)]
     found = []
@@ -109,6 +140,6 @@ def _shares(run: RunView, where: str) -> list[float]:
         window = own.window("unprofiled")
         if window is None or not window.steps:
             raise Missing("no steps were timed without the profiler")
-        spent_ns = sum(one.unprofiled_ns for one in own.calls if (one.function, one.where) == ("all_reduce", where))
+        spent_ns = sum(one.unprofiled_ns for one in own.calls if (one.function, one.where) == (function, where))
         found.append(min(1.0, spent_ns / sum(window.durations_ns)))
     return found

@@ -3,7 +3,8 @@
 ## What it measures
 
 The time that the training thread spends in Python's garbage collector in steps without the profiler, as a share of
-their time: in each step on the rank where it is most, because the others wait for it.
+their time: in each step on the rank where it is most, because the others wait for it. Calls of `gc.collect()` are
+recorded with their line.
 
 ## Why it costs time
 
@@ -17,8 +18,8 @@ Collect at chosen steps, and on all ranks at once: `gc.disable()` before the loo
 `if step % 500 == 0: gc.collect()`. Where most objects are there for good (a data set of Python lists, a large
 configuration), `gc.freeze()` before the loop takes them out of every later collection.
 
-Where the script calls `gc.collect()` itself, in each step or in many (a recording does not show who triggered a
-collection): call it every hundreds of steps.
+Where the script calls `gc.collect()` itself, in each step or in many, the title names the line that does: remove the
+call, or make it only every hundreds of steps. In a library that is often a setting.
 
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
@@ -76,14 +77,23 @@ def check(run: RunView) -> Iterator[Advice]:
         # What a traced step computes is computed in each, whether that step held a collection or not.
         times = statistics.median(mean_steps) / statistics.mean(mean_steps)
         most = min(most, max(share, 1 - times * (1 - run.unstretched(1 - run.most_share("compute_ns")))))
+    call = run.collecting_line()
+    by = f" through {call.through}" if call and call.through else ""
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Python collects garbage for {100 * share:.0f} % of a step: collect at chosen steps, and on all ranks "
-        "at once",
-        why="The collector scans all objects once enough new ones exist, and ranks do so at different moments.",
+        title=f"Python collects garbage for {100 * share:.0f} % of a step: "
+        + (
+            f"{call.where} calls gc.collect(){by} {call.calls} times in {call.steps} steps: remove the call, or make "
+            "it only every few hundred steps"
+            if call
+            else "collect at chosen steps, and on all ranks at once"
+        ),
+        why="Each call of gc.collect() scans all objects that the process holds."
+        if call
+        else "The collector scans all objects once enough new ones exist, and ranks do so at different moments.",
         changes=[],
         saves=_predicted(run)
         or run.bound_of_all(
@@ -95,6 +105,11 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)").at(
                 run.measured.where("gc_idle_ns")
+            ),
+            *(
+                [Evidence(label=f"gc.collect() in {call.where}", value=call.calls, unit=f"calls in {call.steps} steps")]
+                if call
+                else []
             ),
             *_full(run),
         ],

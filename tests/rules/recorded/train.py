@@ -72,6 +72,8 @@ FAULTS = (
     "kept-outputs",
     "frozen-batch-norm",
     "dense-tables",
+    "evaluation-mode-kept",
+    "unfrozen-after-wrapping",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -256,6 +258,8 @@ def build_model():
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     if args.fault == "frozen-batch-norm":
         return Pretrained(384)
+    if args.fault == "evaluation-mode-kept":
+        return nn.Sequential(*layers(384, 2), nn.Dropout(0.1), nn.Linear(384, 384))
     return layers(384, 3)
 
 
@@ -306,6 +310,15 @@ def evaluate(model, rows):
     return sum(((model(rows) - rows).square().mean() for _ in range(20)), torch.zeros(()))
 
 
+@torch.no_grad()
+def validate(model, rows):
+    model.eval()
+    found = (model(rows) - rows).square().mean()
+    if args.mended:
+        model.train()
+    return found
+
+
 def save_checkpoint(model):
     with tempfile.NamedTemporaryFile() as file:
         torch.save({"model": model.state_dict(), "history": torch.zeros(20_000_000)}, file.name)
@@ -335,6 +348,8 @@ def main():
         model.train()
         if args.mended:
             model.backbone.eval()
+    if args.fault == "unfrozen-after-wrapping":
+        model[:2].requires_grad_(False)
     if args.fault == "tiny-gradients":
         keeps = {"bucket_cap_mb": 0.01}
     if has("unused-parameters-searched"):
@@ -418,6 +433,11 @@ def main():
                 losses = [None] * dist.get_world_size()
                 dist.all_gather_object(losses, {"loss": loss.item(), "rank": rank, "host": os.uname().nodename})
                 dist.barrier()
+            if args.fault == "evaluation-mode-kept" and step % 8 == 7:
+                validate(model.module, batch[:32])
+            if args.fault == "unfrozen-after-wrapping" and step == 1:
+                model.module.requires_grad_(True)
+                model = DistributedDataParallel(model.module) if args.mended else model
             if args.fault == "per-tensor-loops":
                 if args.mended:
                     torch._foreach_lerp_(averages, weights, 0.001)

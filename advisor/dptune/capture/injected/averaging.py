@@ -115,7 +115,7 @@ class Averaging:
             if known is None or known.module() is not module:
                 self._replicas[id(module)] = _replica(module)
         replicas = [(self._replicas[id(module)], module) for module in modules]
-        return [replica for replica, module in replicas if replica.ranks > 1 and not _by_other_means(module)]
+        return [replica for replica, module in replicas if replica.ranks > 1 and not averages_by_other_means(module)]
 
 
 def _replica(module: Any) -> _Replica:
@@ -131,6 +131,6 @@ def _replica(module: Any) -> _Replica:
     )
 
 
-def _by_other_means(module: Any) -> bool:
+def averages_by_other_means(module: Any) -> bool:
     """Whether gradients are averaged elsewhere than in the C++ reducer."""
     return bool(getattr(module, "_use_python_reducer", False) or getattr(module, "_delay_all_reduce_all_params", False))

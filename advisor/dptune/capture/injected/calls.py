@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from dptune.capture.injected.imports import imports
-from dptune.capture.injected.places import entry, library, torch_entry, users_line
+from dptune.capture.injected.places import entry, library, torch_entry, users_function, users_line
 from dptune.runfile.communication import CallFacts
 
 FUNCTIONS = (
@@ -33,16 +33,21 @@ OF_TENSORS = ("full_tensor", "redistribute")  # methods of a DTensor
 REDISTRIBUTING = "redistribute_local_tensor"  # what an operator calls that needs a DTensor laid out in another way
 _MOST = 200  # lines that are told apart
 
+_Line = tuple[str | None, str, str, str]
+
 
 class Calls:
     """Counts outermost calls, once it is told to begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes: Callable[[], int] = lambda: 0) -> None:
+        """`passes`: how many backward passes have begun."""
+        self._passes = passes
+        self._updated_at = -1  # that number at the last optimizer step
         self.profiled = True  # whether a profiler may slow the step that runs
         self._counting = False
         self._inside = threading.local()
-        self._lines: dict[tuple[CodeType, int], tuple[str | None, str, str]] = {}
-        self._found: dict[tuple[str, tuple[str | None, str, str], tuple[int, ...]], CallFacts] = {}
+        self._lines: dict[tuple[CodeType, int], _Line] = {}
+        self._found: dict[tuple[str, _Line, tuple[int, ...]], CallFacts] = {}
         self.first_step = 0
 
     def install(self) -> None:
@@ -67,6 +72,10 @@ class Calls:
         """Count from that step on; what the script sends while it starts is no part of its steps."""
         self._found.clear()
         self._counting, self.first_step = True, step
+
+    def stepped(self) -> None:
+        """An optimizer has made a step."""
+        self._updated_at = self._passes()
 
     def facts(self) -> list[CallFacts]:
         """What was counted so far, the most called first."""
@@ -102,18 +111,22 @@ class Calls:
             if key not in self._found:
                 if len(self._found) >= _MOST:
                     return
-                where, package, through = line
-                self._found[key] = CallFacts(name, where, list(ranks), library=package, through=through)
+                where, package, through, caller = line
+                self._found[key] = CallFacts(name, where, list(ranks), library=package, through=through, caller=caller)
             one = self._found[key]
             one.calls += 1
+            one.after_updates += self._updated_at == self._passes()
             one.host_ns += spent_ns
             if waited and not self.profiled:
                 one.unprofiled_calls += 1
                 one.unprofiled_ns += spent_ns
             one.sent_bytes += max((_bytes_of(value) for value in given), default=0)
 
-    def _line(self, caller: FrameType, name: str) -> tuple[str | None, str, str]:
-        """The script's line, the package that calls for it, and its function there; for one call of a library many."""
+    def _line(self, caller: FrameType, name: str) -> _Line:
+        """The script's line, the package that calls for it, its function there, and the script's function.
+
+        For one call of a library many.
+        """
         at = (caller.f_code, caller.f_lineno)
         found = self._lines.get(at)
         if found is None:
@@ -122,7 +135,7 @@ class Calls:
             if name == REDISTRIBUTING and not through:
                 through = torch_entry(caller)
                 package = package if through else ""
-            found = users_line(caller), package, through
+            found = users_line(caller), package, through, (users_function(caller) or "").rpartition(" (")[0]
             if not library(caller) and len(self._lines) < _MOST:
                 self._lines[at] = found
         return found

@@ -83,6 +83,8 @@ def gather(facts: Facts, observers: Observers) -> None:
         "doubled": lambda: observers.doubling.facts() or facts.doubled,
         "frozen_norms": observers.frozen_norms.facts,
         "dense_tables": observers.dense_tables.facts,
+        "evaluation_mode": observers.evaluation_mode.facts,
+        "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }

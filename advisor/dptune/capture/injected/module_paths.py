@@ -14,12 +14,16 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 Parents = dict[int, tuple[Any, str]]
 
 
-def parents() -> Parents:
-    """For each module its parent and its name there, from one pass over all objects of the process."""
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+def all_modules() -> list[Any]:
+    """All modules of the process, from one pass over its objects."""
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+
+
+def parents(modules: Sequence[Any] | None = None) -> Parents:
+    """For each of the modules, or of all of the process, its parent and its name there."""
     return {
         id(child): (module, name)
-        for module in modules
+        for module in (all_modules() if modules is None else modules)
         for name, child in (module.__dict__.get("_modules") or {}).items()
         if child is not None
     }

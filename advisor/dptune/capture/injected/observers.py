@@ -12,11 +12,13 @@ from dptune.capture.injected.checkpointing import Checkpointing
 from dptune.capture.injected.compilations import Compilations
 from dptune.capture.injected.dense_tables import DenseTables
 from dptune.capture.injected.doubling import Doubling
+from dptune.capture.injected.evaluation_mode import EvaluationMode
 from dptune.capture.injected.frozen_norms import FrozenNorms
 from dptune.capture.injected.garbage import Garbage
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.preparing import Preparing
+from dptune.capture.injected.unaveraged import Unaveraged
 from dptune.capture.injected.unused import Unused
 from dptune.capture.injected.warned import Warned
 
@@ -38,12 +40,17 @@ class Observers:
     doubling: Doubling
     frozen_norms: FrozenNorms
     dense_tables: DenseTables
+    evaluation_mode: EvaluationMode
+    unaveraged: Unaveraged
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
+        self.calls.stepped()
         self.averaging.stepped(optimizer)
         self.unused.stepped(optimizer)
         self.dense_tables.stepped(optimizer)
+        self.evaluation_mode.stepped(optimizer)
+        self.unaveraged.stepped(optimizer)
 
 
 @functools.cache
@@ -60,7 +67,7 @@ def observers() -> Observers:
     meters.install()
     garbage = Garbage()
     garbage.install()
-    calls = Calls()
+    calls = Calls(lambda: meters.passes)
     calls.install()
     warned = Warned()
     warned.install()
@@ -72,9 +79,15 @@ def observers() -> Observers:
     frozen_norms.install()
     dense_tables = DenseTables(places)
     dense_tables.install()
+    evaluation_mode = EvaluationMode(places)
+    evaluation_mode.install()
+    unaveraged = Unaveraged(places)
+    unaveraged.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
         frozen_norms=frozen_norms,
         dense_tables=dense_tables,
+        evaluation_mode=evaluation_mode,
+        unaveraged=unaveraged,
     )

@@ -75,6 +75,21 @@ def users_line(frame: FrameType | None) -> str | None:
     return None
 
 
+def users_function(frame: FrameType | None) -> str | None:
+    """The function and line of the same frame, as `function (file:line)`; outside of functions `file:line`."""
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    name = function_name(frame.f_code)
+    return f"{users_line(frame)}" if name == "<module>" else f"{name} ({users_line(frame)})"
+
+
+def function_name(code: CodeType) -> str:
+    """The name of a function, with that of its class from Python 3.11 on."""
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
+
+
 def library(frame: FrameType | None) -> str:
     """The installed package that a frame is of; "" where it is the script's own."""
     while frame is not None and frame.f_code.co_filename.startswith(OURS):

@@ -111,6 +111,7 @@ class Take:
             self._observers.checkpointing.begin()
             self._observers.frozen_norms.end()
             self._observers.dense_tables.end()
+            self._observers.evaluation_mode.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"
         self._observers.unused.timing = name == "unprofiled"
@@ -128,6 +129,7 @@ class Take:
         if name == "noise":
             self._begin_noise()
         self._observers.garbage.take()
+        self._observers.garbage.take_calls()
         self._reading = _reading()
         self._observers.compilations.take()
         self._ticks = Ticks.now()
@@ -193,6 +195,7 @@ class Take:
         if complete and window.name in ("unprofiled", "lean"):
             self._look(window.first_step + len(window.loader_batches) - 1)
         window.sampled = sampled
+        window.collect_calls = self._observers.garbage.take_calls()
         window.durations_ns, window.device_durations_ns = stopwatch.host_ns(), stopwatch.device_ns()
         window.complete, window.cut_short = complete, cut_short
         with contextlib.suppress(Exception):  # parameters may be anything

@@ -1,0 +1,104 @@
+"""The model is trained in evaluation mode.
+
+## What it measures
+
+At each recorded optimizer step, whether all modules that hold parameters of the optimizer are in evaluation mode, and
+all dropout and BatchNorm layers with them. Models without dropout (`p > 0`) and without trained BatchNorm layers are
+left out, as evaluation mode changes nothing in them. A model with some part in training mode is not reported: frozen
+parts are often kept in evaluation mode on purpose.
+
+Where the recording ends before the first validation, the source of the training loop is read, with the functions that
+it calls: reported is a call of `.eval()` on the model where nothing in the loop switches back to training mode.
+
+## Why it costs time
+
+It costs no time, and may even make steps faster. In evaluation mode dropout does nothing, and BatchNorm normalizes with
+its running statistics, which are no longer updated. The model then trains without regularization and with outdated
+statistics. The usual cause is a validation function that calls `model.eval()` and does not call `model.train()` after
+it; another is a pretrained model, which libraries return in evaluation mode.
+
+## What to change
+
+Call `model.train()` at the end of validation, or before each training step or epoch:
+
+    @torch.no_grad()
+    def validate(model, loader):
+        model.eval()
+        ...
+        model.train()
+
+Keep frozen parts in evaluation mode after it: `model.train(); model.backbone.eval()`.
+
+## When to leave it alone
+
+- The whole model is fine-tuned without dropout and with frozen statistics on purpose.
+
+## References
+
+- PyTorch, "Autograd mechanics", evaluation mode: https://pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval
+- Hugging Face, `from_pretrained` returns a model in evaluation mode:
+  https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrainedModel.from_pretrained
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import EvaluationModeFacts, Rule, RunView
+
+RULE = Rule(
+    code="DP806",
+    name="evaluation-mode-kept",
+    family="memory",
+    kind="risk",
+    summary="the model is trained in evaluation mode, without dropout and with fixed BatchNorm statistics",
+    since="0.1",
+    asked_when_busy=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the line that put the model into evaluation mode."""
+    run.any_facts()
+    found = next((one.evaluation_mode for one in run.facts if one.evaluation_mode), [])
+    for one in found:
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact="high" if one.trained_before or not one.steps else "medium",
+            title=f"`{one.model}` {_seen(one) if one.steps else _ahead(one)}",
+            why="In evaluation mode dropout does nothing, and BatchNorm neither uses nor updates batch statistics.",
+            changes=[],
+            confidence="high" if one.steps and one.trained_before and run.times_hold else "medium",
+            evidence=[
+                Evidence(label="recorded steps in evaluation mode", value=one.steps, unit=f"of {one.recorded_steps}"),
+                Evidence(label="for example", value=", ".join(one.names)),
+                *([Evidence(label="last call of .eval()", value=one.eval_where)] if one.eval_where else []),
+                *([Evidence(label="not reached in the recording", value=one.keeps_where)] if not one.steps else []),
+            ],
+            numerics="changes",
+            watch="Call .train() at the end of validation, or before each training step; keep parts that are frozen on "
+            "purpose in evaluation mode. Steps may then take longer.",
+            fingerprint=f"{RULE.code}:{one.model}",
+        )
+
+
+def _seen(one: EvaluationModeFacts) -> str:
+    often = "all" if one.steps == one.recorded_steps else f"{one.steps} of {one.recorded_steps}"
+    after = f"after {one.eval_where} has called .eval()" if one.eval_where else "before training"
+    return f"is trained in evaluation mode in {often} recorded steps: {_effects(one)}. Call .train() {after}"
+
+
+def _ahead(one: EvaluationModeFacts) -> str:
+    return (
+        f"stays in evaluation mode once {one.keeps_where} has called .eval(), because nothing in the training loop "
+        f"calls .train(): then {_effects(one)}"
+    )
+
+
+def _effects(one: EvaluationModeFacts) -> str:
+    dropout = f"{one.dropouts} dropout {'layer is' if one.dropouts == 1 else 'layers are'} off"
+    norm = f"{one.norms} BatchNorm {'layer uses' if one.norms == 1 else 'layers use'} fixed statistics"
+    return " and ".join(text for text, count in ((dropout, one.dropouts), (norm, one.norms)) if count)
