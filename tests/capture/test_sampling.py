@@ -162,7 +162,7 @@ def test_what_a_librarys_closure_runs_in_an_optimizers_step_is_not_the_optimizer
     assert found == ["", "forward", "optimizer"]
 
 
-@pytest.mark.skipif(not hasattr(logging, "_releaseLock"), reason="since Python 3.13 a fork runs no Python function there")
+@pytest.mark.skipif(not hasattr(logging, "_releaseLock"), reason="from Python 3.13 on, no function of Python")
 def test_the_lock_that_a_fork_releases_is_no_logging(monkeypatch):
     """`os.fork` acquires the lock of logging before and releases it after: what a sample in a fork finds."""
     found = []

@@ -190,7 +190,7 @@ def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_shar
     assert advice.title.startswith("`evaluate` (train.py:25) adds 200 ms to one step in 3:")
 
 
-@pytest.mark.parametrize(("through", "kind"), [("_releaseLock", "logging"), ("Condition.wait", ""), ("Thread.join", "")])
+@pytest.mark.parametrize(("through", "kind"), [("_releaseLock", "logging"), ("Event.wait", ""), ("Thread.join", "")])
 def test_a_lock_or_a_wait_is_no_cause(ask, make_measured, make_facts, through, kind):
     """Five steps wait 40 ms in a function of the script's line: the line is named, not the lock, and no logging."""
     waits = (("fit (train.py:60)",), {"through": through, "kind": kind}), every(5, 4, 40)

@@ -129,7 +129,7 @@ class RanksView(RecordedView):
         return late.steps_share >= least_share and often
 
     def core_wait_ns(self, rank: int) -> float:
-        """How much longer the training thread of this rank waits for a core in a step than those of the other ranks there.
+        """How much longer this rank's training thread waits for a core in a step than those of the ranks beside it.
 
         At most what other processes of its machine run in a step. It is chance which of the ranks of one machine they
         slow down. 0 for a rank that is alone on its machine, and where these times were not recorded.

@@ -29,8 +29,8 @@ _EVALUATION = {
     *("evaluate", "evaluation", "eval", "validate", "validation", "val", "predict", "prediction"),
 }
 _PARTS = {"run", "do", "loop", "step", "epoch"}
-# Of the standard library: the work is done elsewhere. `os.fork` releases the lock of logging in the parent process, where
-# a sample taken during the fork finds it.
+# Of the standard library: the work is done elsewhere. `os.fork` releases the lock of logging in the parent process,
+# where a sample taken during the fork finds it.
 _WAITS = {
     *("_acquireLock", "_releaseLock", "Handler.acquire", "Handler.release", "Handler.createLock"),
     *("Condition.wait", "Condition.wait_for", "Event.wait", "Barrier.wait", "Semaphore.acquire", "Thread.join"),
