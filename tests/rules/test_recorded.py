@@ -42,6 +42,7 @@ FAULTS = {
     "DP504": "same-data",
     "DP505": "iterable-dataset",
     "DP506": "padded-batches",
+    "DP507": "new-iterators",
     "DP602": "garbage-collection",
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",

@@ -12,6 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
+from dptune.runfile.iterators import NewIterators
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import SlowSteps
@@ -22,6 +23,7 @@ __all__ = [
     "DenseTableFacts",
     "MemoryGrowth",
     "Missing",
+    "NewIterators",
     "Predictor",
     "Rule",
     "RuleModule",

@@ -8,7 +8,6 @@ from statistics import mean, median
 
 from dptune.measured import CommunicationFigures, StragglerFigures
 from dptune.rule.recorded import RecordedView
-from dptune.runfile.facts import Facts
 
 _LAG_SHARE = 0.1  # of the step, from which a rank is late: on shared machines healthy ranks lag by a few per cent
 _STEADY = 0.5  # of the median lag, in every traced step: then it is not chance, even with few steps
@@ -18,10 +17,10 @@ LEADING = 0.75  # of those: one of two equal ranks is the later one in 15 of 20 
 
 @dataclass(frozen=True)
 class _CoreWait:
-    """Means over the steps of a window: how long a training thread waited for a core, and how long a step took."""
+    """In a step: how long a training thread waited for a core, and the CPU time of other processes on its machine."""
 
     wait_ns: float
-    step_ns: float
+    others_ns: float
 
 
 @dataclass(frozen=True)
@@ -134,17 +133,35 @@ class RanksView(RecordedView):
         At most what other processes of its machine run in a step. It is chance which of the ranks of one machine they
         slow down. 0 for a rank that is alone on its machine, and where these times were not recorded.
         """
+        waits = self._core_waits()
         host = next((one.host for one in self.facts if one.rank == rank), None)
-        for name in ("lean", "unprofiled"):  # a lag is of the traced steps
-            waits = {one.rank: wait for one in self.facts if one.host == host and (wait := _core_wait_ns(one, name))}
-            others = [wait for number, wait in waits.items() if number != rank]
-            loads = self.measured.known("load") or []
-            load = next((one for one in loads if (one.host, one.window) == (host, name)), None)
-            if rank in waits and others and load is not None:
-                step_ns = max(wait.step_ns for wait in waits.values())
-                more_ns = waits[rank].wait_ns - median(wait.wait_ns for wait in others)
-                return max(0.0, min(more_ns, float(load.other_cores) * step_ns))
-        return 0.0
+        others = [waits[one.rank].wait_ns for one in self.facts if one.host == host and one.rank in waits]
+        if rank not in waits or len(others) < 2:
+            return 0.0
+        others.remove(waits[rank].wait_ns)
+        return max(0.0, min(waits[rank].wait_ns - median(others), waits[rank].others_ns))
+
+    def longest_core_wait_ns(self) -> float:
+        """How long other processes make a training thread wait for a core in a step, on the rank with the longest wait.
+
+        0 where this was not recorded.
+        """
+        return max((min(one.wait_ns, one.others_ns) for one in self._core_waits().values()), default=0.0)
+
+    def _core_waits(self) -> dict[int, _CoreWait]:
+        """By rank, from the traced steps, whose lags are known; where they were too few to count, from the others."""
+        for name in ("lean", "unprofiled"):
+            loads = {one.host: one for one in self.measured.known("load") or [] if one.window == name}
+            found = {}
+            for facts in self.facts:
+                window, load = facts.window(name), loads.get(facts.host)
+                counted = window.load if window is not None and window.steps else None
+                if window is not None and load is not None and counted and counted.training_waited_ns is not None:
+                    ran_ns = float(load.other_cores) * counted.wall_ns
+                    found[facts.rank] = _CoreWait(counted.training_waited_ns / window.steps, ran_ns / window.steps)
+            if found:
+                return found
+        return {}
 
     def most_share(self, class_ns: str) -> float:
         """The share of traced steps in a class of the account, in each step on the device where it takes longest.
@@ -169,11 +186,3 @@ class RanksView(RecordedView):
         """The share of a step in the driver's memory calls, on the rank with the largest share; 0 if not known."""
         shares = [one.known("malloc_share") for one in self.measured.known("memory") or []]
         return max((share for share in shares if share is not None), default=0.0)
-
-
-def _core_wait_ns(facts: Facts, name: str) -> _CoreWait | None:
-    """None where that window has no steps, or the kernel does not count the wait."""
-    window = facts.window(name)
-    if window is None or not window.steps or window.load is None or window.load.training_waited_ns is None:
-        return None
-    return _CoreWait(window.load.training_waited_ns / window.steps, window.load.wall_ns / window.steps)

@@ -14,6 +14,7 @@ from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFac
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
@@ -358,6 +359,7 @@ class Facts:
     where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
+    `iterators` the lines that make iterators of a DataLoader;
     `kept` the tensors that stay alive from step to step;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
@@ -379,6 +381,7 @@ class Facts:
     ddp: list[DdpFacts] = field(default_factory=list)
     fsdp: list[FsdpFacts] = field(default_factory=list)
     loaders: list[LoaderFacts] = field(default_factory=list)
+    iterators: list[IteratorFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     schedulers: list[SchedulerFacts] = field(default_factory=list)
     compiled: CompileFacts | None = None

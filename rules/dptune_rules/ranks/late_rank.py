@@ -70,8 +70,8 @@ the replay's interval as the reason.
 
 - Zhang et al. 2024, "Understanding Stragglers in Large Model Training Using What-if Analysis":
   https://arxiv.org/abs/2505.05713
-- Of two equal ranks on two cores, one waited 23 ms for a core in each step of 72 ms, the other 9.5 ms: it was 12 ms late
-  in all 17 traced steps, while other processes used 0.7 cores.
+- Of two equal ranks on two cores, one waited 23 ms for a core in each step of 72 ms, the other 9.5 ms: it was 12 ms
+  late in all 17 traced steps, while other processes used 0.7 cores.
 - Calibrated on public traces: of four V100 it names rank 2 in the set that was made with a straggler (1,002 ms late in
   each step), of eight H100 rank 1, which is 9 ms late in three of four steps; of two V100 it is quiet.
 - Measured with two gloo ranks over a link of 200 Mbit/s: without a straggler of 50 ms a step ran 1.37 times as fast.

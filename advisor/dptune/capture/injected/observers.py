@@ -14,6 +14,7 @@ from dptune.capture.injected.dense_tables import DenseTables
 from dptune.capture.injected.doubling import Doubling
 from dptune.capture.injected.frozen_norms import FrozenNorms
 from dptune.capture.injected.garbage import Garbage
+from dptune.capture.injected.iterators import Iterators
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.preparing import Preparing
@@ -38,6 +39,7 @@ class Observers:
     doubling: Doubling
     frozen_norms: FrozenNorms
     dense_tables: DenseTables
+    iterators: Iterators
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -56,7 +58,9 @@ def observers() -> Observers:
     averaging = Averaging(places)
     averaging.install()
     unused = Unused(places)
-    meters = Meters(places, preparing, averaging, unused)
+    iterators = Iterators(places)
+    iterators.install()
+    meters = Meters(places, preparing, averaging, unused, iterators)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -77,4 +81,5 @@ def observers() -> Observers:
         doubling=doubling,
         frozen_norms=frozen_norms,
         dense_tables=dense_tables,
+        iterators=iterators,
     )
