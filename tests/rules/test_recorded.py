@@ -165,6 +165,7 @@ PLACELESS = {
     "DP502": "seen in steps without the profiler",
     "DP504": "what is drawn is not in the trace",
     "DP506": "what is drawn is not in the trace",
+    "DP507": "seen in steps without the profiler",
     "DP605": "a switch",
     "DP607": "seen in steps without the profiler",
     "DP608": "seen in the detailed window",

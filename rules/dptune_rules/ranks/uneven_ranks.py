@@ -26,6 +26,9 @@ in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores 
 Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
 too.
 
+On a machine that other processes use as well, ranks wait for cores. The rule is skipped if a rank does so in each step
+for as long as the latest rank is late.
+
 ## When to leave it alone
 
 - Ranks on one small machine that share its cores: they are late because others run.
