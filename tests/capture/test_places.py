@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dptune.capture.injected.places import library, users_code, users_line
+from dptune.capture.injected.places import Places, library, users_code, users_line
 
 
 def frame_of(file):
@@ -36,3 +36,36 @@ def test_torch_is_told_from_other_packages():
     import torch
 
     assert library(frame_of(torch.__file__)) == "torch"
+
+
+LIBRARY = """
+def prepare(loader, kind):
+    return kind(loader.dataset, batch_size=loader.batch_size)
+
+def construct(kind, data):
+    return kind(data)
+
+def wrap(begin):
+    def wrapper(*args, **kwargs):
+        begin(*args, **kwargs)
+    return wrapper
+"""
+
+
+def test_a_loader_that_a_library_copies_has_the_line_of_the_scripts(monkeypatch):
+    """Lightning and Accelerate make loaders of their own from those of the script."""
+    torch = pytest.importorskip("torch", reason="loaders are torch's")
+    from torch.utils.data import DataLoader
+
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)
+    places, library = Places(), {}
+    exec(compile(LIBRARY, "/venv/lib/python3/site-packages/accelerate/data_loader.py", "exec"), library)
+    places.watch(DataLoader)
+    DataLoader.__init__ = library["wrap"](DataLoader.__init__)
+    data, line = torch.zeros(8, 2), sys._getframe().f_lineno
+    first = DataLoader(data, batch_size=2)
+    second = DataLoader(data, batch_size=4)  # the script's own, whatever it shares with another
+    copied = library["prepare"](second, DataLoader)
+    other = library["construct"](DataLoader, torch.ones(8, 2))  # of a data set that no loader of the script has
+    lines = [int(places.line(one).rpartition(":")[2]) - line for one in (first, second, copied, other)]
+    assert lines == [1, 2, 2, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -159,3 +160,21 @@ def test_what_a_librarys_closure_runs_in_an_optimizers_step_is_not_the_optimizer
     optimizer.register_step_post_hook(look)
     optimizer.step()
     assert found == ["", "forward", "optimizer"]
+
+
+@pytest.mark.skipif(not hasattr(logging, "_releaseLock"), reason="from Python 3.13 on, no function of Python")
+def test_the_lock_that_a_fork_releases_is_no_logging(monkeypatch):
+    """`os.fork` acquires the lock of logging before and releases it after: what a sample in a fork finds."""
+    found = []
+
+    class Lock:
+        def acquire(self):
+            pass
+
+        def release(self):
+            found.append(Sampling()._key(sys._getframe(1))[2:])
+
+    monkeypatch.setattr(logging, "_lock", Lock())
+    logging._releaseLock()
+    monkeypatch.undo()
+    assert found == [("_releaseLock", "")]

@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measured import Account, InputFigures, LagDifference, Missing, StragglerFigures
+from dptune.measured import Account, InputFigures, LagDifference, LoadFigures, Missing, StragglerFigures
 from dptune.predicted import Prediction
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import LoaderFacts, Window
+from dptune.runfile.load import LoadFacts
 
 
 def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12, gain=None, differences=(), work_ratio=None):
@@ -131,6 +132,41 @@ def test_a_step_saves_at_most_all_but_what_the_others_do(ask, make_measured, mak
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: (cause, 0.95)}, device="cpu")
     (advice,) = ask("DP701", run, ranks)
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(high))
+
+
+@pytest.mark.parametrize(
+    ("more_ms", "other_cores", "hosts", "found"),
+    [
+        (2.5, 1.0, "aa", 0),  # 0.5 ms of the 3 are left, of a step of 10
+        (9.0, 0.25, "aa", 0),  # others run 2.5 ms in a step, and withhold no more
+        (1.5, 1.0, "aa", 1),
+        (9.0, 0.1, "aa", 1),  # what it waits for are threads of the job itself
+        (2.5, 1.0, "ab", 1),  # on a machine of its own: then these are to be looked for there
+        (None, 1.0, "aa", 1),  # not recorded
+    ],
+)
+def test_a_rank_that_other_processes_slow_down(ask, make_measured, make_facts, more_ms, other_cores, hosts, found):
+    """Two ranks of five traced steps; rank 0 waits 4 ms for a core in a step, and rank 1 more."""
+
+    def facts(rank):
+        waited = None if more_ms is None else int((4 + rank * more_ms) * 5e6)
+        load = LoadFacts(wall_ns=50_000_000, cores=2, training_waited_ns=waited)
+        return make_facts(rank=rank, windows=[Window("lean", 3, [10_000_000] * 5, load=load)], host=hosts[rank])
+
+    loads = [
+        LoadFigures(
+            host=host,
+            window="lean",
+            cores=2,
+            job_cores=1.0,
+            other_cores=other_cores,
+            waiting_cores=0.5,
+            withheld_share=0.1,
+        )
+        for host in sorted(set(hosts))
+    ]
+    run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("slower compute", 0.95)}, load=loads)
+    assert len(ask("DP701", run, [facts(0), facts(1)])) == found
 
 
 def test_what_other_collectives_bring_later_is_theirs(ask, make_measured):

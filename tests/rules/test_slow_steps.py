@@ -190,6 +190,31 @@ def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_shar
     assert advice.title.startswith("`evaluate` (train.py:25) adds 200 ms to one step in 3:")
 
 
+@pytest.mark.parametrize(("through", "kind"), [("_releaseLock", "logging"), ("Event.wait", ""), ("Thread.join", "")])
+def test_a_lock_or_a_wait_is_no_cause(ask, make_measured, make_facts, through, kind):
+    """Five steps wait 40 ms in a function of the script's line: the line is named, not the lock, and no logging."""
+    waits = (("fit (train.py:60)",), {"through": through, "kind": kind}), every(5, 4, 40)
+    (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [waits])])
+    assert advice.title == "train.py:60 adds 40 ms to one step in 5: 44 % of the time"
+    assert advice.watch == ""
+
+
+def test_workers_that_a_training_library_starts_are_no_logging(ask, make_measured, make_facts):
+    """A fork releases the lock of logging; all places have one line of the script, which calls the library."""
+    window = Window("unprofiled", 3, [(60 if at % 6 == 1 else 10) * 10**6 for at in range(20)], loader_batches=[1] * 20)
+    window.sampled = [
+        place(spent=dict.fromkeys(range(20), 8), phase="optimizer", through="pytorch_lightning.Trainer.fit"),
+        place(spent=every(6, 1, 30, 20), phase="loader", through="pytorch_lightning.Trainer.fit"),
+        place(spent=every(6, 1, 20, 20), phase="loader", through="_releaseLock", kind="logging"),
+    ]
+    loader = LoaderFacts("train.py:9", batch_size=8, num_workers=2, persistent_workers=False, batches_drawn=20)
+    loader.dataset_samples = 48
+    own = [make_facts(windows=[window], loaders=[loader])]
+    assert ask("DP703", make_measured(world=1), own) == []
+    (advice,) = ask("DP502", make_measured(world=1), own)
+    assert advice.title == "An epoch has 6 batches, and starts 2 workers anew: 50 % of the time"
+
+
 def test_a_model_that_is_trained_in_one_step_of_three_is_part_of_the_method(ask, make_measured, make_facts):
     """A generator, whose passes are in the loop itself. An evaluation there has no backward pass."""
     forward = (("fit (train.py:94)", "Generator.forward (gan.py:5)"), {"phase": "forward"}), every(3, 2, 20)

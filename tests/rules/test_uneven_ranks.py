@@ -1,7 +1,8 @@
 import pytest
 
-from dptune.measured import Missing, StragglerFigures
+from dptune.measured import LoadFigures, Missing, StragglerFigures
 from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.load import LoadFacts
 
 
 def waiting(hand_made, share):
@@ -19,6 +20,32 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
     )
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.4)  # 4 ms of 10: what the latest of each step is late
+
+
+@pytest.mark.parametrize(("waited_ms", "other_cores", "count"), [(4, 1.0, 0), (3, 1.0, 1), (9, 0.3, 1)])
+def test_other_processes_may_be_what_makes_them_late(
+    ask, make_measured, make_facts, hand_made, waited_ms, other_cores, count
+):
+    """Ranks are 4 ms late. In a step of 10 ms one waits for a core, while others run at most 10 x `other_cores` ms."""
+    loads = [LoadFacts(50_000_000, 2, training_waited_ns=int(ms * 5e6)) for ms in (waited_ms, 1)]
+    windows = [Window("lean", 3, [10_000_000] * 5, load=one) for one in loads]
+    facts = [make_facts(rank=rank, windows=[window], host="a") for rank, window in enumerate(windows)]
+    figures = LoadFigures(
+        host="a",
+        window="lean",
+        cores=2,
+        job_cores=1.0,
+        other_cores=other_cores,
+        waiting_cores=1.0,
+        withheld_share=0.3,
+    )
+    lags = [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]]
+    run = make_measured(account=waiting(hand_made, 0.2), lags_ms=lags, load=[figures])
+    if count:
+        assert len(ask("DP702", run, facts)) == count
+    else:
+        with pytest.raises(Missing, match=r"wait up to 4 ms of each step for a core, and ranks are only 4 ms late"):
+            ask("DP702", run, facts)
 
 
 def test_of_two_ranks_one_is_always_late_in_half_of_the_steps_or_more(ask, make_measured, hand_made):

@@ -41,6 +41,16 @@ def test_the_steps_that_begin_epochs_are_the_longest(ask, make_measured, make_fa
     assert (advice.impact, advice.confidence) == ("high", "medium")
 
 
+@pytest.mark.parametrize("first", range(6))
+def test_it_does_not_matter_where_in_an_epoch_the_window_opens(ask, make_measured, make_facts, first):
+    """Epochs of 6 batches: 20 steps hold three of their starts, or four, each 30 ms longer than the other steps."""
+    loader = LoaderFacts(**{**vars(LOADER), "dataset_samples": 6 * 32 * 2})
+    window = steps(*[40 if at % 6 == first else 10 for at in range(20)])
+    (advice,) = ask("DP502", make_measured(), [make_facts(loaders=[loader], windows=[window])])
+    starts = len(range(first, 20, 6))
+    assert advice.saves.high_share == pytest.approx(30 * starts / (200 + 30 * starts))
+
+
 def test_steps_of_several_batches(ask, make_measured, make_facts):
     """Epochs of 10 batches, two of them a step."""
     twice = LoaderFacts(**{**vars(LOADER), "dataset_samples": 10 * 32 * 2})

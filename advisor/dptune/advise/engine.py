@@ -20,7 +20,7 @@ from dptune.advise.asking import Questioner
 from dptune.advise.headline import headline
 from dptune.advise.impact import saving_time
 from dptune.advise.ranking import merged, ranked, settled
-from dptune.advise.straggler import LEAST_STEPS_SHARE, MOST_CHANCE
+from dptune.advise.straggler import LEAST_SHARE, LEAST_STEPS_SHARE, MOST_CHANCE
 from dptune.advise.together import together, weighed
 from dptune.advise.trust import judge, recording, why_not_asked
 from dptune.capture.effect import without_effect
@@ -161,9 +161,14 @@ def run_rules(
 
 
 def _leads(view: RunView) -> bool:
-    """Whether the straggler, if there is one, is the same rank in most steps; so it is where no step shows it."""
+    """Whether the straggler, if there is one, is the same rank in most steps; so it is where no step shows it.
+
+    Not if most of its lag is that it waits longer for a core, because of other processes.
+    """
     late = view.measured.known("straggler")
     try:
+        if late is not None and late.lag_ns - view.core_wait_ns(late.rank) < LEAST_SHARE * view.measured.traced_step_ns:
+            return False
         return late is None or view.leads(late, LEAST_STEPS_SHARE, MOST_CHANCE)
     except Missing:
         return True

@@ -13,6 +13,7 @@ from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.iterators import NewIterators
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import SlowSteps
@@ -24,6 +25,7 @@ __all__ = [
     "EvaluationModeFacts",
     "MemoryGrowth",
     "Missing",
+    "NewIterators",
     "Predictor",
     "Rule",
     "RuleModule",

@@ -16,6 +16,14 @@ LEADING = 0.75  # of those: one of two equal ranks is the later one in 15 of 20 
 
 
 @dataclass(frozen=True)
+class _CoreWait:
+    """In a step: how long a training thread waited for a core, and the CPU time of other processes on its machine."""
+
+    wait_ns: float
+    others_ns: float
+
+
+@dataclass(frozen=True)
 class RanksView(RecordedView):
     """Comparisons of ranks and devices."""
 
@@ -118,6 +126,42 @@ class RanksView(RecordedView):
         steady = min(lags, default=0) >= least_ns
         often = steady or late.chance(len(lags), len(ranks)) <= most_chance
         return late.steps_share >= least_share and often
+
+    def core_wait_ns(self, rank: int) -> float:
+        """How much longer this rank's training thread waits for a core in a step than those of the ranks beside it.
+
+        At most what other processes of its machine run in a step. It is chance which of the ranks of one machine they
+        slow down. 0 for a rank that is alone on its machine, and where these times were not recorded.
+        """
+        waits = self._core_waits()
+        host = next((one.host for one in self.facts if one.rank == rank), None)
+        others = [waits[one.rank].wait_ns for one in self.facts if one.host == host and one.rank in waits]
+        if rank not in waits or len(others) < 2:
+            return 0.0
+        others.remove(waits[rank].wait_ns)
+        return max(0.0, min(waits[rank].wait_ns - median(others), waits[rank].others_ns))
+
+    def longest_core_wait_ns(self) -> float:
+        """How long other processes make a training thread wait for a core in a step, on the rank with the longest wait.
+
+        0 where this was not recorded.
+        """
+        return max((min(one.wait_ns, one.others_ns) for one in self._core_waits().values()), default=0.0)
+
+    def _core_waits(self) -> dict[int, _CoreWait]:
+        """By rank, from the traced steps, whose lags are known; where they were too few to count, from the others."""
+        for name in ("lean", "unprofiled"):
+            loads = {one.host: one for one in self.measured.known("load") or [] if one.window == name}
+            found = {}
+            for facts in self.facts:
+                window, load = facts.window(name), loads.get(facts.host)
+                counted = window.load if window is not None and window.steps else None
+                if window is not None and load is not None and counted and counted.training_waited_ns is not None:
+                    ran_ns = float(load.other_cores) * counted.wall_ns
+                    found[facts.rank] = _CoreWait(counted.training_waited_ns / window.steps, ran_ns / window.steps)
+            if found:
+                return found
+        return {}
 
     def most_share(self, class_ns: str) -> float:
         """The share of traced steps in a class of the account, in each step on the device where it takes longest.

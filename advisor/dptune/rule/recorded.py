@@ -17,6 +17,7 @@ from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
+from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
@@ -164,6 +165,13 @@ class RecordedView:
         Workers may be waiting for cores that other processes use.
         """
         return least_wait_share(self.facts)
+
+    def new_iterators(self) -> list[NewIterators]:
+        """Lines that make iterators of a DataLoader and leave them before their end, most time first.
+
+        Empty also where no iterator was made while steps were timed without the profiler.
+        """
+        return new_iterators(self.facts)
 
     def ranks_here(self) -> int:
         """The number of ranks on the host of the first recorded rank, as far as known."""

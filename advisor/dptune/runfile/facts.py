@@ -17,6 +17,7 @@ from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
@@ -368,6 +369,7 @@ class Facts:
     where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
     many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
+    `iterators` the lines that make iterators of a DataLoader;
     `kept` the tensors that stay alive from step to step;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
@@ -390,6 +392,7 @@ class Facts:
     ddp: list[DdpFacts] = field(default_factory=list)
     fsdp: list[FsdpFacts] = field(default_factory=list)
     loaders: list[LoaderFacts] = field(default_factory=list)
+    iterators: list[IteratorFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     schedulers: list[SchedulerFacts] = field(default_factory=list)
     compiled: CompileFacts | None = None

@@ -1,7 +1,8 @@
 """Steps without the profiler that take much longer than the others: what the script does in them, and how often.
 
 A cause is a difference: what the training thread does in slow steps beyond what it does in the others, by the line at
-which the script leaves the way that it takes in each step. Waiting for other ranks is no cause.
+which the script leaves the way that it takes in each step. Waiting for other ranks is no cause, nor is a lock or
+another wait of the standard library: the line of the script is named, or the phase.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import mean, median, stdev
 from dptune.runfile.facts import Facts, SampledFacts, Window
 from dptune.runfile.periods import periods
 from dptune.runfile.removed import Share
-from dptune.runfile.work_kinds import kind_of
+from dptune.runfile.work_kinds import kind_of, waits
 
 TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside
 _MADS = 6  # and this many median distances from it
@@ -184,8 +185,10 @@ def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts,
         elif at + 1 < len(one.path):
             name = _split(one.path[at + 1])[0]
         else:
-            name = one.through if one.kind else _PHASES.get(one.phase, one.through)
-        (found if one.path[at] in in_training else beside).append((one, (name, where, one.kind)))
+            through = "" if waits(one.through) else one.through
+            name = through if one.kind and through else _PHASES.get(one.phase, through)
+        kind = "" if waits(one.through) else one.kind
+        (found if one.path[at] in in_training else beside).append((one, (name, where, kind)))
     return [*found, *_joined(beside)]
 
 

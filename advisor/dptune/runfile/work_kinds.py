@@ -29,6 +29,17 @@ _EVALUATION = {
     *("evaluate", "evaluation", "eval", "validate", "validation", "val", "predict", "prediction"),
 }
 _PARTS = {"run", "do", "loop", "step", "epoch"}
+# Of the standard library: the work is done elsewhere. `os.fork` releases the lock of logging in the parent process,
+# where a sample taken during the fork finds it.
+_WAITS = {
+    *("_acquireLock", "_releaseLock", "Handler.acquire", "Handler.release", "Handler.createLock"),
+    *("Condition.wait", "Condition.wait_for", "Event.wait", "Barrier.wait", "Semaphore.acquire", "Thread.join"),
+    *("Thread._wait_for_tstate_lock", "Queue.get", "Queue.put", "Queue.join", "JoinableQueue.join", "SimpleQueue.get"),
+    *("_ConnectionBase.recv", "_ConnectionBase.recv_bytes", "_ConnectionBase.poll", "Connection._recv"),
+    *("Connection._poll", "BaseProcess.join", "Popen.wait", "Popen.poll", "Popen._wait", "Popen.communicate"),
+    *("Future.result", "Future.exception", "_SelectorImpl.select", "SelectSelector.select", "PollSelector.select"),
+    *("EpollSelector.select", "SyncManager.join"),
+}
 
 
 def kind_of(name: str) -> str:
@@ -47,6 +58,11 @@ def evaluates(name: str) -> bool:
     if words <= _PARTS and owner:
         return bool(_split(owner) & _EVALUATION)  # `_EvaluationLoop.run`
     return bool(words & _EVALUATION) and words <= _EVALUATION | _PARTS
+
+
+def waits(name: str) -> bool:
+    """Whether a function of the standard library only waits, or takes or releases a lock."""
+    return name in _WAITS
 
 
 def _split(name: str) -> set[str]:

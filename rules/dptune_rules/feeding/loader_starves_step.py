@@ -109,7 +109,7 @@ def check(run: RunView) -> Iterator[Advice]:
     host = run.measured.input.wait_share
     longest = max([host, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
     wait, longest_idle = _idle(run, host, longest)
-    if wait < run.limit(WARNING_SHARE) or _is_at_epoch_starts(run):
+    if wait < run.limit(WARNING_SHARE) or _is_at_epoch_starts(run) or _is_of_iterators(run, wait):
         return
     loaders = run.facts[0].loaders if run.facts else []
     loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
@@ -201,6 +201,12 @@ def _is_at_epoch_starts(run: RunView) -> bool:
         return run.epoch_starts().hold_the_wait
     except Missing:
         return False
+
+
+def _is_of_iterators(run: RunView, wait: float) -> bool:
+    """Whether most of the wait is for iterators that steps make anew, which another rule is for."""
+    share = max((one.share for one in run.new_iterators()), default=0.0)
+    return 2 * share >= wait
 
 
 def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:

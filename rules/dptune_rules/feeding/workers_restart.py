@@ -39,6 +39,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import ceil, floor
 
 from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import Missing
@@ -133,11 +134,13 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _lost_ns(durations_ns: Sequence[float], period: float) -> float:
     """What the longest steps, one for each epoch, take longer than the median; 0 where they are no period apart."""
-    if max(durations_ns) < LONGER * statistics.median(durations_ns):
-        return 0.0
-    begins = round(len(durations_ns) / period)
-    longest = sorted(sorted(range(len(durations_ns)), key=lambda at: -durations_ns[at])[:begins])
-    if any(abs(after - before - period) > 1 for before, after in pairwise(longest)):
-        return 0.0
     median_ns = statistics.median(durations_ns)
-    return sum(durations_ns[at] - median_ns for at in longest)
+    if max(durations_ns) < LONGER * median_ns:
+        return 0.0
+    by_length = sorted(range(len(durations_ns)), key=lambda at: -durations_ns[at])
+    lost_ns = 0.0
+    for begins in {floor(len(durations_ns) / period), ceil(len(durations_ns) / period)}:  # where in an epoch it opens
+        longest = sorted(by_length[:begins])
+        if all(abs(after - before - period) <= 1 for before, after in pairwise(longest)):
+            lost_ns = max(lost_ns, sum(durations_ns[at] - median_ns for at in longest))
+    return lost_ns

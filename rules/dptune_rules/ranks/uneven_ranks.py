@@ -26,6 +26,9 @@ in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores 
 Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
 too.
 
+On a machine that other processes use as well, ranks wait for cores. The rule is skipped if a rank does so in each step
+for as long as the latest rank is late.
+
 ## When to leave it alone
 
 - Ranks on one small machine that share its cores: they are late because others run.
@@ -104,6 +107,12 @@ def check(run: RunView) -> Iterator[Advice]:
     usual_ns = statistics.median(by_step.values())
     if usual_ns / run.measured.traced_step_ns < run.limit(WORTH_SHARE):
         return  # no rank is late by much in the median step: short waits in many collectives are not uneven work
+    withheld_ns = run.longest_core_wait_ns()
+    if withheld_ns >= usual_ns:
+        raise Missing(
+            f"other processes make a rank wait up to {digits(withheld_ns / 1e6)} ms of each step for a core, and ranks "
+            f"are only {digits(usual_ns / 1e6)} ms late"
+        )
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as untraced ones: the profiler makes ranks late")

@@ -62,6 +62,8 @@ OPERATING = 0.8  # of a function's time in tensor operators: from here it mainly
 OPERATORS = "tensor operators"  # as the figures name what the training loop itself computes
 
 INPUT_RULES = "DP5"  # rules on the data loader: they explain what is done to draw a batch
+# What a function mostly does that frees the iterators of a loader: run their samplers, or nothing that has a name.
+FREEING = ("__iter__", "__next__", "Python code")
 WORDS = {
     "loop": "",
     "input": " while the data loader draws a batch",
@@ -115,7 +117,15 @@ def _computes(run: RunView, site: CodeSite) -> bool:
 def _explained(run: RunView, site: CodeSite) -> bool:
     if site.phase == "input" and any(one.kind == "time" and one.rule.startswith(INPUT_RULES) for one in run.advised):
         return True
+    if site.part and site.mostly in FREEING and _makes_iterators(run, site):
+        return True
     return run.explained(site.mostly) or (not site.part and run.explained(site.at, site.name))
+
+
+def _makes_iterators(run: RunView, site: CodeSite) -> bool:
+    """Whether new-iterators names the function."""
+    file = site.at.rpartition(":")[0]
+    return any(one.fingerprint == f"DP507:{file}:{site.name}" for one in run.advised)
 
 
 def _watch(collects: bool) -> str:

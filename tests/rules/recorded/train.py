@@ -74,6 +74,7 @@ FAULTS = (
     "dense-tables",
     "evaluation-mode-kept",
     "unfrozen-after-wrapping",
+    "new-iterators",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -305,6 +306,11 @@ def build_loader(width):
     return DataLoader(data, batch, sampler=sampler, **options), sampler
 
 
+def endless(loader):
+    while True:
+        yield from loader
+
+
 @torch.no_grad()
 def evaluate(model, rows):
     return sum(((model(rows) - rows).square().mean() for _ in range(20)), torch.zeros(()))
@@ -391,6 +397,10 @@ def main():
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
+    if args.fault == "new-iterators":
+        noise = DataLoader(Rows(torch.randn(150_000, 1)), 768, shuffle=True, collate_fn=as_it_is, drop_last=True)
+        noises = endless(noise)
+
     step, epoch, history, results = 0, 0, [], Epoch()
     while step < args.steps:
         if sampler is not None and not has("same-order"):
@@ -404,6 +414,8 @@ def main():
                 gc.collect()
             if args.fault == "recompiles":
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
+            if args.fault == "new-iterators":
+                batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
                 half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16

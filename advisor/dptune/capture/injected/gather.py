@@ -60,6 +60,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "ddp": lambda: [objects.ddp(module, places) for module in places.ddp()] or facts.ddp,
         "fsdp": lambda: objects.fsdp(places) or facts.fsdp,
         "loaders": lambda: [objects.loader(one, observers) for one in places.alive(DataLoader)] or facts.loaders,
+        "iterators": observers.iterators.facts,
         "optimizers": lambda: [objects.optimizer(one, places) for one in places.alive(Optimizer)] or facts.optimizers,
         "schedulers": lambda: _schedulers(places) or facts.schedulers,
         "compiled": lambda: _compiled(places),

@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import dataloader
 
 from dptune.capture.injected.averaging import Averaging
+from dptune.capture.injected.iterators import Iterators
 from dptune.capture.injected.padding import Padding
 from dptune.capture.injected.places import Places, users_line
 from dptune.capture.injected.preparing import Preparing
@@ -78,11 +79,14 @@ def samples_drawn(iterator: Any, batch: Any) -> int:
 class Meters:
     """Tallies by thread. Several threads may draw batches; only the training thread's tally is a step's."""
 
-    def __init__(self, places: Places, preparing: Preparing, averaging: Averaging, unused: Unused) -> None:
+    def __init__(
+        self, places: Places, preparing: Preparing, averaging: Averaging, unused: Unused, iterators: Iterators
+    ) -> None:
         self._places = places
         self._preparing = preparing
         self._averaging = averaging
         self._unused = unused
+        self._iterators = iterators
         self.padding = Padding()
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
@@ -122,13 +126,19 @@ class Meters:
 
         @functools.wraps(draw)
         def metered(this: Any) -> Any:
+            tally = self._tallies[threading.get_ident()]
+            fetched_ns = tally.loader_fetch_ns
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             try:
                 batch = draw(this)
+            except StopIteration:
+                self._iterators.used_up(this)
+                raise
             finally:
-                tally = self._tallies[threading.get_ident()]
-                tally.loader_wait_ns += time.perf_counter_ns() - begun
+                waited_ns = time.perf_counter_ns() - begun
+                tally.loader_wait_ns += waited_ns
                 tally.loader_cpu_ns += time.thread_time_ns() - computed
+            self._iterators.drawn(this, waited_ns - (tally.loader_fetch_ns - fetched_ns))
             with contextlib.suppress(Exception):  # a batch may be anything
                 tally.loader_batches += 1
                 self._places.draws[id(this._index_sampler)] += 1

@@ -15,6 +15,7 @@ from dptune.capture.injected.doubling import Doubling
 from dptune.capture.injected.evaluation_mode import EvaluationMode
 from dptune.capture.injected.frozen_norms import FrozenNorms
 from dptune.capture.injected.garbage import Garbage
+from dptune.capture.injected.iterators import Iterators
 from dptune.capture.injected.meters import Meters
 from dptune.capture.injected.places import Places
 from dptune.capture.injected.preparing import Preparing
@@ -42,6 +43,7 @@ class Observers:
     dense_tables: DenseTables
     evaluation_mode: EvaluationMode
     unaveraged: Unaveraged
+    iterators: Iterators
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -63,7 +65,9 @@ def observers() -> Observers:
     averaging = Averaging(places)
     averaging.install()
     unused = Unused(places)
-    meters = Meters(places, preparing, averaging, unused)
+    iterators = Iterators(places)
+    iterators.install()
+    meters = Meters(places, preparing, averaging, unused, iterators)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -90,4 +94,5 @@ def observers() -> Observers:
         dense_tables=dense_tables,
         evaluation_mode=evaluation_mode,
         unaveraged=unaveraged,
+        iterators=iterators,
     )

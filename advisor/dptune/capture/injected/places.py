@@ -90,6 +90,16 @@ def function_name(code: CodeType) -> str:
     return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
 
 
+def _made_by_library(frame: FrameType | None) -> bool:
+    """Whether a library constructs the object, rather than wraps the constructor that the script calls."""
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
+        name = frame.f_code.co_name
+        if name != "__init__" and not _DECORATOR.search(name):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def library(frame: FrameType | None) -> str:
     """The installed package that a frame is of; "" where it is the script's own."""
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
@@ -202,10 +212,19 @@ class Places:
         def watched(this: Any, *args: Any, **kwargs: Any) -> None:
             construct(this, *args, **kwargs)
             with contextlib.suppress(Exception):
+                frame = sys._getframe(1)
+                line = (self._line_of_copied(this) if _made_by_library(frame) else None) or users_line(frame)
                 made.append(weakref.ref(this))
-                self._lines[id(this)] = (made[-1], users_line(sys._getframe(1)))
+                self._lines[id(this)] = (made[-1], line)
 
         kind.__init__ = watched  # type: ignore[misc]
+
+    def _line_of_copied(self, thing: Any) -> str | None:
+        """The line of the script's loader that a library copies, to give it a sampler that deals to ranks."""
+        if not isinstance(thing, DataLoader):
+            return None
+        lines = [self.line(one) for one in self.alive(DataLoader) if one.dataset is thing.dataset]
+        return next((line for line in reversed(lines) if line), None)
 
     def _watch_autocast(self) -> None:
         enter = autocast.__enter__

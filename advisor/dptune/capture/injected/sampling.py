@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 
 from dptune.capture.injected.places import OURS, TORCHS, is_the_users, library, relative
 from dptune.runfile.facts import SampledFacts
-from dptune.runfile.work_kinds import evaluates
+from dptune.runfile.work_kinds import evaluates, waits
 
 _SHORTEST_S, _LONGEST_S = 0.01, 0.1
 _A_STEP = 5  # looks in the shortest step, where that is long enough
@@ -158,6 +158,8 @@ class Sampling:
             phase = next((phase for files, phase in _PHASES if inside and inside.startswith(files)), "")
             kind = next((kind for kind, parts in _KINDS.items() if any(part in file for part in parts)), "")
             owner = library(frame)
+            if not owner and waits(_name(code)):
+                kind = ""
             if owner in _TRAINERS and evaluates(_name(code)):
                 kind = "evaluation"
             found = owner, phase, kind

@@ -135,6 +135,7 @@ class Take:
         self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(identity.device_kind() != "cpu")
         if name == "unprofiled":
+            self._observers.iterators.begin()
             self._sampling = Sampling()
             self._sampling.begin()
 
@@ -150,6 +151,7 @@ class Take:
         stopwatch.mark()
         if self._sampling is not None:
             self._sampling.end_step()
+        self._observers.iterators.end_step()
         window.loader_wait_ns.append(tally.loader_wait_ns)
         window.loader_cpu_ns.append(tally.loader_cpu_ns)
         window.loader_fetch_ns.append(tally.loader_fetch_ns)
@@ -183,6 +185,7 @@ class Take:
         self._window = self._stopwatch = self._tracing = None
         self._observers.calls.profiled = True
         self._observers.unused.timing = False
+        self._observers.iterators.end()
         if tracing is not None:
             tracing.end()
         self._end_noise()
