@@ -142,10 +142,14 @@ class Body:
         return None
 
     def _one_by_one(self) -> None:
-        """Take the whole events that are pending, each by itself, as far as they go."""
+        """Take the whole elements that are pending, each by itself, as far as they go."""
         builder, walk = self._builder, Walk(self._pending)
         first = self._builder.events
-        while (piece := walk.event()) is not None:
+        while (piece := walk.element()) is not None:
+            if piece[:1] != b"{":
+                builder.events += 1
+                builder.skipped += 1
+                continue
             event = single.event(piece)
             if event is not None:
                 builder.add(event)

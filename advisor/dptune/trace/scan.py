@@ -16,13 +16,17 @@ _WHOLE = re.compile(_FLAT, re.DOTALL)
 # What holds no bracket, a string, such a one; brackets of others; a quote that opens no string.
 _BRACKETS = re.compile(rb'[^{}\[\]"]++|' + STRING + rb"|" + _FLAT + rb'|([{\[]++|[}\]]++|")', re.DOTALL)
 _GAP = re.compile(rb"[\s,]*+")
+# An element that is no object, up to the comma or bracket that ends it; a list is walked like an object.
+_BARE = re.compile(STRING + rb"|null|true|false|-?(?:NaN|Infinity|inf|nan)|-?\d[\d.eE+-]*+", re.DOTALL)
+_ENDS = re.compile(rb"\s*+[,\]]")
+_LONGEST_WORD = len(b"-Infinity")
 
 
 class Walk:
-    """A walk over `text` from `at`, which lies between events.
+    """A walk over `text` from `at`, which lies between the elements of `traceEvents`.
 
-    After `event()` gave None: `closed` says that the closing bracket of the events stands at `at`; `broken` that no
-    event can begin there; neither, that more text is needed.
+    After `element()` gave None: `closed` says that the closing bracket of the events stands at `at`; `broken` that no
+    element can begin there; neither, that more text is needed.
     """
 
     def __init__(self, text: bytes, at: int = 0) -> None:
@@ -30,19 +34,28 @@ class Walk:
         self.at = at
         self.closed = self.broken = False
 
-    def event(self) -> bytes | None:
-        """The text of the next whole event."""
+    def element(self) -> bytes | None:
+        """The text of the next whole element: an event where it is an object."""
         self.at = _GAP.match(self.text, self.at).end()  # type: ignore[union-attr]
         first = self.text[self.at : self.at + 1]
-        if first != b"{":
-            self.closed = first == b"]"
-            self.broken = bool(first) and not self.closed
+        self.closed = first == b"]"
+        if not first or self.closed:
             return None
-        close = closing(self.text, self.at)
+        close = closing(self.text, self.at) if first in (b"{", b"[") else self._bare()
         if close is None:
+            return None
+        if first != b"{" and not _ENDS.match(self.text, close):
+            self.broken = bool(self.text[close:].strip())
             return None
         begin, self.at = self.at, close
         return self.text[begin:close]
+
+    def _bare(self) -> int | None:
+        """One past the string, number or word at `at`; None where none begins there or more text is needed."""
+        if found := _BARE.match(self.text, self.at):
+            return found.end()
+        self.broken = self.text[self.at : self.at + 1] != b'"' and len(self.text) - self.at > _LONGEST_WORD
+        return None
 
 
 def closing(text: bytes, at: int) -> int | None:

@@ -22,6 +22,7 @@ from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.windows import Step
 from dptune.measured import Loss
 from dptune.trace.columns import NONE, Columns
+from dptune.trace.doubts import DAMAGED
 from dptune.trace.events import Trace
 from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
 from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
@@ -37,9 +38,10 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
     if not devices or any(own.on_cpu for own in devices):
         return []
     found = _misdated(columns)
+    damaged = any(finding.code in DAMAGED for finding in trace.findings)
     for loss in (
-        _without_operation(columns, devices, KERNEL_LAUNCH_NAME.search, "kernel"),
-        _without_operation(columns, devices, COPY_CALL_NAME.search, "copy"),
+        _without_operation(columns, devices, KERNEL_LAUNCH_NAME.search, "kernel", damaged),
+        _without_operation(columns, devices, COPY_CALL_NAME.search, "copy", damaged),
         _outside_steps(columns, devices, steps),
     ):
         if loss is not None and not any(each.fatal for each in found):
@@ -62,7 +64,7 @@ def _misdated(columns: Columns) -> list[Loss]:
 
 
 def _without_operation(
-    columns: Columns, devices: list[Operations], named: Callable[[str], object], noun: str
+    columns: Columns, devices: list[Operations], named: Callable[[str], object], noun: str, damaged: bool
 ) -> Loss | None:
     calls = columns.rows(LAUNCH_CATEGORIES, named)
     calls = calls[columns.correlation[calls] != NONE]
@@ -80,8 +82,10 @@ def _without_operation(
     count = int(without.sum()) if fatal else count
     what = {"kernel": "kernel launches", "copy": "copy calls"}[noun]
     have = "has" if count == 1 else "have"
-    text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace: the profiler lost events"
-    return Loss(code="device-events-lost", fatal=fatal, text=text)
+    text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace"
+    if damaged:
+        return Loss(code="device-events-damaged", fatal=fatal, text=f"{text}: events in the file could not be read")
+    return Loss(code="device-events-lost", fatal=fatal, text=f"{text}: the profiler lost events")
 
 
 def _nested(columns: Columns, calls: Ints) -> Mask:
