@@ -15,7 +15,12 @@ from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, OPERATOR_
 from dptune.trace.marks import step_rows
 from dptune.trace.vendors import LAUNCH_NAME, unread
 
-SKIPPED, UNREADABLE, FAULTY, UNUSABLE = "elements-skipped", "events-unreadable", "fields-unreadable", "sizes-unreadable"
+SKIPPED, UNREADABLE, FAULTY, UNUSABLE = (
+    "elements-skipped",
+    "events-unreadable",
+    "fields-unreadable",
+    "collectives-unreadable",
+)
 DAMAGED = frozenset((SKIPPED, UNREADABLE, FAULTY))  # events that are in the file, and whose content is lost
 MOST_WRONG = 0.01  # of events: the share of lost ones above which no figure of a step is trusted either
 FEW_WRONG = 3  # events, in a trace so short that they are more than that share
@@ -54,15 +59,15 @@ def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]
     if builder.faulty:
         have = "has" if builder.faulty == 1 else "have"
         text = (
-            f"{name}: {builder.faulty:,} of {complete:,} events {have} fields of the wrong type "
-            f"({_listed(builder.fields)}): these fields count as missing"
+            f"{name}: {builder.faulty:,} of {complete:,} events {have} unreadable fields ({_listed(builder.fields)}), "
+            "which count as missing"
         )
         yield Finding(code=FAULTY, level=_level(builder.faulty, complete), text=text)
     if builder.unusable:
         have = "has" if builder.unusable == 1 else "have"
         text = (
-            f"{name}: {builder.unusable:,} of {builder.described:,} events of collectives {have} impossible or "
-            f"unreadable arguments ({_listed(builder.arguments)}): these arguments count as missing"
+            f"{name}: {builder.unusable:,} of {builder.described:,} collective events {have} impossible or unreadable "
+            f"arguments ({_listed(builder.arguments)}), which count as missing"
         )
         yield Finding(code=UNUSABLE, level="partial", text=text)
     if builder.negative:

@@ -89,7 +89,7 @@ class Named(Struct, gc=False, tag_field="ph", tag="M"):
 # The other phases of the Chrome trace format: flow, async, object, begin and end, mark. Nothing is read of them.
 _OTHER_PHASES = "sftbenNODPRBEpTScvV(),"
 _OTHERS = [defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase) for phase in _OTHER_PHASES]
-PHASES = frozenset("XiCM" + _OTHER_PHASES)
+PHASES = frozenset("XiICMF" + _OTHER_PHASES)
 TYPED: Any = Complete | Instant | Counter | Named
 for _other in _OTHERS:
     TYPED = TYPED | _other

@@ -3,8 +3,10 @@
 Torch numbers operators (`External id`) and the runtime numbers calls (`correlation`) as they are made, and Kineto writes
 those of one thread in that order. In none of 100 public traces does an event that comes later on its thread by both
 orders start before an earlier one, nor does a step start before the one before it has ended. Where that happens, the
-clock was set back, or parts of several recordings were joined, and no length of a step is known. Traces that another
-tool wrote may hold the calls of one step in any order: many small steps back on one thread are no jump.
+clock was set back, or parts of several recordings were joined, and no length of a step is known.
+
+Traces that were written by hand are in less order: events added at the end have numbers far from their neighbours', and
+calls of a step that are out of order are so in each step. Neither is a jump.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
 
 SLACK_NS = 10_000  # the largest step back that is no jump; public traces have none at all
-MOST_JUMPS = 3  # of a clock on one thread, where they are shorter than a step
+NEAR = 64  # numbers: other threads take some of those between neighbours on one thread
+MOST_JUMPS = 3  # of a clock, seen on one thread, where they are shorter than a step
 
 
 def clock_jump(trace: Trace) -> Loss | None:
     """The largest jump back of a rank's clock, or marked steps that overlap; None where times are in order."""
     steps = sorted(host_steps(trace), key=lambda step: step.number)
-    longest_ns = max((step.length_ns for step in steps), default=0)
+    step_ns = max((step.length_ns for step in steps), default=0)
     back_ns = max((before.start_ns - after.start_ns for before, after in pairwise(steps)), default=0)
-    back_ns = max(back_ns, *_of_calls(trace.columns, longest_ns))
+    back_ns = max(back_ns, *_of_calls(trace.columns, step_ns))
     if back_ns > SLACK_NS:
         text = f"timestamps jump back by {digits(back_ns / 1e6)} ms within the trace, so no step can be timed"
         return Loss(code="clock-backwards", fatal=True, text=text)
@@ -55,9 +58,10 @@ def _of_calls(columns: Columns, step_ns: int) -> Iterator[int]:
 
 
 def _backward(columns: Columns, rows: Ints, numbers: Ints, step_ns: int) -> int:
-    """The largest step back in time between neighbours of one thread that follow each other in both orders."""
+    """The largest jump back between neighbours of one thread, which follow each other in both orders."""
     before, after = rows[:-1], rows[1:]
-    follows = (columns.thread[before] == columns.thread[after]) & (numbers[before] < numbers[after]) & (before < after)
+    gap = numbers[after] - numbers[before]
+    follows = (columns.thread[before] == columns.thread[after]) & (gap > 0) & (gap <= NEAR) & (before < after)
     back_ns = np.where(follows, columns.ts_ns[before] - columns.ts_ns[after], 0)
     (jumps,) = np.nonzero(back_ns > SLACK_NS)
     _, thread, count = np.unique(columns.thread[after[jumps]], return_inverse=True, return_counts=True)
