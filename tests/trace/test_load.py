@@ -445,8 +445,8 @@ def test_a_rank_that_is_none_is_named_with_what_is_used(tmp_path, rank):
     assert ranks(run) == {0: "a.json", 1: "b.json"}
     (finding,) = run.findings
     assert finding.text == (
-        f"b.json: the rank in distributedInfo is impossible ({json.dumps(rank)}) and is ignored; rank 1 is used, by the "
-        "order of the files"
+        f"b.json: the rank in distributedInfo is impossible ({json.dumps(rank)}) and is ignored; rank 1 is used, by "
+        "the order of the files"
     )
 
 

@@ -13,7 +13,7 @@ from dptune.trace.builder import Builder
 from dptune.trace.events import Blocks
 from dptune.trace.repair import REFUSED
 from dptune.trace.scan import Walk
-from dptune.trace.schema import TYPED, Event
+from dptune.trace.schema import TYPED, Digits, Event
 from dptune.trace.text import BLOCK_BYTES, GIB, Text
 
 MIB = 2**20
@@ -21,7 +21,7 @@ LONGEST_BYTES = 64 * MIB  # of what stands before or after the events
 LONGEST_EVENT_BYTES = 8 * MIB  # walking one made of nothing but brackets takes seconds for each of them
 
 _TYPED = msgspec.json.Decoder(list[TYPED])
-_TOLERANT = msgspec.json.Decoder(list[Event], float_hook=str)  # pids and tids keep their digits
+_TOLERANT = msgspec.json.Decoder(list[Event], float_hook=Digits)
 _NEXT = re.compile(rb"\}\s*+,\s*+(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _TAIL_BYTES = 16 * 1024  # where the last boundary is looked for first

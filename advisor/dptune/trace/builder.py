@@ -47,7 +47,8 @@ class Builder:
     `events` counts all of them, `negative` the durations below zero (taken as zero), `unreadable` events of no known
     phase and complete ones without a usable time, `skipped` elements that are no object. `faulty` counts the complete
     events of which some field has the wrong type, `fields` those fields by name; `described` the events that describe
-    a collective, `unusable` those of them with an impossible argument, `arguments` those arguments by name. `thread_names` is by (pid, tid).
+    a collective, `unusable` those of them with an impossible argument, `arguments` those arguments by name.
+    `thread_names` is by (pid, tid).
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ def decoded(decoder: Any, text: bytes) -> Any:
 
 
 def repair(text: bytes) -> bytes:
-    """The same JSON with everything that no parser accepts made harmless; numbers that are not numbers become strings."""
+    """The same JSON with everything that no parser accepts made harmless; NaN and infinities become strings."""
     text = text.decode("utf-8", errors="replace").encode("utf-8")
     return _TOKEN.sub(_mend, text)
 

@@ -95,6 +95,10 @@ for _other in _OTHERS:
     TYPED = TYPED | _other
 
 
+class Digits(str):
+    """A number with a point or an exponent as it was written: pids and tids keep their digits."""
+
+
 class Args(Struct, gc=False):
     """The arguments of an event, whatever type they have."""
 

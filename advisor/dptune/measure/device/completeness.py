@@ -24,7 +24,13 @@ from dptune.measured import Loss
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.doubts import DAMAGED
 from dptune.trace.events import Trace
-from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
+from dptune.trace.kernels import (
+    COPY_CATEGORIES,
+    DEVICE_CATEGORIES,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    SYNC_CATEGORIES,
+)
 from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
 
 EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other
@@ -83,9 +89,26 @@ def _without_operation(
     what = {"kernel": "kernel launches", "copy": "copy calls"}[noun]
     have = "has" if count == 1 else "have"
     text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace"
-    if damaged:
-        return Loss(code="device-events-damaged", fatal=fatal, text=f"{text}: events in the file could not be read")
+    why = "events in the file could not be read" if damaged else _mislabelled(columns, devices, calls[lost], noun)
+    if why:
+        return Loss(code="device-events-damaged", fatal=fatal, text=f"{text}: {why}")
     return Loss(code="device-events-lost", fatal=fatal, text=f"{text}: the profiler lost events")
+
+
+def _mislabelled(columns: Columns, devices: list[Operations], calls: Ints, noun: str) -> str:
+    """What says that the operations of calls are in the trace all the same; empty where nothing does."""
+    others = np.flatnonzero(np.isin(columns.correlation, columns.correlation[calls]))
+    others = others[~columns.of_category(LAUNCH_CATEGORIES | DEVICE_CATEGORIES | SYNC_CATEGORIES, others)]
+    if len(np.unique(columns.correlation[others])) * 2 > len(calls):
+        categories = sorted({columns.categories[at] for at in columns.category_id[others].tolist()})
+        return f"the events with their correlation have the category {', '.join(map(repr, categories[:3]))}"
+    kinds = KERNEL_CATEGORIES if noun == "kernel" else COPY_CATEGORIES
+    unlaunched = np.concatenate([own.rows[own.launch == UNLAUNCHED] for own in devices])
+    count = int(columns.of_category(kinds, unlaunched).sum())
+    if count * 2 > len(calls):
+        have = f"{noun} has" if count == 1 else ("kernels have" if noun == "kernel" else "copies have")
+        return f"{count:,} {have} no call, so their correlations are missing or wrong"
+    return ""
 
 
 def _nested(columns: Columns, calls: Ints) -> Mask:

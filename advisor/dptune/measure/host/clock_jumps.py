@@ -1,9 +1,9 @@
 """Whether the clock of a rank jumps back within its trace.
 
-Torch numbers operators (`External id`) and the runtime numbers calls (`correlation`) as they are made, and Kineto writes
-those of one thread in that order. In none of 100 public traces does an event that comes later on its thread by both
-orders start before an earlier one, nor does a step start before the one before it has ended. Where that happens, the
-clock was set back, or parts of several recordings were joined, and no length of a step is known.
+Torch numbers operators (`External id`) and the runtime numbers calls (`correlation`) as they are made, and Kineto
+writes those of one thread in that order. In none of 100 public traces does an event that comes later on its thread by
+both orders start before an earlier one, nor does a step start before the one before it has ended. Where that happens,
+the clock was set back, or parts of several recordings were joined, and no length of a step is known.
 
 Traces that were written by hand are in less order: events added at the end have numbers far from their neighbours', and
 calls of a step that are out of order are so in each step. Neither is a jump.
