@@ -99,7 +99,11 @@ def _complete(found: Plain, position: int, event: dict[str, Any], args: dict[str
         "tid_id": label(event.get("tid")),
     }
     said = args.get("Collective name")
-    if said is not None or ("Input Dims" in args and name.startswith(SPEAKING)):
+    if (
+        said is not None
+        or args.get("In msg nelems") is not None
+        or ("Input Dims" in args and name.startswith(SPEAKING))
+    ):
         group = (args.get("Process Group Name"), args.get("Process Group Ranks"))
         found.collectives.append(
             (

@@ -121,7 +121,7 @@ class Builder:
             names = list(self._names)[len(self._speaking) :]
             more = np.fromiter([name.startswith(COLLECTIVE_PREFIXES) for name in names], np.bool_, len(names))
             self._speaking = np.concatenate((self._speaking, more))
-        described = [at for at, each in enumerate(args) if each.collective is not None]
+        described = [at for at, each in enumerate(args) if each.collective is not None or each.in_elements is not None]
         shaped = [at for at in np.flatnonzero(self._speaking[name_id]).tolist() if args[at].input_dims != ABSENT]
         for at in sorted({*described, *shaped}):
             self._keep(len(self._rows) + at, args[at])
@@ -177,7 +177,8 @@ class Builder:
         external = integer(args.external_id)
         row = len(self._rows) + len(self._waiting)
         name = _word(event.name)
-        if args.collective is not None or (args.input_dims != ABSENT and name.startswith(COLLECTIVE_PREFIXES)):
+        described = args.collective is not None or args.in_elements is not None
+        if described or (args.input_dims != ABSENT and name.startswith(COLLECTIVE_PREFIXES)):
             self._keep(row, args)
         self._waiting.append(
             (

@@ -9,6 +9,7 @@ import msgspec
 from dptune.trace.columns import NONE
 from dptune.trace.schema import ABSENT, Args, Event, TypedArgs, integer
 
+NOT_FINITE = ("NaN", "Infinity", "-Infinity", "nan", "-nan", "inf", "-inf")  # numbers that C++ and Python write
 MOST_ELEMENTS = 2**48  # of one message: at one byte each more than the memory of any device, by far
 _NUMBERS = {
     "stream": "stream",
@@ -22,9 +23,9 @@ _NUMBERS = {
 
 def faults(event: Event, args: Args) -> Iterator[str]:
     """The fields of an event that have the wrong type, by name."""
-    if type(event.name) is not str:
+    if not _is_word(event.name):
         yield "name"
-    if event.cat is not msgspec.UNSET and type(event.cat) is not str:
+    if event.cat is not msgspec.UNSET and not _is_word(event.cat):
         yield "cat"
     for key in ("pid", "tid"):
         if isinstance(getattr(event, key), bool | list | dict):
@@ -51,10 +52,16 @@ def unusable(args: TypedArgs | Args) -> Iterator[str]:
         ("Process Group Name", args.group, str | int),
         ("Process Group Ranks", args.group_ranks, str | list),
     ):
-        if word is not None and (isinstance(word, bool) or not isinstance(word, types)):
+        if word is not None and (isinstance(word, bool) or not isinstance(word, types) or word in NOT_FINITE):
             yield key
+    if args.collective is None and args.in_elements is not None:
+        yield "Collective name"
     if args.input_dims != ABSENT and not are_dims(_decoded(args.input_dims)):
         yield "Input Dims"
+
+
+def _is_word(value: object) -> bool:
+    return type(value) is str and value not in NOT_FINITE
 
 
 def _is_whole(value: object) -> bool:
