@@ -97,6 +97,18 @@ def test_kernels_that_are_lost(tmp_path, lost, count):
     assert shares(measured)[0] == pytest.approx(0.64)  # those of the other rank alone
 
 
+@pytest.mark.parametrize("fault", [{"dur": "x"}, {"cat": 5}, {"args": [1]}, {"ph": 5}])
+def test_kernels_that_cannot_be_read_are_not_lost_by_the_profiler(tmp_path, fault):
+    good, bad = healthy()
+    bad = [one | fault if is_kernel(one) and one["ts"] < 500 else one for one in bad]
+    _, trust = judged(tmp_path, good, bad)
+    found = losses(trust)
+    assert found["device-events-damaged"].text == (
+        "rank 1: 5 of 45 kernel launches have no kernel in the trace: events in the file could not be read"
+    )
+    assert not any("profiler lost" in finding.text for finding in trust.findings)
+
+
 def test_one_in_a_thousand_is_said_and_left_at_that(tmp_path):
     events = rank(last=120)
     measured, trust = judged(

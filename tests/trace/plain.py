@@ -20,6 +20,7 @@ WORDS = {"name_id": "names", "category_id": "categories", "pid_id": "labels", "t
 FARTHEST_NS = 2**62  # a time beyond it is none
 SPEAKING = ("gloo:", "mpi:", "ucc:", "c10d::", "_c10d_functional::", "nccl:", "record_param")
 SIZES = ("In msg nelems", "Out msg nelems")
+PHASES = tuple("XiICMFsftbenNODPRBEpTScvV(),")
 ALLOCATION = ("Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved", "Addr")
 OLDEST = {"CPU functions": "Operator", "CUDA functions": "Kernel"}  # traces of before 2021 write no categories
 
@@ -40,8 +41,8 @@ class Plain:
 
 
 def document(text: bytes | str) -> Any:
-    """The JSON with exact numbers. NaN and the infinities are null."""
-    return json.loads(text, parse_float=Written, parse_int=_whole, parse_constant=lambda _: None)
+    """The JSON with exact numbers. NaN and the infinities are strings."""
+    return json.loads(text, parse_float=Written, parse_int=_whole, parse_constant=str)
 
 
 def read(path: Path) -> Plain:
@@ -59,6 +60,7 @@ def reading(trace: Any) -> Plain:
             continue
         args = event.get("args")
         phase, name = event.get("ph"), event.get("name")
+        found.unreadable += not isinstance(phase, str) or phase not in PHASES
         if phase == "X":
             _complete(found, position, event, args if isinstance(args, dict) else {})
         elif phase == "i" and name == "[memory]" and isinstance(args, dict):
@@ -97,7 +99,11 @@ def _complete(found: Plain, position: int, event: dict[str, Any], args: dict[str
         "tid_id": label(event.get("tid")),
     }
     said = args.get("Collective name")
-    if said is not None or ("Input Dims" in args and name.startswith(SPEAKING)):
+    if (
+        said is not None
+        or args.get("In msg nelems") is not None
+        or ("Input Dims" in args and name.startswith(SPEAKING))
+    ):
         group = (args.get("Process Group Name"), args.get("Process Group Ranks"))
         found.collectives.append(
             (

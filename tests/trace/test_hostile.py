@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dptune.errors import DptuneError
 from dptune.measure import measure
-from dptune.trace import load
+from dptune.trace import body, load, text
+from dptune.trace.arguments import arguments
 from dptune.trace.body import Body
 from dptune.trace.decode import decode
 from dptune.trace.repair import repair
@@ -176,15 +177,47 @@ def test_a_word_that_is_a_number_is_its_text(tmp_path, field, number, again):
     assert columns.stream.tolist() == [7, 7, 7]
 
 
-def test_a_phase_that_is_a_number_is_another_kind_of_event(tmp_path):
-    trace = read(tmp_path, KERNEL % b"", KERNEL.replace(b'"ph":"X"', b'"ph":1e400') % b"", KERNEL % b"")
-    assert (trace.events, len(trace.columns), trace.findings) == (3, 2, ())
+@pytest.mark.parametrize("phase", [b'"ph":1e400', b'"ph":5', b'"ph":null', b'"ph":"XX"', b'"x":1'])
+def test_an_event_without_a_known_phase_is_unreadable(tmp_path, phase):
+    trace = read(tmp_path, KERNEL % b"", KERNEL.replace(b'"ph":"X"', phase) % b"", KERNEL % b"")
+    assert (trace.events, len(trace.columns)) == (3, 2)
+    (finding,) = trace.findings
+    assert finding.text == "t.json: 1 of 3 events could not be read and were left out"
+
+
+ELEMENTS = [b"1", b"-2.5e3", b"null", b"true", b'"x"', b'"},{"', b"[]", b'[{"ph":"X"},[1]]', b"NaN"]
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_an_element_that_is_no_object_is_skipped_and_the_rest_read(tmp_path, element):
+    trace = read(tmp_path, element, KERNEL % b"", element, KERNEL % b',"correlation":9', element)
+    assert (trace.events, trace.columns.position.tolist(), trace.partial) == (5, [1, 3], "")
+    (finding,) = trace.findings
+    assert finding.level == "partial"
+    assert finding.text == "t.json: 3 of 5 elements of traceEvents are no events (not JSON objects) and were skipped"
+    assert arguments(trace, [1]) == [{"stream": 7, "device": 0, "correlation": 9}]
+
+
+@pytest.mark.parametrize("size", [64, 71, 90, 110])
+def test_elements_across_blocks(tmp_path, monkeypatch, size):
+    """Wherever a block of text ends: an element is not taken before the comma or bracket that ends it."""
+    for module, name in ((text, "BLOCK_BYTES"), (text, "_PACKED_BYTES"), (body, "BLOCK_BYTES")):
+        monkeypatch.setattr(module, name, size)
+    trace = read(tmp_path, *ELEMENTS, KERNEL % b"", *ELEMENTS)
+    assert (trace.events, trace.columns.position.tolist(), trace.partial) == (19, [9], "")
+
+
+@pytest.mark.parametrize("rest", [b"12", b"nul", b'"x', b"[[", b'"schemaVersion": 1, "traceEvents": [', b"nonsense, "])
+def test_a_piece_of_an_element_is_where_a_trace_breaks_off(tmp_path, rest):
+    trace = read(tmp_path, KERNEL % b"", KERNEL % b"", after=b"," + rest)
+    assert len(trace.columns) == 2
+    assert trace.partial.startswith("after 2 whole events, at byte ")
 
 
 def test_mending_what_is_never_closed_takes_no_longer_than_it_is_long():
     """Looked for anew at each quote, the end of the string would take hours."""
-    text = b'{"x":nan,"note":"' + b'\\"' * 500_000
-    assert repair(text) == text.replace(b"nan", b"null")
+    damaged = b'{"x":nan,"note":"' + b'\\"' * 500_000
+    assert repair(damaged) == damaged.replace(b"nan", b'"nan"')
 
 
 def test_an_allocation_without_arguments_is_none(tmp_path):

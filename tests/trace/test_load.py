@@ -338,7 +338,11 @@ def test_odd_types_of_identities(tmp_path):
     assert columns.device[:3].tolist() == [3, -1, 2]
     assert columns.stream[:3].tolist() == [7, -1, -1]
     assert (trace.events, len(columns)) == (7, 6)
-    assert codes(load([path])) == ["events-unreadable"]
+    run = load([path])
+    assert codes(run) == ["events-unreadable", "fields-unreadable"]
+    assert run.findings[1].text == (
+        "odd.json: 5 of 6 events have unreadable fields (`stream`, `args`, `name`, `cat`), which count as missing"
+    )
 
 
 def recording(folder: Path, *ranks: int) -> Path:
@@ -427,7 +431,46 @@ def test_a_rank_that_no_run_has_is_ignored_and_named(tmp_path, rank):
     run = load([tmp_path])
     assert ranks(run) == {0: "rank0.json", 1: "rank1.json"}
     (finding,) = run.findings
-    assert finding.text == "rank1.json: the rank in distributedInfo is above 1,000,000 and is ignored"
+    assert finding.text == (
+        "rank1.json: the rank in distributedInfo is above 1,000,000 and is ignored; rank 1 is used, from the file names"
+    )
+
+
+@pytest.mark.parametrize("rank", [-1, True, 0.5, "one", [1], {}, -(2**70)])
+def test_a_rank_that_is_none_is_named_with_what_is_used(tmp_path, rank):
+    write(tmp_path / "a.json", rank=0, world=2)
+    write(tmp_path / "b.json", rank=rank, world=2)
+    run = load([tmp_path])
+    assert ranks(run) == {0: "a.json", 1: "b.json"}
+    (finding,) = run.findings
+    assert finding.text == (
+        f"b.json: the rank in distributedInfo is impossible ({json.dumps(rank)}) and is ignored; rank 1 is used, by "
+        "the order of the files"
+    )
+
+
+@pytest.mark.parametrize("world", [0, -2, True, 1.5, "two", [2]])
+def test_a_world_size_that_is_none_is_named(tmp_path, world):
+    run = load([write(tmp_path / "rank0.json", rank=0, world=world)])
+    assert run.world_size is None
+    (finding,) = run.findings
+    assert finding.text == (
+        f"rank0.json: the world size in distributedInfo is impossible ({json.dumps(world)}) and is ignored"
+    )
+
+
+def test_distributed_info_of_another_type_is_named(tmp_path):
+    content = {"schemaVersion": 1, "distributedInfo": ["rank", 1], "traceEvents": [EVENT]}
+    (tmp_path / "rank3.json").write_text(json.dumps(content))
+    (finding,) = load([tmp_path / "rank3.json"]).findings
+    assert finding.text == (
+        "rank3.json: distributedInfo is not a JSON object and is ignored; rank 3 is used, from the file names"
+    )
+
+
+def test_a_rank_beyond_its_own_world_size_is_named(tmp_path):
+    run = load([write(tmp_path / "rank0.json", rank=5, world=2)])
+    assert "distributedInfo says rank 5 of a world size of 2, which is impossible" in run.findings[0].text
 
 
 def test_a_world_size_that_no_run_has_is_ignored_and_named(tmp_path):

@@ -59,6 +59,13 @@ _REMEDIES = {
     "longer `active` in the profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
+    **dict.fromkeys(
+        ("events-unreadable", "fields-unreadable", "negative-durations", "device-events-damaged"),
+        "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
+        "only the other ranks, pass only their traces.",
+    ),
+    "clock-backwards": "Record again, without anything that sets the clock of the machine meanwhile. To judge only the "
+    "other ranks, pass only their traces.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
 # A truncated trace lost these with its end, not while recording.

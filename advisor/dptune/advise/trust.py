@@ -18,6 +18,7 @@ from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_p
 from dptune.rule import Rule
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
+from dptune.trace.doubts import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
@@ -40,7 +41,8 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
         codes.add("ranks-missing")  # the others are not missed
     if "device-unknown" in codes:
         codes.add("device-events-missing")  # they are there, and cannot be read
-    if any(loss.fatal for rank in measured.ranks for loss in rank.losses):
+    damaged = any(finding.level == "unjudgeable" and finding.code in DAMAGED for finding in findings)
+    if damaged or any(loss.fatal for rank in measured.ranks for loss in rank.losses):
         codes |= {"steps-missing", "steps-few", "steps-few-on-ranks", "device-events-missing"}  # the loss is why
     of_figures = (
         *(*_losses(measured), *_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),

@@ -9,6 +9,7 @@ import numpy as np
 
 from dptune.measure.device.completeness import losses
 from dptune.measure.device.operations import Operations, operations
+from dptune.measure.host.clock_jumps import clock_jump
 from dptune.measure.host.threads import Host, host
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.sources import Stepping, stepping
@@ -86,6 +87,8 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     ran = operations(trace)
     told = Stepping([], why=BROKEN) if trace.partial else stepping(trace, ran)
     lacking = () if trace.partial else tuple(losses(trace, ran, told.steps))
+    if not trace.partial and (jump := clock_jump(trace)) is not None:
+        lacking = (jump,)
     steps = told.steps
     if recorded is not None:
         steps = [Step(recorded.first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]

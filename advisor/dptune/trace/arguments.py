@@ -72,7 +72,7 @@ def _pieces(text: bytes) -> Iterator[bytes]:
         return
     except REFUSED:
         walk = Walk(text)
-    while (piece := walk.event()) is not None:
+    while (piece := walk.element()) is not None:
         yield piece
 
 

@@ -13,7 +13,7 @@ from dptune.trace.builder import Builder
 from dptune.trace.events import Blocks
 from dptune.trace.repair import REFUSED
 from dptune.trace.scan import Walk
-from dptune.trace.schema import TYPED, Event
+from dptune.trace.schema import TYPED, Digits, Event
 from dptune.trace.text import BLOCK_BYTES, GIB, Text
 
 MIB = 2**20
@@ -21,7 +21,7 @@ LONGEST_BYTES = 64 * MIB  # of what stands before or after the events
 LONGEST_EVENT_BYTES = 8 * MIB  # walking one made of nothing but brackets takes seconds for each of them
 
 _TYPED = msgspec.json.Decoder(list[TYPED])
-_TOLERANT = msgspec.json.Decoder(list[Event], float_hook=str)  # pids and tids keep their digits
+_TOLERANT = msgspec.json.Decoder(list[Event], float_hook=Digits)
 _NEXT = re.compile(rb"\}\s*+,\s*+(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _TAIL_BYTES = 16 * 1024  # where the last boundary is looked for first
@@ -142,10 +142,14 @@ class Body:
         return None
 
     def _one_by_one(self) -> None:
-        """Take the whole events that are pending, each by itself, as far as they go."""
+        """Take the whole elements that are pending, each by itself, as far as they go."""
         builder, walk = self._builder, Walk(self._pending)
         first = self._builder.events
-        while (piece := walk.event()) is not None:
+        while (piece := walk.element()) is not None:
+            if piece[:1] != b"{":
+                builder.events += 1
+                builder.skipped += 1
+                continue
             event = single.event(piece)
             if event is not None:
                 builder.add(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Sequence
 from itertools import compress
 from typing import Any
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from dptune.trace.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nanoseconds
 from dptune.trace.columns import NONE, Collectives, Columns, Counters, Memory
+from dptune.trace.faults import faults, unusable
 from dptune.trace.growing import Labels, Table, Words
 from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
 from dptune.trace.repair import REFUSED, decoded, repair
-from dptune.trace.schema import ABSENT, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
+from dptune.trace.schema import ABSENT, PHASES, Args, Complete, Counter, Event, Instant, Named, TypedArgs, integer
 
 MOST_EVENTS = 100_000_000  # of any kind; complete ones are 7.6 GB as columns: what 30 GB of text hold
 MOST_CHARACTERS = 2**29  # of distinct names and other words together
@@ -42,12 +44,18 @@ _WRITTEN = ("input_dims", "input_types")  # stay as they were written
 class Builder:
     """Collects events in the order of the file; `columns()` and the tables close it.
 
-    `events` counts all of them, `negative` the durations below zero (taken as zero), `unreadable` complete events
-    without a usable time. `thread_names` is by (pid, tid).
+    `events` counts all of them, `negative` the durations below zero (taken as zero), `unreadable` events of no known
+    phase and complete ones without a usable time, `skipped` elements that are no object. `faulty` counts the complete
+    events of which some field has the wrong type, `fields` those fields by name; `described` the events that describe
+    a collective, `unusable` those of them with an impossible argument, `arguments` those arguments by name.
+    `thread_names` is by (pid, tid).
     """
 
     def __init__(self) -> None:
-        self.events = self.negative = self.unreadable = 0
+        self.events = self.negative = self.unreadable = self.skipped = self.faulty = 0
+        self.described = self.unusable = 0
+        self.fields: Counts[str] = Counts()
+        self.arguments: Counts[str] = Counts()
         self.thread_names: dict[tuple[str, str], str] = {}
         self._rows, self._collectives = Table(_ROWS), Table(_COLLECTIVES)
         self._memory, self._counters = Table(_MEMORY), Table(_COUNTERS)
@@ -84,6 +92,8 @@ class Builder:
         rest = [event for event in events if type(event) in _KEPT] if len(complete) < len(events) else []
         if not self._typed_rest(rest):
             return False
+        below = int((numbers[-1] < NONE).sum())
+        np.maximum(numbers[-1], NONE, out=numbers[-1])
         self._flush()
         names, categories, pids, tids = self._names, self._categories, self._pids, self._tids
         name_id = np.fromiter([names[event.name] for event in complete], np.int32, len(complete))
@@ -101,6 +111,8 @@ class Builder:
             )
         )
         self.negative += int(negative.sum())
+        self.faulty += below
+        self.fields["bytes"] += below
         self.events += len(events)
         return True
 
@@ -109,7 +121,7 @@ class Builder:
             names = list(self._names)[len(self._speaking) :]
             more = np.fromiter([name.startswith(COLLECTIVE_PREFIXES) for name in names], np.bool_, len(names))
             self._speaking = np.concatenate((self._speaking, more))
-        described = [at for at, each in enumerate(args) if each.collective is not None]
+        described = [at for at, each in enumerate(args) if each.collective is not None or each.in_elements is not None]
         shaped = [at for at in np.flatnonzero(self._speaking[name_id]).tolist() if args[at].input_dims != ABSENT]
         for at in sorted({*described, *shaped}):
             self._keep(len(self._rows) + at, args[at])
@@ -146,6 +158,8 @@ class Builder:
         position = self.events
         self.events += 1
         if event.ph != "X":
+            if not (isinstance(event.ph, str) and event.ph in PHASES):
+                self.unreadable += 1
             self._add_other(event)
             return
         ts = nanoseconds(bytes(event.ts))
@@ -156,18 +170,22 @@ class Builder:
         if dur < 0:
             self.negative += 1
             dur = 0
-        args = _args(event.args)
+        args, wrong = _args(event.args)
+        wrong += faults(event, args)
+        self.faulty += bool(wrong)
+        self.fields.update(wrong)
         external = integer(args.external_id)
         row = len(self._rows) + len(self._waiting)
         name = _word(event.name)
-        if args.collective is not None or (args.input_dims != ABSENT and name.startswith(COLLECTIVE_PREFIXES)):
+        described = args.collective is not None or args.in_elements is not None
+        if described or (args.input_dims != ABSENT and name.startswith(COLLECTIVE_PREFIXES)):
             self._keep(row, args)
         self._waiting.append(
             (
                 ts,
                 dur,
                 self._names[name],
-                self._categories[_category(event) if event.cat is None else _word(event.cat)],
+                self._categories[_category(event) if event.cat in (None, msgspec.UNSET) else _word(event.cat)],
                 self._pids[_word(event.pid)],
                 self._tids[_word(event.tid)],
                 integer(args.stream),
@@ -197,6 +215,10 @@ class Builder:
         self._waiting.clear()
 
     def _keep(self, row: int, args: TypedArgs | Args) -> None:
+        wrong = [*unusable(args)]
+        self.described += 1
+        self.unusable += bool(wrong)
+        self.arguments.update(wrong)
         words = self._words
         kind, dtype, group, ranks, dims, types = (
             NONE if word is None or word == ABSENT else words[_text(word)]
@@ -266,34 +288,33 @@ def _typed_numbers(args: list[TypedArgs]) -> list[NDArray[np.int64]] | None:
     found = [column for column in columns if column is not None]
     if len(found) < len(columns):
         return None
-    external, size = found[3], found[4]
+    external = found[3]
     without = external == NONE
     if without.any():
         old = _int64([each.old_external_id for each in args])
         if old is None:
             return None
         external[without] = old[without]
-    np.maximum(size, NONE, out=size)
     return found
 
 
-def _args(raw: msgspec.Raw) -> Args:
-    """The arguments; those that are sound by themselves where one is not, none where they are no object."""
+def _args(raw: msgspec.Raw) -> tuple[Args, list[str]]:
+    """The arguments, and by name those that no parser takes; where one is not sound, the others are."""
     if raw == ABSENT:
-        return _NO_ARGS
+        return _NO_ARGS, []
     try:
-        return _ARGS.decode(raw)
+        return _ARGS.decode(raw), []
     except REFUSED:
         pass
     try:
         each = _EACH.decode(repair(bytes(raw)))
     except REFUSED:
-        return _NO_ARGS
+        return _NO_ARGS, ["args"]
     found = Args()
     for name, key in _KEYS:
         if key in each:
             setattr(found, name, each[key] if name in _WRITTEN else _any(each[key]))
-    return found
+    return found, [key for name, key in _KEYS if key in each and getattr(found, name) is None]
 
 
 _NO_ARGS = Args()

@@ -78,7 +78,7 @@ def _decode(path: str, text: Text) -> Trace:
         raise likeness.refusal(name, opening.start, columns, whole=not (body.damage or text.broken))
     if not builder.events:
         raise _no_events(name, True, body.damage or text.broken)
-    if builder.unreadable == builder.events:
+    if builder.unreadable + builder.skipped == builder.events:
         raise TraceError(f"none of the {builder.events:,} events of {name} can be read", "record or copy it again")
     partial = _partial(builder.events, body.damage, text.broken)
     base = source.located(path).name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dptune.runfile.ranks import spans
 from dptune.trace import folder, ranks
 from dptune.trace.events import Trace
 from dptune.trace.files import Files, find
+from dptune.trace.header import RANK_IMPOSSIBLE
 from dptune.trace.reading import read, read_all
 from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
 from dptune.trace.source import located, redacted, shown
@@ -56,7 +58,7 @@ def load(
             known = ranks.rank_of(trace, path)
             if ranks.beyond(path.name):
                 text = f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,} and is ignored"
-                gathered.findings.append(Finding(code="rank-impossible", level="partial", text=text))
+                gathered.findings.append(Finding(code=RANK_IMPOSSIBLE, level="partial", text=text))
             if known is None:
                 gathered.rankless.append(trace)
             else:
@@ -116,7 +118,7 @@ class _Gathered:
             text = f"two files claim rank {rank}: {kept} is used, {shown(trace.path)} left out"
             self.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
             return
-        self.findings += trace.findings
+        self.findings += (_with_rank(finding, rank, basis) for finding in trace.findings)
         detail = None if rich is None else os.fspath(rich)
         read_rich = None if detail is None else partial(read, detail, self.cached)
         self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_rich)
@@ -174,6 +176,14 @@ class _Gathered:
         return f": the script ended ({record.ending.how}){status}" + (
             f", {record.ending.note}" if record.ending.note else ""
         )
+
+
+def _with_rank(finding: Finding, rank: int, basis: str) -> Finding:
+    """An impossible rank with the one that is used for the trace."""
+    if finding.code != RANK_IMPOSSIBLE:
+        return finding
+    source = "by the order of the files" if basis == ranks.ORDER else f"from {basis}"
+    return replace(finding, text=f"{finding.text}; rank {rank} is used, {source}")
 
 
 def _claims_a_rank(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
@@ -10,6 +11,8 @@ from dptune.trace.columns import NONE
 from dptune.trace.events import Device, Distributed
 from dptune.trace.run import MOST_RANKS
 from dptune.trace.schema import Header, integer
+
+_MOST_SHOWN = 30  # characters of an impossible value
 
 
 class Metadata(TypedDict):
@@ -41,13 +44,33 @@ def is_torch(header: Header) -> bool:
     )
 
 
+RANK_IMPOSSIBLE = "rank-impossible"
+
+
 def impossible(name: str, header: Header) -> Iterator[Finding]:
     """Impossible numbers of the process group; they are ignored."""
-    given = header.distributed if isinstance(header.distributed, dict) else {}
-    for key, what in (("rank", "rank"), ("world_size", "world size")):
-        if _beyond(given.get(key)):
-            text = f"{name}: the {what} in distributedInfo is above {MOST_RANKS:,} and is ignored"
-            yield Finding(code=f"{what.replace(' ', '-')}-impossible", level="partial", text=text)
+    given = header.distributed
+    if given is not None and not isinstance(given, dict):
+        text = f"{name}: distributedInfo is not a JSON object and is ignored"
+        yield Finding(code=RANK_IMPOSSIBLE, level="partial", text=text)
+        return
+    found = given or {}
+    for key, what, least in (("rank", "rank", 0), ("world_size", "world size", 1)):
+        value = found.get(key)
+        if value is None or least <= integer(value) <= MOST_RANKS:
+            continue
+        why = f"above {MOST_RANKS:,}" if _beyond(value) else f"impossible ({_shown(value)})"
+        text = f"{name}: the {what} in distributedInfo is {why} and is ignored"
+        yield Finding(code=f"{what.replace(' ', '-')}-impossible", level="partial", text=text)
+    rank, world = _of_ranks(found.get("rank")), _of_ranks(found.get("world_size"))
+    if rank is not None and world and rank >= world:
+        text = f"{name}: distributedInfo says rank {rank} of a world size of {world}, which is impossible"
+        yield Finding(code="world-size-too-small", level="partial", text=text)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _beyond(value: object) -> bool:
@@ -75,7 +98,7 @@ def _distributed(entry: object) -> Distributed:
     backend = entry.get("backend")
     return Distributed(
         rank=_of_ranks(entry.get("rank")),
-        world_size=_of_ranks(entry.get("world_size")),
+        world_size=_of_ranks(entry.get("world_size"), 1),
         backend=backend if isinstance(backend, str) and backend else None,
         groups=dict(_groups(entry.get("pg_config"))),
     )
@@ -88,9 +111,9 @@ def _groups(config: object) -> Iterator[tuple[str, int]]:
             yield str(group.get("pg_name", "")), size
 
 
-def _of_ranks(value: object) -> int | None:
-    number = _known(value)
-    return None if number is None or number > MOST_RANKS else number
+def _of_ranks(value: object, least: int = 0) -> int | None:
+    number = integer(value)
+    return number if least <= number <= MOST_RANKS else None
 
 
 def _known(value: object) -> int | None:

@@ -37,14 +37,14 @@ def decoded(decoder: Any, text: bytes) -> Any:
 
 
 def repair(text: bytes) -> bytes:
-    """The same JSON with everything that no parser accepts made harmless; numbers that are not numbers become null."""
+    """The same JSON with everything that no parser accepts made harmless; NaN and infinities become strings."""
     text = text.decode("utf-8", errors="replace").encode("utf-8")
     return _TOKEN.sub(_mend, text)
 
 
 def _mend(match: re.Match[bytes]) -> bytes:
     if match["number"] is not None:
-        return b"null"
+        return b'"' + match[0] + b'"'
     if match["comma"] is not None:
         return b""
     string = match["string"]

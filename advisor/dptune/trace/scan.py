@@ -7,7 +7,6 @@ breaks lines elsewhere.
 from __future__ import annotations
 
 import re
-from collections import deque
 
 # Nothing here gives back what it took, so that damaged text is walked in one go. No choice stands in a possessive
 # group: Python before 3.11.5 ends such a one too early (gh-106052).
@@ -17,69 +16,46 @@ _WHOLE = re.compile(_FLAT, re.DOTALL)
 # What holds no bracket, a string, such a one; brackets of others; a quote that opens no string.
 _BRACKETS = re.compile(rb'[^{}\[\]"]++|' + STRING + rb"|" + _FLAT + rb'|([{\[]++|[}\]]++|")', re.DOTALL)
 _GAP = re.compile(rb"[\s,]*+")
-_WORD = re.compile(STRING + rb'|[^\s,:{}\[\]"]++', re.DOTALL)
-_COMMA = re.compile(rb"\s*+(,?+)\s*+")
+# An element that is no object, up to the comma or bracket that ends it; a list is walked like an object.
+_BARE = re.compile(STRING + rb"|null|true|false|-?(?:NaN|Infinity|inf|nan)|-?\d[\d.eE+-]*+", re.DOTALL)
+_ENDS = re.compile(rb"\s*+[,\]]")
+_LONGEST_WORD = len(b"-Infinity")
 
 
 class Walk:
-    """A walk over `text` from `at`, which lies between events.
+    """A walk over `text` from `at`, which lies between the elements of `traceEvents`.
 
-    After `event()` gave None: `closed` says that the closing bracket of the events stands at `at`; `broken` that no
-    event can begin there; neither, that more text is needed.
+    After `element()` gave None: `closed` says that the closing bracket of the events stands at `at`; `broken` that no
+    element can begin there; neither, that more text is needed.
     """
 
     def __init__(self, text: bytes, at: int = 0) -> None:
         self.text = text
         self.at = at
         self.closed = self.broken = False
-        self._values: deque[bytes] = deque()  # before `at`
 
-    def event(self) -> bytes | None:
-        """The text of the next whole event, or of another whole value that is in its place."""
-        if self._values:
-            return self._values.popleft()
+    def element(self) -> bytes | None:
+        """The text of the next whole element: an event where it is an object."""
         self.at = _GAP.match(self.text, self.at).end()  # type: ignore[union-attr]
         first = self.text[self.at : self.at + 1]
-        if first != b"{":
-            self.closed = first == b"]"
-            if not first or self.closed:
-                return None
-            self._take_values()
-            return self._values.popleft() if self._values else None
-        close = closing(self.text, self.at)
+        self.closed = first == b"]"
+        if not first or self.closed:
+            return None
+        close = closing(self.text, self.at) if first in (b"{", b"[") else self._bare()
         if close is None:
+            return None
+        if first != b"{" and not _ENDS.match(self.text, close):
+            self.broken = bool(self.text[close:].strip())
             return None
         begin, self.at = self.at, close
         return self.text[begin:close]
 
-    def _take_values(self) -> None:
-        """Take the values up to the next event or the end of the list; none where neither follows on them."""
-        values: deque[bytes] = deque()
-        at = self.at
-        while (end := _value(self.text, at)) > at:
-            values.append(self.text[at:end])
-            comma = _COMMA.match(self.text, end)
-            at = comma.end()  # type: ignore[union-attr]
-            after = self.text[at : at + 1]
-            if after == b"]" or (after == b"{" and comma[1]):  # type: ignore[index]
-                self.at, self._values = at, values
-                return
-            if not comma[1]:  # type: ignore[index]
-                break
-        self.broken = at < len(self.text) and end != UNFINISHED
-
-
-UNFINISHED = -1
-
-
-def _value(text: bytes, at: int) -> int:
-    """One past the end of the value at `at`, which is no event; `at` itself where there is none."""
-    first = text[at : at + 1]
-    if first == b"[":
-        end = closing(text, at)
-        return UNFINISHED if end is None else end
-    found = _WORD.match(text, at)
-    return found.end() if found else UNFINISHED if first == b'"' else at
+    def _bare(self) -> int | None:
+        """One past the string, number or word at `at`; None where none begins there or more text is needed."""
+        if found := _BARE.match(self.text, self.at):
+            return found.end()
+        self.broken = self.text[self.at : self.at + 1] != b'"' and len(self.text) - self.at > _LONGEST_WORD
+        return None
 
 
 def closing(text: bytes, at: int) -> int | None:

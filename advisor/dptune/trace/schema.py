@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw, Struct, defstruct, field
+from msgspec import UNSET, Raw, Struct, defstruct, field
 
 from dptune.trace.columns import NONE
 
@@ -27,13 +27,13 @@ class TypedArgs(Struct, gc=False, frozen=True):
     total_bytes: int = field(default=NONE, name="bytes")
     old_external_id: int = field(default=NONE, name="external id")
     collective: str | None = field(default=None, name="Collective name")
-    in_elements: int = field(default=NONE, name="In msg nelems")
-    out_elements: int = field(default=NONE, name="Out msg nelems")
+    in_elements: int | None = field(default=None, name="In msg nelems")
+    out_elements: int | None = field(default=None, name="Out msg nelems")
     dtype: str | None = None
-    group_size: int = field(default=NONE, name="Group size")
+    group_size: int | None = field(default=None, name="Group size")
     group: str | None = field(default=None, name="Process Group Name")
     group_ranks: str | None = field(default=None, name="Process Group Ranks")
-    sequence: int = field(default=NONE, name="Seq")
+    sequence: int | None = field(default=None, name="Seq")
     input_dims: Raw = field(default=ABSENT, name="Input Dims")
     input_types: Raw = field(default=ABSENT, name="Input type")
 
@@ -87,10 +87,16 @@ class Named(Struct, gc=False, tag_field="ph", tag="M"):
 
 
 # The other phases of the Chrome trace format: flow, async, object, begin and end, mark. Nothing is read of them.
-_OTHERS = [defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase) for phase in "sftbenNODPRBEpTScvV(),"]
+_OTHER_PHASES = "sftbenNODPRBEpTScvV(),"
+_OTHERS = [defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase) for phase in _OTHER_PHASES]
+PHASES = frozenset("XiICMF" + _OTHER_PHASES)
 TYPED: Any = Complete | Instant | Counter | Named
 for _other in _OTHERS:
     TYPED = TYPED | _other
+
+
+class Digits(str):
+    """A number with a point or an exponent as it was written: pids and tids keep their digits."""
 
 
 class Args(Struct, gc=False):
@@ -118,7 +124,7 @@ class Event(Struct, gc=False):
     """One element of `traceEvents`, whatever types its fields have."""
 
     ph: Any = None
-    cat: Any = None
+    cat: Any = UNSET
     name: Any = None
     pid: Any = None
     tid: Any = None

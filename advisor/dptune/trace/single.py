@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from dptune.trace.repair import decoded
-from dptune.trace.schema import Event
+from dptune.trace.schema import Digits, Event
 
-_EVENT = msgspec.json.Decoder(Event, float_hook=str)
+_EVENT = msgspec.json.Decoder(Event, float_hook=Digits)
 _EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ANY = msgspec.json.Decoder(float_hook=str)
+_ANY = msgspec.json.Decoder(float_hook=Digits)
 _WORDS = ("ph", "cat", "name", "pid", "tid")
 
 
@@ -34,4 +34,4 @@ def event(text: bytes) -> Event | None:
 def _word(raw: msgspec.Raw) -> object:
     text = bytes(raw)
     value = decoded(_ANY, text)
-    return text.decode("utf-8", "replace") if value is None and text.strip() != b"null" else value
+    return Digits(text.decode("utf-8", "replace")) if value is None and text.strip() != b"null" else value

@@ -22,8 +22,15 @@ from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.windows import Step
 from dptune.measured import Loss
 from dptune.trace.columns import NONE, Columns
+from dptune.trace.doubts import DAMAGED
 from dptune.trace.events import Trace
-from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
+from dptune.trace.kernels import (
+    COPY_CATEGORIES,
+    DEVICE_CATEGORIES,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    SYNC_CATEGORIES,
+)
 from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
 
 EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other
@@ -37,9 +44,10 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
     if not devices or any(own.on_cpu for own in devices):
         return []
     found = _misdated(columns)
+    damaged = any(finding.code in DAMAGED for finding in trace.findings)
     for loss in (
-        _without_operation(columns, devices, KERNEL_LAUNCH_NAME.search, "kernel"),
-        _without_operation(columns, devices, COPY_CALL_NAME.search, "copy"),
+        _without_operation(columns, devices, KERNEL_LAUNCH_NAME.search, "kernel", damaged),
+        _without_operation(columns, devices, COPY_CALL_NAME.search, "copy", damaged),
         _outside_steps(columns, devices, steps),
     ):
         if loss is not None and not any(each.fatal for each in found):
@@ -62,7 +70,7 @@ def _misdated(columns: Columns) -> list[Loss]:
 
 
 def _without_operation(
-    columns: Columns, devices: list[Operations], named: Callable[[str], object], noun: str
+    columns: Columns, devices: list[Operations], named: Callable[[str], object], noun: str, damaged: bool
 ) -> Loss | None:
     calls = columns.rows(LAUNCH_CATEGORIES, named)
     calls = calls[columns.correlation[calls] != NONE]
@@ -80,8 +88,27 @@ def _without_operation(
     count = int(without.sum()) if fatal else count
     what = {"kernel": "kernel launches", "copy": "copy calls"}[noun]
     have = "has" if count == 1 else "have"
-    text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace: the profiler lost events"
-    return Loss(code="device-events-lost", fatal=fatal, text=text)
+    text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace"
+    why = "events in the file could not be read" if damaged else _mislabelled(columns, devices, calls[lost], noun)
+    if why:
+        return Loss(code="device-events-damaged", fatal=fatal, text=f"{text}: {why}")
+    return Loss(code="device-events-lost", fatal=fatal, text=f"{text}: the profiler lost events")
+
+
+def _mislabelled(columns: Columns, devices: list[Operations], calls: Ints, noun: str) -> str:
+    """What says that the operations of calls are in the trace all the same; empty where nothing does."""
+    others = np.flatnonzero(np.isin(columns.correlation, columns.correlation[calls]))
+    others = others[~columns.of_category(LAUNCH_CATEGORIES | DEVICE_CATEGORIES | SYNC_CATEGORIES, others)]
+    if len(np.unique(columns.correlation[others])) * 2 > len(calls):
+        categories = sorted({columns.categories[at] for at in columns.category_id[others].tolist()})
+        return f"the events with their correlation have the category {', '.join(map(repr, categories[:3]))}"
+    kinds = KERNEL_CATEGORIES if noun == "kernel" else COPY_CATEGORIES
+    unlaunched = np.concatenate([own.rows[own.launch == UNLAUNCHED] for own in devices])
+    count = int(columns.of_category(kinds, unlaunched).sum())
+    if count * 2 > len(calls):
+        have = f"{noun} has" if count == 1 else ("kernels have" if noun == "kernel" else "copies have")
+        return f"{count:,} {have} no call, so their correlations are missing or wrong"
+    return ""
 
 
 def _nested(columns: Columns, calls: Ints) -> Mask:

@@ -82,7 +82,10 @@ def operations(trace: Trace) -> list[Operations]:
     if len(rows):
         rows = _dated(columns, rows)
         device, maker = _device_index(columns, rows), vendor(trace)
-        return [_gpu(columns, rows[device == index], f"{maker.torch}:{index}") for index in np.unique(device)]
+        described = trace.collectives.row[trace.collectives.kind != NONE]
+        return [
+            _gpu(columns, rows[device == index], f"{maker.torch}:{index}", described) for index in np.unique(device)
+        ]
     if uses_device(columns):
         return []
     return _cpu(columns)
@@ -131,7 +134,8 @@ def loader_ranges(trace: Trace) -> Intervals:
     return _union(columns, loading)
 
 
-def _gpu(columns: Columns, rows: Ints, device: str) -> Operations:
+def _gpu(columns: Columns, rows: Ints, device: str, described: Ints) -> Operations:
+    """`described`: the rows of events that name their collective: such a kernel communicates, whatever its name."""
     pair, at = np.unique(
         columns.category_id[rows].astype(np.int64) * len(columns.names) + columns.name_id[rows], return_inverse=True
     )
@@ -141,7 +145,9 @@ def _gpu(columns: Columns, rows: Ints, device: str) -> Operations:
     launch = launch_rows(columns, rows)
     work = np.array(kinds, dtype=np.int64)[at]
     work[launched_by_collectives(columns, rows, launch)] = int(Work.COMMUNICATION)
-    kernels = int(columns.of_category(KERNEL_CATEGORIES, rows).sum())
+    is_kernel = columns.of_category(KERNEL_CATEGORIES, rows)
+    work[is_kernel & np.isin(rows, described)] = int(Work.COMMUNICATION)
+    kernels = int(is_kernel.sum())
     time = {kind: _union(columns, rows[work == kind]) for kind in Work}
     return Operations(device, rows, work, launch, time, _span(columns, rows), kernels)
 

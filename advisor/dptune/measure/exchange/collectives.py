@@ -11,7 +11,7 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.exchange.calls import Call, Collectives, calls
 from dptune.measure.exchange.matching import Exchange, RankCalls
-from dptune.measure.exchange.sizes import NO_SIZE, with_sizes
+from dptune.measure.exchange.sizes import no_size, with_sizes
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, view
 from dptune.measured import CollectiveFigures, MatchBasis
@@ -72,19 +72,20 @@ def collectives(
             alike = groups.setdefault((call.kind, call.group, call.group_size, call.dtype, size), [])
             alike.append(call if size == call.message_bytes else replace(call, message_bytes=size))
     steps = sum(own.windows for own in views)
+    unsized = no_size(own.trace for own in views)
     unmatched = _UNMATCHED if len({own.rank for own in ranks}) > 1 else _ALONE
     found = []
     for alike in groups.values():
         first = alike[0]
         key = first.kind, first.group, first.dtype, first.message_bytes
-        found.append(_figures(alike, matched.get(key, []), steps, unmatched))
+        found.append(_figures(alike, matched.get(key, []), steps, unmatched, unsized))
     return sorted(found, key=lambda figures: -figures.total_ns)
 
 
-def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: str) -> CollectiveFigures:
+def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: str, unsized: str) -> CollectiveFigures:
     first = alike[0]
     durations = [call.dur_ns for call in alike]
-    holes = {"group": _NO_GROUP, "group_size": _NO_GROUP, "dtype": _NO_DTYPE, "message_bytes": NO_SIZE}
+    holes = {"group": _NO_GROUP, "group_size": _NO_GROUP, "dtype": _NO_DTYPE, "message_bytes": unsized}
     missing = {name: why for name, why in holes.items() if getattr(first, name) is None}
     if not matched:
         missing["matched"] = unmatched
@@ -93,7 +94,7 @@ def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: 
     why = (
         (_INCOMPLETE if collective(first.kind).symmetric else _ASYMMETRIC)
         if not split
-        else NO_SIZE
+        else unsized
         if first.message_bytes is None
         else _NO_LINK
     )

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
+from dptune.trace.faults import are_dims
 from dptune.trace.schema import integer
 
-_MOST_BYTES = 2**63 - 1
+_MOST_BYTES = 2**50  # of one message: more than the memory of any device, by far
 
 
 def size_of(total_bytes: int) -> int | None:
@@ -30,6 +31,8 @@ def tensors_of(dims_json: str | None, types_json: str | None) -> tuple[str | Non
     known = [(dtype, shape) for dtype, shape in found if dtype is not None]
     if not known:
         return None, None
+    if not are_dims(dims):
+        return known[0][0], None
     return known[0][0], sum(elements_of(shape) * bytes_of(dtype) for dtype, shape in known)
 
 

@@ -6,14 +6,23 @@ the calls of a lean step take their sizes, in order, from those of a rich step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.dtypes import dtype_of
 from dptune.runfile.facts import Facts
+from dptune.trace.doubts import FAULTY, UNUSABLE
+from dptune.trace.events import Trace
 
 NO_SIZE = "the trace was recorded without shapes, and no window with shapes shows the same collectives in each step"
+BAD_SIZE = "message sizes in the trace are impossible or unreadable"
+
+
+def no_size(traces: Iterable[Trace]) -> str:
+    """Why a call of these traces has no size."""
+    damaged = any(finding.code in (UNUSABLE, FAULTY) for trace in traces for finding in trace.findings)
+    return BAD_SIZE if damaged else NO_SIZE
 
 
 def with_sizes(lean: list[Call], rich: list[Call], facts: Facts | None) -> list[Call]:

@@ -1,0 +1,69 @@
+"""Whether the clock of a rank jumps back within its trace.
+
+Torch numbers operators (`External id`) and the runtime numbers calls (`correlation`) as they are made, and Kineto
+writes those of one thread in that order. In none of 100 public traces does an event that comes later on its thread by
+both orders start before an earlier one, nor does a step start before the one before it has ended. Where that happens,
+the clock was set back, or parts of several recordings were joined, and no length of a step is known.
+
+Traces that were written by hand are in less order: events added at the end have numbers far from their neighbours', and
+calls of a step that are out of order are so in each step. Neither is a jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from dptune.measure.intervals import Ints
+from dptune.measure.steps.windows import host_steps
+from dptune.measured import Loss, digits
+from dptune.trace.columns import NONE, Columns
+from dptune.trace.events import Trace
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
+
+SLACK_NS = 10_000  # the largest step back that is no jump; public traces have none at all
+NEAR = 64  # numbers: other threads take some of those between neighbours on one thread
+MOST_JUMPS = 3  # of a clock, seen on one thread, where they are shorter than a step
+
+
+def clock_jump(trace: Trace) -> Loss | None:
+    """The largest jump back of a rank's clock, or marked steps that overlap; None where times are in order."""
+    steps = sorted(host_steps(trace), key=lambda step: step.number)
+    step_ns = max((step.length_ns for step in steps), default=0)
+    back_ns = max((before.start_ns - after.start_ns for before, after in pairwise(steps)), default=0)
+    back_ns = max(back_ns, *_of_calls(trace.columns, step_ns))
+    if back_ns > SLACK_NS:
+        text = f"timestamps jump back by {digits(back_ns / 1e6)} ms within the trace, so no step can be timed"
+        return Loss(code="clock-backwards", fatal=True, text=text)
+    overlap_ns = max((before.end_ns - after.start_ns for before, after in pairwise(steps)), default=0)
+    if overlap_ns > SLACK_NS:
+        text = f"the marked steps overlap by up to {digits(overlap_ns / 1e6)} ms, so no step can be timed"
+        return Loss(code="steps-overlap", fatal=True, text=text)
+    return None
+
+
+def _of_calls(columns: Columns, step_ns: int) -> Iterator[int]:
+    """How far a call goes back behind the one before it on its thread, by their numbers and in the file."""
+    for categories, numbers in (
+        (LAUNCH_CATEGORIES, columns.correlation),
+        (OPERATOR_CATEGORIES, columns.external_id),
+    ):
+        rows = columns.rows(categories)
+        rows = rows[numbers[rows] != NONE]
+        thread = columns.thread[rows]
+        yield _backward(columns, rows[np.argsort(thread, kind="stable")], numbers, step_ns)
+        yield _backward(columns, rows[np.lexsort((numbers[rows], thread))], numbers, step_ns)
+
+
+def _backward(columns: Columns, rows: Ints, numbers: Ints, step_ns: int) -> int:
+    """The largest jump back between neighbours of one thread, which follow each other in both orders."""
+    before, after = rows[:-1], rows[1:]
+    gap = numbers[after] - numbers[before]
+    follows = (columns.thread[before] == columns.thread[after]) & (gap > 0) & (gap <= NEAR) & (before < after)
+    back_ns = np.where(follows, columns.ts_ns[before] - columns.ts_ns[after], 0)
+    (jumps,) = np.nonzero(back_ns > SLACK_NS)
+    _, thread, count = np.unique(columns.thread[after[jumps]], return_inverse=True, return_counts=True)
+    jumps = jumps[(count[thread] <= MOST_JUMPS) | (back_ns[jumps] > step_ns)]
+    return int(back_ns[jumps].max(initial=0))

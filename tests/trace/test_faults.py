@@ -1,0 +1,104 @@
+"""Fields of the wrong type are counted, named, and count as missing; a trace with many of them gets no verdict."""
+
+import json
+
+import pytest
+
+from dptune.trace import load
+from dptune.trace.decode import decode
+
+KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2}
+SOUND = {"stream": 7, "device": 0, "correlation": 5}
+REDUCE = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float", "Group size": 2}
+
+
+def read(folder, *events):
+    path = folder / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return decode(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("name", value) for value in (5, None, True, ["k"], {"a": 1})),
+        *(("cat", value) for value in (5, None, ["kernel"])),
+        *(("tid", value) for value in (True, [1], {})),
+        *(("args", value) for value in ([1, 2], "x", 5, None)),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named(tmp_path, key, value):
+    trace = read(tmp_path, {**KERNEL, "args": SOUND}, {**KERNEL, "args": SOUND, key: value})
+    assert len(trace.columns) == 2
+    (finding,) = trace.findings
+    assert (finding.code, finding.level) == ("fields-unreadable", "partial")
+    assert finding.text == f"t.json: 1 of 2 events has unreadable fields (`{key}`), which count as missing"
+
+
+@pytest.mark.parametrize("key", ["stream", "device", "correlation", "External id", "external id", "bytes"])
+@pytest.mark.parametrize("value", ["x", "", 1.5, True, [], {}, 2**70, float("nan"), float("inf")])
+def test_a_number_of_the_wrong_type_is_named(tmp_path, key, value):
+    trace = read(tmp_path, {**KERNEL, "args": SOUND}, {**KERNEL, "args": SOUND | {key: value}})
+    (finding,) = trace.findings
+    assert finding.text == f"t.json: 1 of 2 events has unreadable fields (`{key}`), which count as missing"
+
+
+@pytest.mark.parametrize("value", [-1, 0, 7, "7", "-1", 7.0, None])
+def test_numbers_as_writers_write_them_are_no_fault(tmp_path, value):
+    assert read(tmp_path, {**KERNEL, "args": SOUND | {"stream": value, "bytes": value}}).findings == ()
+
+
+@pytest.mark.parametrize("odd", [{}, {"tid": 1.5}])
+def test_a_negative_size_is_named_whichever_way_the_event_is_read(tmp_path, odd):
+    trace = read(tmp_path, {**KERNEL, "args": {"bytes": -8}}, {**KERNEL, **odd})
+    assert trace.columns.total_bytes.tolist() == [-1, -1]
+    assert [finding.text for finding in trace.findings] == [
+        "t.json: 1 of 2 events has unreadable fields (`bytes`), which count as missing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(
+            (key, value)
+            for key in ("In msg nelems", "Out msg nelems")
+            for value in (-5, -1, 2**48 + 1, 10**40, "x", [])
+        ),
+        *(("Group size", value) for value in (0, -2, "x", True)),
+        *(("dtype", value) for value in (7, ["Float"])),
+        *(("Collective name", value) for value in (7, ["allreduce"])),
+        ("Process Group Ranks", 5),
+        ("Process Group Name", ["0"]),
+        ("Seq", "x"),
+    ],
+)
+def test_an_impossible_argument_of_a_collective_is_named(tmp_path, key, value):
+    sound, wrong = ({**KERNEL, "args": SOUND | REDUCE | more} for more in ({}, {key: value}))
+    (finding,) = read(tmp_path, sound, wrong, {**KERNEL, "args": SOUND}).findings
+    assert (finding.code, finding.level) == ("collectives-unreadable", "partial")
+    assert finding.text == (
+        f"t.json: 1 of 2 collective events has impossible or unreadable arguments (`{key}`), which count as missing"
+    )
+
+
+@pytest.mark.parametrize("dims", [[[-5]], [["x"]], "x", [[1.5]], {"a": 1}])
+def test_impossible_shapes_are_named(tmp_path, dims):
+    gloo = {**KERNEL, "cat": "user_annotation", "name": "gloo:all_reduce"}
+    sound, wrong = ({**gloo, "args": {"Input Dims": shapes, "Input type": ["float"]}} for shapes in ([[8], []], dims))
+    (finding,) = read(tmp_path, sound, wrong).findings
+    assert finding.text == (
+        "t.json: 1 of 2 collective events has impossible or unreadable arguments (`Input Dims`), which count as missing"
+    )
+
+
+@pytest.mark.parametrize(("wrong", "level"), [(3, "partial"), (4, "unjudgeable")])
+@pytest.mark.parametrize("fault", [{"args": []}, {"dur": "x"}, {"dur": -5}])
+def test_no_verdict_rests_on_a_trace_with_many(tmp_path, wrong, level, fault):
+    (finding,) = read(tmp_path, *[KERNEL] * 20, *[KERNEL | fault] * wrong).findings
+    assert finding.level == level
+
+
+def test_a_sound_trace_has_no_fault(tmp_path):
+    read(tmp_path, {**KERNEL, "args": SOUND | REDUCE | {"Seq": 3}})
+    assert load([tmp_path / "t.json"]).findings == []
