@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from dptune.advise.engine import _leads
 from dptune.measured import Account, InputFigures, LagDifference, LoadFigures, Missing, StragglerFigures
 from dptune.predicted import Prediction
+from dptune.rule import RunView
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import LoaderFacts, Window
 from dptune.runfile.load import LoadFacts
@@ -166,7 +168,9 @@ def test_a_rank_that_other_processes_slow_down(ask, make_measured, make_facts, m
         for host in sorted(set(hosts))
     ]
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("slower compute", 0.95)}, load=loads)
-    assert len(ask("DP701", run, [facts(0), facts(1)])) == found
+    own = [facts(0), facts(1)]
+    assert len(ask("DP701", run, own)) == found
+    assert _leads(RunView(run, own)) == bool(found)  # nor does the verdict name it
 
 
 def test_what_other_collectives_bring_later_is_theirs(ask, make_measured):
