@@ -255,7 +255,7 @@ def test_a_value_that_is_no_event_takes_no_event_with_it(tmp_path, value, at):
     trace = read(tmp_path, *events)
     assert (trace.events, len(trace.columns), trace.partial) == (6, 4, "")
     assert trace.columns.position.tolist() == [number for number in range(6) if number not in (at, at + 1)]
-    assert "2 of 6 events could not be read and were left out" in trace.findings[0].text
+    assert "2 of 6 elements of traceEvents are no events (not JSON objects) and were skipped" in trace.findings[0].text
 
 
 @pytest.mark.parametrize("value", [b'"key": 1', b"1 2", b'"never closed', b"[1, 2"])
