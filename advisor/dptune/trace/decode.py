@@ -22,6 +22,7 @@ from dptune.trace.text import LIMIT_BYTES, Text, Tick
 
 _HEADER = msgspec.json.Decoder(Header)
 _KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_NOT_LISTED = re.compile(rb'"traceEvents"\s*+:\s*+[^\s\[]')
 _INK = re.compile(rb"[^ \t\r\n]")
 
 
@@ -58,6 +59,8 @@ def _decode(path: str, text: Text) -> Trace:
         header = _header(opening.header)
         if not is_torch(header):
             raise likeness.refusal(name, opening.start, whole=not text.broken and _is_object(opening.header))
+        if _NOT_LISTED.search(opening.header):
+            raise TraceError(f"the traceEvents of {name} is not a list", "the file was changed: copy it again")
         raise _no_events(name, b'"traceEvents"' in opening.start)
     body = Body(text, opening.rest, opening.offset, builder)
     body.take()
