@@ -147,7 +147,9 @@ def _events_of(base: bytes) -> Counter[tuple[int, int, str]]:
 
 def _told(trace: Trace) -> bool:
     """Whether it is said that events are missing."""
-    return bool(trace.partial) or any(finding.code == "events-unreadable" for finding in trace.findings)
+    return bool(trace.partial) or any(
+        finding.code in ("events-unreadable", "elements-skipped") for finding in trace.findings
+    )
 
 
 def _untidy(error: DptuneError) -> list[str]:

@@ -91,6 +91,21 @@ def test_an_impossible_size_is_not_said_to_be_unrecorded(tmp_path, elements):
     assert found.missing["message_bytes"] == "message sizes in the trace are impossible or unreadable"
 
 
+@pytest.mark.parametrize("dtype", [None, "", "Float3"])
+def test_a_size_without_a_type_is_not_said_to_be_unrecorded(tmp_path, dtype):
+    call = all_reduce(20, 30, 1, 8, "0", 2)
+    call["args"]["dtype"] = dtype
+    events = [step(1, 0, 100), launch(1, 10, 11), call]
+    (found,) = measure_events(tmp_path, events, events).collectives
+    assert found.missing["message_bytes"].startswith("the element type is missing in the trace or unknown")
+
+
+def test_a_kernel_that_names_its_collective_communicates_whatever_its_name(tmp_path):
+    events = [step(1, 0, 100), launch(1, 10, 11), {**all_reduce(20, 30, 1, 8, "0", 2), "name": "fused_77"}]
+    (found,) = measure_events(tmp_path, events, events).collectives
+    assert (found.kind, found.message_bytes, found.total_ns) == ("all_reduce", 32, 2 * 10 * US)
+
+
 @pytest.mark.parametrize("length", [-5, "x", 1.5])
 def test_an_impossible_shape_is_no_size(tmp_path, length):
     events = [step(1, 0, 100), operator("aten::mm", 1, 2)]

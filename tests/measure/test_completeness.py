@@ -109,6 +109,31 @@ def test_kernels_that_cannot_be_read_are_not_lost_by_the_profiler(tmp_path, faul
     assert not any("profiler lost" in finding.text for finding in trust.findings)
 
 
+def test_kernels_of_another_category_are_not_lost_by_the_profiler(tmp_path):
+    good, bad = healthy()
+    bad = [{**one, "cat": "gpu_thing"} if is_kernel(one) and one["ts"] < 500 else one for one in bad]
+    _, trust = judged(tmp_path, good, bad)
+    (finding,) = losses(trust).values()
+    assert (finding.code, finding.text) == (
+        "device-events-damaged",
+        "rank 1: 5 of 45 kernel launches have no kernel in the trace: the events with their correlation have the "
+        "category 'gpu_thing'",
+    )
+
+
+@pytest.mark.parametrize("args", [{}, {"device": 0, "stream": 7}, {"device": 0, "stream": 7, "correlation": -1}])
+def test_kernels_without_a_correlation_are_not_lost_by_the_profiler(tmp_path, args):
+    good, bad = healthy()
+    bad = [{**one, "args": args} if is_kernel(one) and one["ts"] < 500 else one for one in bad]
+    _, trust = judged(tmp_path, good, bad)
+    (finding,) = losses(trust).values()
+    assert (finding.code, finding.text) == (
+        "device-events-damaged",
+        "rank 1: 5 of 45 kernel launches have no kernel in the trace: 5 kernels have no call, so their correlations "
+        "are missing or wrong",
+    )
+
+
 def test_one_in_a_thousand_is_said_and_left_at_that(tmp_path):
     events = rank(last=120)
     measured, trust = judged(

@@ -468,6 +468,21 @@ def test_distributed_info_of_another_type_is_named(tmp_path):
     )
 
 
+def test_world_sizes_that_differ_are_named(tmp_path):
+    for rank, world in enumerate([2, 4]):
+        write(tmp_path / f"rank{rank}.json", rank=rank, world=world)
+    run = load([tmp_path])
+    assert run.world_size == 4
+    assert run.findings[0].text == "the traces name different world sizes (2, 4): 4 is used"
+
+
+@pytest.mark.parametrize("events", [None, True, 5, "x", {"a": 1}])
+def test_events_that_are_no_list_are_said_to_be_none(tmp_path, events):
+    (tmp_path / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.raises(TraceError, match=r"the traceEvents of .*rank0\.json is not a list"):
+        load([tmp_path / "rank0.json"])
+
+
 def test_a_rank_beyond_its_own_world_size_is_named(tmp_path):
     run = load([write(tmp_path / "rank0.json", rank=5, world=2)])
     assert "distributedInfo says rank 5 of a world size of 2, which is impossible" in run.findings[0].text

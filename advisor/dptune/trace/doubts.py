@@ -46,12 +46,9 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
 def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]:
     """What was skipped or counts as missing. No verdict rests on a trace that lacks more than a small share."""
     if builder.skipped:
-        are = "is no event" if builder.skipped == 1 else "are no events"
-        were = "was" if builder.skipped == 1 else "were"
-        text = (
-            f"{name}: {builder.skipped:,} of {builder.events:,} elements of traceEvents {are} (not JSON objects) and "
-            f"{were} skipped"
-        )
+        of = f"{name}: {builder.skipped:,} of {builder.events:,} elements of traceEvents"
+        plural = f"{of} are no events (not JSON objects) and were skipped"
+        text = plural if builder.skipped > 1 else f"{of} is no event (not a JSON object) and was skipped"
         yield Finding(code=SKIPPED, level="partial", text=text)
     if builder.unreadable:
         text = f"{name}: {builder.unreadable:,} of {builder.events:,} events could not be read and were left out"

@@ -21,6 +21,8 @@ from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
 from dptune.trace.source import located, redacted, shown
 from dptune.trace.together import DOUBTFUL_NS, apart
 
+_MOST_SIZES = 8  # that are named where traces contradict each other
+
 
 def load(
     paths: Sequence[str | os.PathLike[str]],
@@ -199,6 +201,11 @@ def _absent(run: Run) -> list[Finding]:
         text = f"rank {rank} has facts but no readable trace"
         found.append(Finding(code="trace-missing", level="partial", text=text))
     world = run.world_size or 0
+    claims = {rank.lean.distributed.world_size for rank in run.ranks} - {None}
+    if len(claims) > 1:
+        sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
+        text = f"the traces name different world sizes ({sizes}): {world} is used"
+        found.append(Finding(code="world-size-differs", level="partial", text=text))
     absent = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
     asked = None if run.record is None or run.record.ranks is None else set(run.record.ranks)
     missing = [rank for rank in absent if asked is None or rank in asked]

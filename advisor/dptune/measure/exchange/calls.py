@@ -28,6 +28,7 @@ class Call:
 
     `start_ns` is on the trace's own clock; `members` the ranks of the group as the trace writes them; `row` is that of
     its event in the columns. `ambiguous`: it names no group, and is of one of several that do not hold the same ranks.
+    `untyped`: its number of elements is known, their type is not.
     """
 
     step: int
@@ -42,6 +43,7 @@ class Call:
     sequence: int | None = None
     row: int = NONE
     ambiguous: bool = False
+    untyped: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
         members=told.word(told.group_ranks, at),
         sequence=int(told.sequence[at]) if told.sequence[at] != NONE else None,
         row=row,
+        untyped=dtype is None and elements >= 0,
     )
     return call if call.group is not None else replace(call, ambiguous=unnamed.ambiguous)
 

@@ -21,6 +21,7 @@ from dptune.trace.events import Trace
 
 _NO_GROUP = "the trace does not say which process group"
 _NO_DTYPE = "the trace does not say which element type"
+_UNTYPED = "the element type is missing in the trace or unknown, so elements cannot be counted in bytes"
 _ASYMMETRIC = "a rank may leave before the last has come, so its duration does not tell waiting from moving data"
 _INCOMPLETE = "not all ranks of the group were read, their calls could not be matched, or a call has no duration"
 _NO_LINK = "how much of this kind crosses each link is not known"
@@ -85,6 +86,7 @@ def collectives(
 def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: str, unsized: str) -> CollectiveFigures:
     first = alike[0]
     durations = [call.dur_ns for call in alike]
+    unsized = _UNTYPED if first.untyped else unsized
     holes = {"group": _NO_GROUP, "group_size": _NO_GROUP, "dtype": _NO_DTYPE, "message_bytes": unsized}
     missing = {name: why for name, why in holes.items() if getattr(first, name) is None}
     if not matched:
