@@ -146,10 +146,12 @@ class Body:
         builder, walk = self._builder, Walk(self._pending)
         first = self._builder.events
         while (piece := walk.event()) is not None:
-            event = single.event(piece)
+            event = single.event(piece) if piece.startswith(b"{") else None
             if event is not None:
                 builder.add(event)
-            elif piece.count(b'"ph"') > 1:  # whole events inside an event: brackets were lost
+            elif (
+                piece.startswith(b"{") and piece.count(b'"ph"') > 1
+            ):  # whole events inside an event: brackets were lost
                 walk.at -= len(piece)
                 walk.broken = True
                 break

@@ -7,6 +7,7 @@ breaks lines elsewhere.
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 
 # Nothing here gives back what it took, so that damaged text is walked in one go. No choice stands in a possessive
@@ -18,6 +19,11 @@ _WHOLE = re.compile(_FLAT, re.DOTALL)
 _BRACKETS = re.compile(rb'[^{}\[\]"]++|' + STRING + rb"|" + _FLAT + rb'|([{\[]++|[}\]]++|")', re.DOTALL)
 _GAP = re.compile(rb"[\s,]*+")
 _WORD = re.compile(STRING + rb'|[^\s,:{}\[\]"]++', re.DOTALL)
+_UNFINISHED = -1
+_MOST_VALUES = 10_000  # between two events
+_LONGEST_VALUE = (
+    2**18
+)  # bytes of a list in which it is looked for its end, which takes a second for each MiB of brackets
 _COMMA = re.compile(rb"\s*+(,?+)\s*+")
 
 
@@ -56,7 +62,7 @@ class Walk:
         """Take the values up to the next event or the end of the list; none where neither follows on them."""
         values: deque[bytes] = deque()
         at = self.at
-        while (end := _value(self.text, at)) > at:
+        while (end := _value(self.text, at)) > at and len(values) < _MOST_VALUES:
             values.append(self.text[at:end])
             comma = _COMMA.match(self.text, end)
             at = comma.end()  # type: ignore[union-attr]
@@ -66,28 +72,25 @@ class Walk:
                 return
             if not comma[1]:  # type: ignore[index]
                 break
-        self.broken = at < len(self.text) and end != UNFINISHED
-
-
-UNFINISHED = -1
+        self.broken = at < len(self.text) and end != _UNFINISHED
 
 
 def _value(text: bytes, at: int) -> int:
     """One past the end of the value at `at`, which is no event; `at` itself where there is none."""
     first = text[at : at + 1]
     if first == b"[":
-        end = closing(text, at)
-        return UNFINISHED if end is None else end
+        end = closing(text, at, at + _LONGEST_VALUE)
+        return end or (_UNFINISHED if len(text) < at + _LONGEST_VALUE else at)
     found = _WORD.match(text, at)
-    return found.end() if found else UNFINISHED if first == b'"' else at
+    return found.end() if found else _UNFINISHED if first == b'"' else at
 
 
-def closing(text: bytes, at: int) -> int | None:
-    """One past the bracket that closes the one at `at`; None where the text ends first."""
-    if flat := _WHOLE.match(text, at):
+def closing(text: bytes, at: int, limit: int = sys.maxsize) -> int | None:
+    """One past the bracket that closes the one at `at`; None where the text ends first, or is at `limit`."""
+    if flat := _WHOLE.match(text, at, limit):
         return flat.end()
     depth = 1
-    for match in _BRACKETS.finditer(text, at + 1):
+    for match in _BRACKETS.finditer(text, at + 1, limit):
         brackets = match[1]
         if brackets is None:
             continue
