@@ -479,7 +479,10 @@ def test_world_sizes_that_differ_are_named(tmp_path):
 @pytest.mark.parametrize("events", [None, True, 5, "x", {"a": 1}])
 def test_events_that_are_no_list_are_said_to_be_none(tmp_path, events):
     (tmp_path / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    with pytest.raises(TraceError, match=r"the traceEvents of .*rank0\.json is not a list"):
+    with pytest.raises(
+        TraceError,
+        match=r"rank0\.json has the header of a torch.profiler trace, but its traceEvents are .*, not a list",
+    ):
         load([tmp_path / "rank0.json"])
 
 

@@ -7,6 +7,7 @@ breaks lines elsewhere.
 from __future__ import annotations
 
 import re
+import sys
 
 # Nothing here gives back what it took, so that damaged text is walked in one go. No choice stands in a possessive
 # group: Python before 3.11.5 ends such a one too early (gh-106052).
@@ -20,6 +21,7 @@ _GAP = re.compile(rb"[\s,]*+")
 _BARE = re.compile(STRING + rb"|null|true|false|-?(?:NaN|Infinity|inf|nan)|-?\d[\d.eE+-]*+", re.DOTALL)
 _ENDS = re.compile(rb"\s*+[,\]]")
 _LONGEST_WORD = len(b"-Infinity")
+_LONGEST_LIST = 2**18  # bytes in place of an event: to find the end of nested ones takes a second for each MiB
 
 
 class Walk:
@@ -41,7 +43,11 @@ class Walk:
         self.closed = first == b"]"
         if not first or self.closed:
             return None
-        close = closing(self.text, self.at) if first in (b"{", b"[") else self._bare()
+        if first == b"[":
+            close = closing(self.text, self.at, self.at + _LONGEST_LIST)
+            self.broken = close is None and len(self.text) - self.at >= _LONGEST_LIST
+        else:
+            close = closing(self.text, self.at) if first == b"{" else self._bare()
         if close is None:
             return None
         if first != b"{" and not _ENDS.match(self.text, close):
@@ -58,12 +64,12 @@ class Walk:
         return None
 
 
-def closing(text: bytes, at: int) -> int | None:
-    """One past the bracket that closes the one at `at`; None where the text ends first."""
-    if flat := _WHOLE.match(text, at):
+def closing(text: bytes, at: int, limit: int = sys.maxsize) -> int | None:
+    """One past the bracket that closes the one at `at`; None where the text ends first, or at `limit`."""
+    if flat := _WHOLE.match(text, at, limit):
         return flat.end()
     depth = 1
-    for match in _BRACKETS.finditer(text, at + 1):
+    for match in _BRACKETS.finditer(text, at + 1, limit):
         brackets = match[1]
         if brackets is None:
             continue
