@@ -268,7 +268,7 @@ def test_what_is_no_whole_value_is_where_the_trace_breaks_off(tmp_path, value):
 @pytest.mark.parametrize("value", [b"1,", b"[1,", b"[],["])
 def test_endless_values_that_are_no_events_end_the_reading(tmp_path, value):
     """Each of them walked to the end of the file, anew for each block, would take hours."""
-    with pytest.raises(DptuneError, match="breaks off before its first whole event|none of the .* events"):
+    with pytest.raises(DptuneError, match=r"breaks off before its first whole event|none of the .* events"):
         read(tmp_path, value * 1_000_000)
 
 
