@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,11 @@ class Kind:
     def words(self) -> list[str]:
         target = ["-m", self.name] if self.module else [str(FOLDER / f"{self.name}.py")]
         return [*target, *self.arguments]
+
+    @property
+    def whole(self) -> Kind:
+        """The same with all of torch, as without these tests."""
+        return replace(self, env={"PYTHONPATH": "", **self.env})
 
     def check_installed(self) -> None:
         if self.needs is not None and importlib.util.find_spec(self.needs) is None:
