@@ -57,7 +57,7 @@ class Kind:
 
 
 KINDS = {
-    kind.name: kind
+    kind.name: kind.whole if kind.needs or kind.name == "compiled" else kind
     for kind in (
         Kind("plain"),
         Kind("ddp", 2, 2),
