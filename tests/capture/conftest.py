@@ -46,8 +46,13 @@ class Run:
         return {path.name for path in self.folder.iterdir()}
 
 
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
+
+
 def environment(**extra: str) -> dict[str, str]:
-    return {**{k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}, **extra}
+    """Without this test's own Python settings; torch is imported without its compiler unless PYTHONPATH is given."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+    return {**kept, "PYTHONPATH": str(WITHOUT_COMPILER), **extra}
 
 
 @pytest.fixture

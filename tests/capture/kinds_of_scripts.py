@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -46,13 +46,18 @@ class Kind:
         target = ["-m", self.name] if self.module else [str(FOLDER / f"{self.name}.py")]
         return [*target, *self.arguments]
 
+    @property
+    def whole(self) -> Kind:
+        """The same with all of torch, as without these tests."""
+        return replace(self, env={"PYTHONPATH": "", **self.env})
+
     def check_installed(self) -> None:
         if self.needs is not None and importlib.util.find_spec(self.needs) is None:
             pytest.skip(f"{self.needs} is not installed")
 
 
 KINDS = {
-    kind.name: kind
+    kind.name: kind.whole if kind.needs or kind.name == "compiled" else kind
     for kind in (
         Kind("plain"),
         Kind("ddp", 2, 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -25,21 +26,35 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def sample_run(folder: Path, slower: float = 1.0, sample: str = "tiny_buckets", **changed: Any) -> None:
+    """Make the folder: a sample run with other step times and facts."""
+    shutil.copytree(SAMPLES / sample, folder, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
+    for path in folder.glob("*.facts.json"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        for window in facts["windows"]:
+            window["durations_ns"] = [int(slower * duration) for duration in window["durations_ns"]]
+        path.write_text(json.dumps({**facts, **changed}), encoding="utf-8")
+
+
 @pytest.fixture
 def recorded(tmp_path: Path) -> Any:
-    """recorded(name, slower=1.0, sample="tiny_buckets", **changed): a sample run with other step times and facts."""
+    """recorded(name, slower=1.0, sample="tiny_buckets", **changed): such a run here, of which the name is returned."""
 
-    def make(name: str, slower: float = 1.0, sample: str = "tiny_buckets", **changed: Any) -> str:
-        folder = tmp_path / name
-        shutil.copytree(SAMPLES / sample, folder, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
-        for path in folder.glob("*.facts.json"):
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            for window in facts["windows"]:
-                window["durations_ns"] = [int(slower * duration) for duration in window["durations_ns"]]
-            path.write_text(json.dumps({**facts, **changed}), encoding="utf-8")
+    def make(name: str, *how: Any, **changed: Any) -> str:
+        sample_run(tmp_path / name, *how, **changed)
         return name
 
     return make
+
+
+@pytest.fixture(scope="module")
+def of_a(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of the JSON report of such a run named "a", made once."""
+    folder = tmp_path_factory.mktemp("reported")
+    sample_run(folder / "a")
+    with contextlib.chdir(folder):
+        assert main(["report", "a", "--format", "json", "-o", "a.json"]) == 0
+    return (folder / "a.json").read_text(encoding="utf-8")
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -66,12 +81,11 @@ def test_a_run_against_itself_is_refused(recorded: Any, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("odd", ["calls", "trust", "account", "huge"])
 def test_a_report_of_odd_figures_is_compared_all_the_same(
-    odd: str, recorded: Any, capsys: pytest.CaptureFixture[str]
+    odd: str, recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What another hand may have written, and the format allows."""
-    a, b = recorded("a"), recorded("b", 1.1)
-    assert main(["report", a, "--format", "json", "-o", "a.json"]) == 0
-    told = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    b = recorded("b", 1.1)
+    told = json.loads(of_a)
     if odd == "calls":
         told["measured"]["collectives"][0]["calls_per_step"] = 0
     elif odd == "trust":
@@ -140,10 +154,9 @@ def test_options_are_known_behind_the_second_side(recorded: Any, capsys: pytest.
     assert found.compared.ratio == pytest.approx(1.1)
 
 
-def test_a_json_report_compares_as_its_run_does(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_report_compares_as_its_run_does(recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = recorded("a"), recorded("b", 1.1)
-    assert main(["report", a, "--format", "json", "-o", "a.json"]) == 0
-    capsys.readouterr()
+    Path("a.json").write_text(of_a, encoding="utf-8")
     folders, report = compare(capsys, a, b).compared, compare(capsys, "a.json", b).compared
     assert report.categories == folders.categories
     assert report.time_ns == folders.time_ns
@@ -162,12 +175,9 @@ def test_a_report_of_other_fields_is_refused_in_one_sentence(recorded: Any, caps
 
 @pytest.mark.parametrize("wrong", ["NaN", "-Infinity", "1e308", str(10**30), "9" * 5000])
 def test_a_report_of_numbers_that_no_run_has_is_refused(
-    recorded: Any, capsys: pytest.CaptureFixture[str], wrong: str
+    recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
-    capsys.readouterr()
-    text = Path("a.json").read_text(encoding="utf-8")
-    changed, times = re.subn(r'("calls_per_step": )[\d.]+', rf"\g<1>{wrong}", text, count=1)
+    changed, times = re.subn(r'("calls_per_step": )[\d.]+', rf"\g<1>{wrong}", of_a, count=1)
     assert times == 1
     Path("a.json").write_text(changed, encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
@@ -178,18 +188,14 @@ def test_a_report_of_numbers_that_no_run_has_is_refused(
 
 
 def test_collectives_of_no_calls_are_compared_without_their_length(
-    recorded: Any, capsys: pytest.CaptureFixture[str]
+    recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
-    capsys.readouterr()
-    text = Path("a.json").read_text(encoding="utf-8")
-    Path("a.json").write_text(re.sub(r'("calls": )\d+', r"\g<1>0", text), encoding="utf-8")
+    Path("a.json").write_text(re.sub(r'("calls": )\d+', r"\g<1>0", of_a), encoding="utf-8")
     compare(capsys, "a.json", recorded("b", 1.1))
 
 
-def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
-    first, _, rest = Path("a.json").read_text(encoding="utf-8").partition('"0.2"')
+def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _, rest = of_a.partition('"0.2"')
     Path("a.json").write_text(f'{first}"12.0"{rest}', encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
     assert "a.json is of schema '12.0', and this dptune reads 0.x: update dptune" in capsys.readouterr().err
@@ -198,10 +204,9 @@ def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, capsys: pytest.Cap
 @pytest.mark.parametrize("figure", ["unprofiled_median_ns", "median_ns"])
 @pytest.mark.parametrize("wrong", [0, -5])
 def test_a_report_with_steps_of_no_time_is_refused(
-    recorded: Any, capsys: pytest.CaptureFixture[str], figure: str, wrong: int
+    recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str], figure: str, wrong: int
 ) -> None:
-    assert main(["report", recorded("a"), "--format", "json", "-o", "a.json"]) == 0
-    told = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    told = json.loads(of_a)
     told["measured"]["step"][figure] = wrong
     Path("a.json").write_text(json.dumps(told), encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2

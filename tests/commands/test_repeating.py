@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import signal
@@ -40,12 +41,13 @@ for step in range(40):
     optimizer.step()
     time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else PAUSE)
 """
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 AMOUNT = ("--warmup", "2", "--steps", "12", "--seconds", "0")
 
 
 def surroundings(**more: str) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return {**env, **more}
+    return {**env, "PYTHONPATH": str(WITHOUT_COMPILER), **more}
 
 
 def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -93,12 +95,27 @@ def test_two_commits(tmp_path: Path) -> None:
         git("add", "-A", cwd=folder)
         git("commit", "-qm", pause, cwd=folder)
     (folder / "train.py").write_text("raise SystemExit('not of a commit')\n")
-    done = run("--script", "train.py", "HEAD~1", "HEAD", *AMOUNT, cwd=folder)
+    words = ("--script", "train.py", "HEAD~1", "HEAD", *AMOUNT)
+    for limit in ("6", "25", "60", "120"):  # until there is a trial of each, which eight more are made alike
+        done = run(*words, "--time-limit", limit, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (kept,) = (folder / "dptune-runs" / "compared").glob("*/proof.json")
+        proof = json.loads(kept.read_text())
+        made = proof["trials"][:2]
+        if {trial["side"] for trial in made} == {"A", "B"}:
+            break
+    made = [{**made[n % 2], "number": n + 1, "step_ns": made[n % 2]["step_ns"] + n // 2} for n in range(10)]
+    kept.write_text(json.dumps({**proof, "trials": made}))
+    done = run(*words, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert "dptune: trials taken over: 10" in done.stderr
     said = " ".join(done.stdout.split())
-    assert said.startswith("Verdict Better: with HEAD the time per step is 6")
+    assert said.startswith("Verdict Better: with HEAD the time per step is ")
+    proof = json.loads(kept.read_text())
+    assert proof["a_step_ns"] > 30e6  # the pause, and what is computed: longer beside other tests
+    assert proof["a_step_ns"] > proof["b_step_ns"] > 10e6
     commit = git("rev-parse", "HEAD~1", cwd=folder).strip()[:10]
-    assert f"A HEAD~1 ({commit}): 3" in said
+    assert f"A HEAD~1 ({commit}): " in said
     assert worktrees(folder) == 1
     assert (folder / "dptune-runs" / "compared").is_dir()
     assert git("status", "--porcelain", "--untracked-files=all", cwd=folder).splitlines() == [" M train.py"]

@@ -120,9 +120,8 @@ def test_an_empty_path_is_no_folder(verb: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("more", [["--format", "json"], ["--format", "html"], ["--patch"], []])
-def test_a_dash_is_stdout(more: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    sample = str(Path(__file__).parents[2] / "sample_traces" / "tiny_buckets")
-    main(["report", sample, "--no-cache", "-o", "-", *more])
+def test_a_dash_is_stdout(more: list[str], traces: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(["report", str(traces), "-o", "-", *more])
     told = capsys.readouterr()
     assert len(told.out) > 100 or more == ["--patch"]
     assert "wrote -" not in told.err

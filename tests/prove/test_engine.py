@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 
 pytestmark = pytest.mark.records
 
 DPTUNE = (sys.executable, "-m", "dptune")
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 # A step takes PAUSE; the script writes beside itself, and one variable makes it fail, hang, or run out of memory. Its
 # optimizer is its own: one of torch's loads torch.compile, which is a third of what such a short trial takes.
 TRAIN = """\
@@ -80,6 +82,7 @@ def project(recorded: Path, tmp_path: Path) -> Path:
 
 def run(*words: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env["PYTHONPATH"] = str(WITHOUT_COMPILER)
     return subprocess.run(
         [*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -109,15 +112,21 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     process.communicate(timeout=60)
     assert process.returncode == 130
     (folder,) = (path for path in (project / "base" / "verified").iterdir() if path.is_dir())
-    made = json.loads((folder / "proof.json").read_text())["trials"]
+    proof = json.loads((folder / "proof.json").read_text())
+    made = proof["trials"]
     assert len(made) == 2
     assert left_in(project) == []
+    # eight more as these two would have been made: two more, and it is decided
+    made = [{**made[n % 2], "number": n + 1, "step_ns": made[n % 2]["step_ns"] + n // 2} for n in range(10)]
+    (folder / "proof.json").write_text(json.dumps({**proof, "trials": made}))
 
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert done.returncode == 0, done.stderr
-    assert "dptune: trial 1:" not in done.stderr
+    assert "dptune: trials taken over: 10" in done.stderr
+    assert "dptune: trial 10:" not in done.stderr
+    assert "dptune: trial 11: " in done.stderr
     proof = json.loads((folder / "proof.json").read_text())
-    assert proof["trials"][:2] == made
+    assert proof["trials"][:10] == made
     assert (proof["outcome"], proof["ended"]) == ("worse", "decided")
     counted = [t["side"] for t in proof["trials"] if not t["set_aside"]]
     assert [counted.count(side) for side in "AB"] == [6, 6]
@@ -129,10 +138,10 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
 
     assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
     assert not (folder / "scratch").exists()
-    report = run("report", "base", "--no-tui", cwd=project)
+    report = in_process.dptune("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
     assert (project / "dptune-runs" / "latest").read_text() == latest  # no trial is a recording of the user's
-    bare = run("report", "--no-tui", cwd=project)
+    bare = in_process.dptune("report", "--no-tui", cwd=project)
     assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
     assert "dptune: it takes 6, 9, 13, 18, 25 or 35 trials a side, and 1800 s at most" in done.stderr
@@ -146,7 +155,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert "dptune: written after the run was recorded: train.py; both sides run the current code," in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
-    again = run("report", "base", "--no-tui", cwd=project)
+    again = in_process.dptune("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(
         again.stdout.split()
     )  # few trials of other code hide it not
@@ -155,8 +164,8 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert f"dptune: trials taken over: {ran}" in done.stderr
     assert f"dptune: trial {ran + 1}" not in done.stderr
 
-    spent = sum(trial["seconds"] for trial in proof["trials"])
-    more = ("--within", "0.01%", "--time-limit", f"{spent + 15:.0f}")
+    seconds = [trial["seconds"] for trial in proof["trials"]]
+    more = ("--within", "0.01%", "--time-limit", f"{sum(seconds) + max(seconds) + 0.1:.1f}")  # one more
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, *more, cwd=project)
     assert f"dptune: trial {ran + 1}: " in done.stderr
     assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")
@@ -224,7 +233,7 @@ def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_pat
 
 def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> None:
     """Two trials a side tell it; however slow the machine: each call goes on with the trials before."""
-    for limit in ("25", "60", "120"):
+    for limit in ("6", "12", "25", "60", "120", "200"):
         done = run("verify", "base", "--set", "env.RATE=3", *AMOUNT, "--time-limit", limit, cwd=project)
         assert done.returncode == 0, done.stderr
         if "What is learned is not the same" in " ".join(done.stdout.split()):
@@ -294,7 +303,7 @@ def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     done = run("verify", "base", "--set", "ddp.bucket_cap_mb=1", *AMOUNT, cwd=project)
     assert "It cannot be told: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
     assert done.stderr.count("dptune: trial") <= 3
-    report = run("report", "base", "--no-tui", cwd=project)
+    report = in_process.dptune("report", "base", "--no-tui", cwd=project)
     assert "the script made no DistributedDataParallel" in " ".join(report.stdout.split())
 
 
@@ -330,7 +339,7 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "the run was recorded with env.PAUSE=0.02 already" in done.stderr
     assert not (tmp_path / "base" / "verified").exists()
-    report = " ".join(run("report", "base", "--no-tui", cwd=tmp_path).stdout.split())
+    report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=tmp_path).stdout.split())
     made_none = "the script made no DistributedDataParallel"
     assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
 
@@ -424,13 +433,13 @@ def test_a_proof_of_another_command_says_so(project: Path) -> None:
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *short, "--", "other.py", cwd=project)
     assert done.returncode == 0, done.stderr
     assert "dptune: the time was up: the same command with a longer --time-limit goes on" in done.stderr
-    report = " ".join(run("report", "base", "--no-tui", cwd=project).stdout.split())
+    report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
     assert "env.PAUSE=0.03: inconclusive, of `python other.py`: the time was up: 0 trials a side are too few" in report
     run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
     assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
     damaged = next((project / "base" / "verified").glob("*/proof.json"))
     damaged.write_text("{}")
-    report = "".join(run("report", "base", "--no-tui", cwd=project).stdout.split())
+    report = "".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
     assert f"{damaged.relative_to(project)}holdsnoproofthatcanberead" in report
 
 
