@@ -109,9 +109,7 @@ class Unaveraged:
         for one in new:
             self._known[id(one)] = weakref.ref(one)
         wanted = {id(one) for one in new}
-        for module in self._places.ddp():
-            if id(module) not in self._wrapped or self._wrapped[id(module)]() is not module:
-                continue
+        for module in [one for ref in self._wrapped.values() if (one := ref()) is not None]:
             if dist.get_world_size(module.process_group) < 2 or averages_by_other_means(module):
                 continue
             ignored = getattr(module, "parameters_to_ignore", ())
