@@ -163,6 +163,16 @@ def of_a_copy(model, copied=None):
     return found
 
 
+def evaluated_at_the_end(model):
+    found = None
+    for step in range(2):
+        found = optimize(model)
+        if step > 100:
+            score(model)
+            break
+    return found
+
+
 def evaluated_after_training(model):
     found = None
     for _ in range(2):
@@ -203,6 +213,7 @@ def test_a_call_in_the_loop_itself():
         restored_by_a_context,
         restored_by_something_unknown,
         of_a_copy,
+        evaluated_at_the_end,
         evaluated_after_training,
     ],
 )

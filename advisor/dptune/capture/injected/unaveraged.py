@@ -43,6 +43,7 @@ class Unaveraged:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._known: _Known = {}  # parameters that a DDP module has taken, or that have been looked at
+        self._wrapped: _Known = {}  # the DDP modules whose parameters are known
         self._found: dict[int, _Unaveraged] = {}
         self._line: str | None = None
         self._searched = False  # the source of the script
@@ -57,6 +58,7 @@ class Unaveraged:
             construct(this, *args, **kwargs)
             with contextlib.suppress(Exception):
                 self._line = None
+                self._wrapped[id(this)] = weakref.ref(this)
                 for one in this.module.parameters():
                     if one.requires_grad:
                         self._known[id(one)] = weakref.ref(one)
@@ -107,7 +109,7 @@ class Unaveraged:
         for one in new:
             self._known[id(one)] = weakref.ref(one)
         wanted = {id(one) for one in new}
-        for module in self._places.ddp():
+        for module in [one for ref in self._wrapped.values() if (one := ref()) is not None]:
             if dist.get_world_size(module.process_group) < 2 or averages_by_other_means(module):
                 continue
             ignored = getattr(module, "parameters_to_ignore", ())

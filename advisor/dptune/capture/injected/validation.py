@@ -11,7 +11,7 @@ import ast
 import functools
 import inspect
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any
@@ -22,6 +22,7 @@ from dptune.capture.injected.places import function_name, is_the_users, users_pl
 
 _FUNCTIONS = 60  # that are read in all
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_LEAVES = (ast.Break, ast.Return, ast.Raise)
 _UNKNOWN = object()
 
 
@@ -42,7 +43,7 @@ def keeps_evaluation_mode(frame: FrameType | None, around: frozenset[int]) -> st
             for loop in _loops(frame):  # the innermost that evaluates decides
                 read = _Read(around)
                 scope = {**frame.f_globals, **frame.f_locals}
-                _read(loop, scope, frame.f_code.co_filename, function_name(frame.f_code), read)
+                _read(loop, scope, frame.f_code.co_filename, function_name(frame.f_code), read, goes_on=True)
                 if read.evaluates:
                     return None if read.restores else read.evaluates
         frame = frame.f_back
@@ -74,21 +75,30 @@ def _definition(tree: ast.AST, name: str, line: int) -> ast.AST | None:
     return None
 
 
-def _inside(node: ast.AST | None, scope: Mapping[str, Any] | None = None) -> Iterator[ast.AST]:
-    """What runs when it runs: not what is defined in it, nor a branch that a flag of the script switches off."""
-    children = ast.iter_child_nodes(node) if node is not None else iter(())
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name):
-        flag = (scope or {}).get(node.test.id)
+def _inside(
+    node: ast.AST | None, scope: Mapping[str, Any] | None = None, *, goes_on: bool = False
+) -> Iterator[ast.AST]:
+    """What runs when it runs: not what is defined in it, nor a branch that a flag of the script switches off.
+
+    `goes_on`: nor a branch after which a loop does not go on.
+    """
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node) if node is not None else ()
+    if isinstance(node, ast.If):
+        flag = (scope or {}).get(node.test.id) if isinstance(node.test, ast.Name) else None
         if isinstance(flag, bool):
-            children = iter(node.body if flag else node.orelse)
+            children = node.body if flag else node.orelse
+        elif goes_on and isinstance(node.body[-1], _LEAVES):
+            children = [node.test, *node.orelse]
     for child in children:
         if not isinstance(child, _DEFINITIONS):
             yield child
-            yield from _inside(child, scope)
+            yield from _inside(child, scope, goes_on=goes_on)
 
 
-def _read(node: ast.AST | None, scope: Mapping[str, Any], file: str, name: str, read: _Read) -> None:
-    for one in _inside(node, scope):
+def _read(
+    node: ast.AST | None, scope: Mapping[str, Any], file: str, name: str, read: _Read, *, goes_on: bool = False
+) -> None:
+    for one in _inside(node, scope, goes_on=goes_on):
         if isinstance(one, ast.Attribute) and one.attr == "training" and isinstance(one.ctx, ast.Store):
             read.restores = True
         if isinstance(one, ast.Call):
