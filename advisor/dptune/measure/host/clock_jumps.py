@@ -23,7 +23,8 @@ from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
 
-SLACK_NS = 10_000  # the largest step back that is no jump; public traces have none at all
+SLACK_NS = 1_000_000  # the largest step back of a call that is no jump; public traces have none at all
+_OVERLAP_NS = 10_000  # the same for marked steps
 NEAR = 64  # numbers: other threads take some of those between neighbours on one thread
 MOST_JUMPS = 3  # of a clock, seen on one thread, where they are shorter than a step
 
@@ -34,11 +35,11 @@ def clock_jump(trace: Trace) -> Loss | None:
     step_ns = max((step.length_ns for step in steps), default=0)
     back_ns = max((before.start_ns - after.start_ns for before, after in pairwise(steps)), default=0)
     back_ns = max(back_ns, *_of_calls(trace.columns, step_ns))
-    if back_ns > SLACK_NS:
+    if back_ns > 0:
         text = f"timestamps jump back by {digits(back_ns / 1e6)} ms within the trace, so no step can be timed"
         return Loss(code="clock-backwards", fatal=True, text=text)
     overlap_ns = max((before.end_ns - after.start_ns for before, after in pairwise(steps)), default=0)
-    if overlap_ns > SLACK_NS:
+    if overlap_ns > _OVERLAP_NS:
         text = f"the marked steps overlap by up to {digits(overlap_ns / 1e6)} ms, so no step can be timed"
         return Loss(code="steps-overlap", fatal=True, text=text)
     return None
