@@ -31,7 +31,7 @@ OURS = [
     *("DP501", "DP502", "DP503", "DP504", "DP505", "DP506", "DP507"),
     *("DP601", "DP602", "DP603", "DP604", "DP605", "DP606", "DP607", "DP608", "DP609", "DP610", "DP611"),
     *("DP701", "DP702", "DP703"),
-    *("DP801", "DP802", "DP803", "DP806"),
+    *("DP801", "DP802", "DP803", "DP804"),
     *("DP901",),
 ]
 MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}

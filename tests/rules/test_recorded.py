@@ -58,7 +58,7 @@ FAULTS = {
     "DP703": "slow-steps",
     "DP802": "growing-memory",
     "DP803": "checkpointing-without-need",
-    "DP806": "evaluation-mode-kept",
+    "DP804": "evaluation-mode-kept",
     "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
@@ -150,7 +150,7 @@ def test_the_line_that_collects_garbage():
 
 
 def test_the_line_that_keeps_evaluation_mode():
-    (advice,) = [one for one in told(RUNS / "evaluation-mode-kept").advice if one.rule == "DP806"]
+    (advice,) = [one for one in told(RUNS / "evaluation-mode-kept").advice if one.rule == "DP804"]
     assert "1 dropout layer is off" in advice.title
     assert "validate (train.py:" in advice.title
 
@@ -195,7 +195,7 @@ PLACELESS = {
     "DP611": "followed in the live process",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
-    "DP806": "the mode is not in the trace",
+    "DP804": "the mode is not in the trace",
     "DP901": "seen in the detailed window",
 }
 

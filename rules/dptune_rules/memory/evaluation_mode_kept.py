@@ -48,7 +48,7 @@ from dptune.advice import Advice, Evidence
 from dptune.rule import EvaluationModeFacts, Rule, RunView
 
 RULE = Rule(
-    code="DP806",
+    code="DP804",
     name="evaluation-mode-kept",
     family="memory",
     kind="risk",
