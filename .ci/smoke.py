@@ -5,8 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from dptune.cli import main
 from dptune.commands.reading import report_of
+
+from dptune.cli import main
 from dptune.present.tui.app import ReportApp
 
 run, folder = sys.argv[1], Path(sys.argv[2])

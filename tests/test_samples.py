@@ -8,7 +8,7 @@ import pytest
 
 from dptune.advise.engine import build_report
 from dptune.commands.demo import FAULTS, PACKAGED
-from dptune.commands.reading import report_of
+from dptune.commands.shared.reading import report_of
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.runfile import form

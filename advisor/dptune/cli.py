@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
-from dptune.commands.parsing import Parser, nearest
+from dptune.commands.shared.parsing import Parser, nearest
 from dptune.errors import DptuneError, UsageError
 
 # verb -> (its module, the first line of that module's docstring); a test keeps the second column true.

@@ -15,7 +15,7 @@ from typing import Any
 
 from command_line import run
 
-from dptune.measure.comparing import signed_ranks
+from dptune.compare import signed_ranks
 from dptune.runfile.facts import MOST_TAKEN
 
 HERE = Path(__file__).parent

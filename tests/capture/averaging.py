@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dptune.capture.injected.observers import observers
+from dptune.capture.injected.observe.observers import observers
 
 
 class Halves(nn.Module):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.capture.injected.plan import VARIABLE, Plan
+from dptune.capture.injected.record.plan import VARIABLE, Plan
 from dptune.runfile.record import LEAST_STEPS, Schedule
 
 pytest.importorskip("torch", reason="the agenda asks torch for its process group")
-from dptune.capture.injected import agenda as agendas
+from dptune.capture.injected.record import agenda as agendas
 
 COUNTS = st.integers(min_value=0, max_value=50)
 SCHEDULES = st.builds(

@@ -19,8 +19,9 @@ from dptune.runfile.record import Schedule
 from .conftest import Run
 
 pytest.importorskip("torch", reason="the agenda asks torch for its process group")
-from dptune.capture.injected import agenda as agendas
-from dptune.capture.injected import agreement, identity
+from dptune.capture.injected.observe import process_rank
+from dptune.capture.injected.record import agenda as agendas
+from dptune.capture.injected.record import agreement
 
 Moments = list[tuple[int, str, str]]
 HOUR = 3600.0
@@ -130,9 +131,9 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agendas, "time", self)
             patch.setattr(agreement, "time", self)
-            patch.setattr(identity, "rank", lambda: self.rank)
-            patch.setattr(identity, "world_size", lambda: self.ranks)
-            patch.setattr(identity, "in_group", lambda: True)
+            patch.setattr(process_rank, "rank", lambda: self.rank)
+            patch.setattr(process_rank, "world_size", lambda: self.ranks)
+            patch.setattr(process_rank, "in_group", lambda: True)
             patch.setattr(agreement.distributed_c10d, "_get_default_store", lambda: self)
             threads = [threading.Thread(target=rank_trains, args=(rank,)) for rank in range(self.ranks)]
             for thread in threads:

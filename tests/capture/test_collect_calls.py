@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from dptune.capture.injected.garbage import Garbage
+from dptune.capture.injected.observe.garbage import Garbage
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptune.capture.injected.compilations import Compilations, recompiles
+from dptune.capture.injected.observe.compilations import Compilations, recompiles
 
 
 class Handler:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dptune.capture.injected.dense_tables import DenseTables
-from dptune.capture.injected.places import Places
+from dptune.capture.injected.observe.dense_tables import DenseTables
+from dptune.capture.injected.observe.places import Places
 
 ROWS, COLUMNS = 4096, 32
 IDS = torch.tensor([[1, 5, 5], [9, 1, 4000]])  # four rows

@@ -90,7 +90,7 @@ def test_a_rank_that_skips_steps_leaves_with_the_others(profile: Callable[..., R
 def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[..., Run]) -> None:
     fails = """
         if rank == 1 and step == 2:
-            from dptune.capture.injected.tracing import Tracing
+            from dptune.capture.injected.record.tracing import Tracing
             Tracing.begin = lambda self: 1 / 0
         optimizer.step()
     """

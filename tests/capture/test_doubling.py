@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from dptune.capture.injected.doubling import Doubling  # noqa: E402
-from dptune.capture.injected.places import Places  # noqa: E402
+from dptune.capture.injected.observe.float64 import Doubling  # noqa: E402
+from dptune.capture.injected.observe.places import Places  # noqa: E402
 
 SCRIPT = """
     import torch

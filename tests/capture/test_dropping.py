@@ -7,7 +7,7 @@ import random
 import pytest
 
 pytest.importorskip("torch", reason="the module that is tested imports it")
-from dptune.capture.injected.dropping import drops
+from dptune.capture.injected.observe.dropped_samples import drops
 
 
 def tokenize(line):

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptune.capture.injected import dtype_speed, identity  # noqa: E402
-from dptune.capture.injected.places import Places  # noqa: E402
+from dptune.capture.injected.observe import dtype_speed, process_rank  # noqa: E402
+from dptune.capture.injected.observe.places import Places  # noqa: E402
 
 SCRIPT = """
     import torch
@@ -25,7 +25,7 @@ SCRIPT = """
 
 
 def test_only_what_a_script_uses_is_timed(monkeypatch):
-    monkeypatch.setattr(identity, "device_kind", lambda: "cpu")
+    monkeypatch.setattr(process_rank, "device_kind", lambda: "cpu")
     places = Places()
     assert dtype_speed.measured(places) == []
     places.autocast = "cpu:bfloat16"
@@ -37,7 +37,7 @@ def test_only_what_a_script_uses_is_timed(monkeypatch):
         ("bfloat16", "convolution"),
     ]
     assert all(one.took_ns > 0 and one.float32_ns > 0 for one in found)
-    monkeypatch.setattr(identity, "device_kind", lambda: "cuda")
+    monkeypatch.setattr(process_rank, "device_kind", lambda: "cuda")
     assert dtype_speed.measured(places) == []
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dptune.capture.injected.evaluation_mode import EvaluationMode
-from dptune.capture.injected.places import Places
+from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
+from dptune.capture.injected.observe.places import Places
 
 
 class Net(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dptune.capture.injected.frozen_norms import FrozenNorms
-from dptune.capture.injected.places import Places
+from dptune.capture.injected.observe.frozen_norms import FrozenNorms
+from dptune.capture.injected.observe.places import Places
 
 
 class Net(nn.Module):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dptune.capture.injected.gloo import let_gloo_rest
+from dptune.capture.injected.leave.gloo import let_gloo_rest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux a process can tell what its threads do")
 _SET_NAME = 15  # of prctl
@@ -60,7 +60,7 @@ def test_it_waits_for_half_a_second_at_most_and_for_no_other_threads(started: li
 def test_the_profiler_is_not_stopped_while_one_runs(started: list[Busy], monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write down the end of a collective into memory that the profiler has let go of."""
     pytest.importorskip("torch", reason="recording needs torch")
-    from dptune.capture.injected.tracing import Tracing
+    from dptune.capture.injected.record.tracing import Tracing
 
     tracing = Tracing("lean")
     at_rest = []

@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from dptune.capture.injected.kept import Kept, optimizer_state
-from dptune.capture.injected.places import is_the_users
+from dptune.capture.injected.observe.kept_tensors import Kept, optimizer_state
+from dptune.capture.injected.observe.places import is_the_users
 from dptune.runfile.memory_growth import memory_growth
 
 

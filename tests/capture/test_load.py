@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptune.capture.injected import load
-from dptune.capture.injected.cores import Ticks
-from dptune.capture.injected.load import Reading, Waits
+from dptune.capture.injected.observe import load
+from dptune.capture.injected.observe.load import Reading, Waits
+from dptune.capture.injected.observe.stolen_time import Ticks
 from dptune.runfile import form
 from dptune.runfile.facts import Facts, Window
 from dptune.runfile.load import LoadFacts

@@ -35,7 +35,7 @@ node-a:1893:1940 [0] NCCL INFO Connected all rings
 
 def test_transports_are_counted_by_pair_and_networks_named_without_addresses() -> None:
     pytest.importorskip("torch", reason="what runs beside a script needs torch")
-    from dptune.capture.injected import nccl_log
+    from dptune.capture.injected.observe import nccl_log
 
     told = nccl_log.parsed(LOG.splitlines())
     assert told is not None
@@ -55,7 +55,7 @@ def test_transports_are_counted_by_pair_and_networks_named_without_addresses() -
 
 def test_no_device_and_no_connection() -> None:
     pytest.importorskip("torch", reason="what runs beside a script needs torch")
-    from dptune.capture.injected import nccl_log
+    from dptune.capture.injected.observe import nccl_log
 
     line = "node-a:1:2 [0] NCCL INFO NET/IB : No device found.\n"
     told = nccl_log.parsed([line, "x NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"])
@@ -67,7 +67,7 @@ def test_no_device_and_no_connection() -> None:
 
 def test_a_process_reads_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="what runs beside a script needs torch")
-    from dptune.capture.injected import nccl_log
+    from dptune.capture.injected.observe import nccl_log
 
     host = socket.gethostname().partition(".")[0]
     (tmp_path / f"nccl.{host}.{os.getpid()}.log").write_text(LOG)

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch", reason="the module that is tested imports it")
 import torch
 
-from dptune.capture.injected.padding import Padding
+from dptune.capture.injected.observe.padding import Padding
 
 
 def rows(*lengths, columns=20, filler=0):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dptune.capture.injected.places import Places, library, users_code, users_line
+from dptune.capture.injected.observe.places import Places, library, users_code, users_line
 
 
 def frame_of(file):

@@ -23,7 +23,7 @@ from dptune.capture.launch import Launch, Script
 from dptune.capture.session import Recording
 from dptune.capture.torchrun import Torchrun
 from dptune.cli import main
-from dptune.commands import run_links
+from dptune.commands.shared import run_links
 from dptune.runfile import form
 from dptune.runfile.links import LinkRecord
 from dptune.runfile.record import Ending, RunRecord

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dptune.capture.injected.sampling import Sampling
+from dptune.capture.injected.observe.stack_samples import Sampling
 from dptune.runfile.slow_steps import slow_steps
 from dptune.runfile.work_between import work_between
 

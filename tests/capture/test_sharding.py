@@ -10,7 +10,7 @@ torch_data = pytest.importorskip("torch.utils.data", reason="the data sets are t
 from torch.utils import data  # noqa: E402
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
-from dptune.capture.injected.sharding import sharded_by  # noqa: E402
+from dptune.capture.injected.observe.sharding import sharded_by  # noqa: E402
 
 
 def mine(lines):

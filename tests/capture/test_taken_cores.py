@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from dptune.capture import recording, repeats
-from dptune.capture.injected import cores
-from dptune.capture.injected.cores import Ticks, taken_share
+from dptune.capture.injected.observe import stolen_time
+from dptune.capture.injected.observe.stolen_time import Ticks, taken_share
 from dptune.runfile import form
 from dptune.runfile.facts import MOST_TAKEN, Facts, Window
 from dptune.runfile.record import Schedule
@@ -31,16 +31,16 @@ def test_this_machine_counts_and_its_count_grows():
 def test_a_kernel_that_counts_otherwise_tells_nothing(tmp_path, monkeypatch, text):
     counts = tmp_path / "stat"
     counts.write_text(text)
-    monkeypatch.setattr(cores, "_COUNTS", str(counts))
+    monkeypatch.setattr(stolen_time, "_COUNTS", str(counts))
     assert Ticks.now() is None
-    monkeypatch.setattr(cores, "_COUNTS", str(tmp_path / "none"))
+    monkeypatch.setattr(stolen_time, "_COUNTS", str(tmp_path / "none"))
     assert Ticks.now() is None
 
 
 def test_what_ran_is_all_but_idle(tmp_path, monkeypatch):
     counts = tmp_path / "stat"
     counts.write_text("cpu  100 20 30 4000 500 6 7 80 9 1\ncpu0 1 2 3 4 5 6 7 8 9 1\n")
-    monkeypatch.setattr(cores, "_COUNTS", str(counts))
+    monkeypatch.setattr(stolen_time, "_COUNTS", str(counts))
     assert Ticks.now() == Ticks(ran=100 + 20 + 30 + 6 + 7, taken=80)
 
 

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dptune.capture.injected import unaveraged
-from dptune.capture.injected.places import Places
-from dptune.capture.injected.unaveraged import Unaveraged
+from dptune.capture.injected.observe import unaveraged
+from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.unaveraged import Unaveraged
 
 ROWS = torch.randn(8, 4)
 

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from dptune.capture.injected import unfreezing
+from dptune.capture.injected.observe import unfreezing
 
 ATTRIBUTE = """
 def freeze(model):

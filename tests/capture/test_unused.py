@@ -143,7 +143,7 @@ class OneOptimizer:
 def test_an_optimizer_that_never_steps_leaves_a_bounded_number_of_passes():
     import torch
 
-    from dptune.capture.injected.unused import Unused
+    from dptune.capture.injected.observe.unused_gradients import Unused
 
     weight = torch.nn.Parameter(torch.ones(2))
     unused = Unused(OneOptimizer(torch.optim.SGD([weight], lr=0.1)))

@@ -9,7 +9,7 @@ import sys
 import pytest
 from torch import nn
 
-from dptune.capture.injected.validation import keeps_evaluation_mode
+from dptune.capture.injected.observe.validation import keeps_evaluation_mode
 
 TRAINS_AGAIN = False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dptune.capture import launch
-from dptune.capture.injected.plan import VARIABLE, Plan
+from dptune.capture.injected.record.plan import VARIABLE, Plan
 from dptune.errors import UsageError
 from dptune.knobs import knob
 from dptune.runfile.record import Schedule

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dptune.advise.surroundings import limits
+from dptune.advise.recording_limits import limits
 from dptune.runfile.facts import Facts, WarningFacts
 
 from .conftest import SHORT, Run

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dptune.capture import processes, watch
-from dptune.capture.heed import Signals
 from dptune.capture.progress import ProgressLine
+from dptune.capture.signals import Signals
 from dptune.capture.watch import Limits, Watch, Watched, leftovers
 
 from .conftest import PLAIN, SHORT

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from dptune.commands.amounts import seconds, seconds_or_none
+from dptune.commands.shared.amounts import seconds, seconds_or_none
 
 
 @pytest.mark.parametrize(("text", "told"), [("600", 600), ("0.5", 0.5), ("90s", 90), ("10m", 600), ("1.5h", 5400)])

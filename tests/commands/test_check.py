@@ -12,7 +12,7 @@ from dptune.cli import main
 from dptune.commands.check import arguments
 from dptune.finding import Finding
 from dptune.measured import AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
-from dptune.proof import Learning, Proof, Side, Trial
+from dptune.prove.result import Learning, Proof, Side, Trial
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 

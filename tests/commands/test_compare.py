@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dptune.cli import main
-from dptune.compared import Comparison
+from dptune.compare.result import Comparison
 from dptune.measure import measure
 from dptune.trace import load
 

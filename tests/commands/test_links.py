@@ -13,7 +13,7 @@ import pytest
 from dptune.capture.launch import Launch
 from dptune.capture.links import SweepRequest
 from dptune.cli import main
-from dptune.commands.sweeps import sweep_of
+from dptune.commands.shared.sweeps import sweep_of
 from dptune.measure.exchange.links import fitted
 from dptune.runfile import form, paths
 from dptune.runfile.communication import DdpFacts

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.commands.repeating import _most
+from dptune.commands.shared.repeating import _most
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 

@@ -10,7 +10,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.cli import main
-from dptune.commands.reading import recorded
+from dptune.commands.shared.reading import recorded
 from dptune.runfile import form
 from dptune.runfile.record import RunRecord
 

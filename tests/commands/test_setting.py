@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dptune.commands import setting
+from dptune.commands.shared import setting
 from dptune.errors import UsageError
 from dptune.knobs import KNOBS, Value, knob, written
 

@@ -16,7 +16,7 @@ import pytest
 from dptune.knobs import KNOBS
 from dptune.measured import Account, AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 from dptune.rule import Missing, RunView
-from dptune.trace.reading import LEAST_BYTES
+from dptune.trace.load.reading import LEAST_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -198,7 +198,7 @@ def test_placeholders_are_replaced(generated: ModuleType) -> None:
 @pytest.mark.parametrize("page", ["ci.md", "workflows/training-speed.yml"])
 def test_commands_for_ci_are_such_that_dptune_takes_them(page: str) -> None:
     from dptune.cli import VERBS
-    from dptune.commands.parsing import Parser
+    from dptune.commands.shared.parsing import Parser
 
     lines = re.findall(r"^(?:\$|\s*run:) dptune (.*)$", (DOCS / page).read_text("utf-8"), re.M)
     assert len(lines) >= 3

@@ -18,8 +18,8 @@ import numpy as np
 from dptune.errors import DptuneError
 from dptune.measure import measure
 from dptune.trace import load
-from dptune.trace.body import SECOND
 from dptune.trace.events import Trace
+from dptune.trace.kineto.body import SECOND
 
 from ..trace import plain  # noqa: TID252 - tests are no installed package
 

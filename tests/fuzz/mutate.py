@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dptune.trace import body, text
+from dptune.trace.kineto import body, text
 
 from . import mutations
 from .judge import Outcome, judged

@@ -38,9 +38,9 @@ from dptune.config import Settings
 from dptune.errors import DptuneError
 from dptune.measure import measure
 from dptune.measure.lanes import step_lanes
-from dptune.present import json as as_json
 from dptune.present import text as as_text
 from dptune.present.html import page
+from dptune.present.machine import json as as_json
 from dptune.trace import load
 
 from . import set_mutations

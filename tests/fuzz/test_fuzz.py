@@ -26,7 +26,7 @@ def test_no_damage_leads_to_a_wrong_figure(tmp_path, real_traces):
 
 def test_the_fuzzer_sees_a_wrong_figure(tmp_path, real_traces, monkeypatch):
     """That it would: with a reader that is a nanosecond off."""
-    from dptune.trace import builder
+    from dptune.trace.kineto import builder
 
     honest = builder.all_nanoseconds
     monkeypatch.setattr(builder, "all_nanoseconds", lambda texts: None if (ns := honest(texts)) is None else ns + 1)

@@ -10,7 +10,7 @@ import pytest
 from dptune.measure import measure
 from dptune.measured import PATH, Measured
 from dptune.trace import load
-from dptune.whatif.building import built
+from dptune.whatif.cpu.building import built
 from dptune.whatif.gpu.changes import changed
 
 from .handmade import US, Event, call, copy, kernel, launch, load_events, measure_events, operator, step

@@ -10,7 +10,7 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.steps.groups import period
 from dptune.trace import load
-from dptune.whatif.building import built
+from dptune.whatif.cpu.building import built
 
 from .handmade import US, Event, launched, load_events, measure_events, step
 

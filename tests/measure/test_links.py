@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from dptune.commands.sweeps import sweep_of
+from dptune.commands.shared.sweeps import sweep_of
 from dptune.errors import UsageError
 from dptune.measure import measure
 from dptune.measure.exchange.calls import Call

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.commands.reading import run_and_report
+from dptune.commands.shared.reading import run_and_report
 from dptune.measure.device.longest import longer, place
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step

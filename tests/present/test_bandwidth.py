@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptune.measured import LinkFigures, LinkSize
-from dptune.present.bandwidth import fitted, plot, points
+from dptune.present.sections.bandwidth import fitted, plot, points
 
 
 def link(**figures: float) -> LinkFigures:

@@ -4,7 +4,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.measured import CollectiveFigures, MatchBasis
-from dptune.present.traffic import collectives
+from dptune.present.sections.traffic import collectives
 
 ORDER = "Calls without a number are matched across ranks by their order."
 SHIFT = "~ is less sure: the calls of the ranks differ"

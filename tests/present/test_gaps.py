@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dptune.advice import Report
 from dptune.measured import GapFigures
-from dptune.present.gaps import gaps
+from dptune.present.sections.gaps import gaps
 
 
 def said(report: Report, **known: str) -> str:

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from dptune.advice import Advice, Change, Evidence, Impact, Location, Saving, Skipped, Trust, Verified
+from dptune.check.result import Budget, Gate, PassedOver, Regression
 from dptune.finding import Finding
-from dptune.judged import Budget, Gate, PassedOver, Regression
-from dptune.present import github, junit, markdown
-from dptune.present.gate import budget_value, opening, page
 from dptune.present.ink import paint
+from dptune.present.machine import github, junit, markdown
+from dptune.present.sections.gate import budget_value, opening, page
 
 HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
 

@@ -15,7 +15,7 @@ import pytest
 
 from dptune.advice import Report, Verified
 from dptune.cli import main
-from dptune.commands.reading import run_and_report
+from dptune.commands.shared.reading import run_and_report
 from dptune.errors import DptuneError
 from dptune.finding import Finding
 from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes

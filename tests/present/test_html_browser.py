@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageStat
 
 from dptune.advice import Report
-from dptune.commands.reading import run_and_report
+from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import step_lanes
 from dptune.present.html import page
 from dptune.whatif.predicting import search

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from dptune.advice import Report
-from dptune.present.json import text
+from dptune.present.machine.json import text
 
 
 def test_a_report_comes_back_as_it_was(report: Report, foreign: Report) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.measured import LinkFigures, LinkSize
-from dptune.present.links import swept
+from dptune.present.sections.links import swept
 from dptune.present.text import text
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 

@@ -6,7 +6,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.measured import ArrivalFigures, StepLag, StragglerFigures
-from dptune.present.ranks import lateness, straggler
+from dptune.present.sections.ranks import lateness, straggler
 
 
 def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91, steps_share: float = 1.0) -> Report:

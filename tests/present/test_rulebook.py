@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dptune.commands.reading import report_of
+from dptune.commands.shared.reading import report_of
 from dptune.measured import Figures, Measured
-from dptune.present import rulebook
 from dptune.present.ink import paint
+from dptune.present.sections import rulebook
 from dptune.rule import Rule, Threshold
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -3,8 +3,8 @@
 import pytest
 
 from dptune.measured import Measured, SetAsideStep, StepGroup, StepsFigures, StepTime
-from dptune.present.account import account
-from dptune.present.steps import steps
+from dptune.present.sections.account import account
+from dptune.present.sections.steps import steps
 
 
 def said(report, found: StepsFigures | None, **times: object) -> str:

@@ -7,8 +7,8 @@ import pytest
 from dptune.advice import Evidence, Headline, Report, RunSummary, Skipped, Together, Trust
 from dptune.finding import Finding
 from dptune.measured import NoiseFigures
-from dptune.present.advice import saving
 from dptune.present.lines import code
+from dptune.present.sections.advice import saving
 from dptune.present.text import text
 
 

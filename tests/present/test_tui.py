@@ -10,13 +10,13 @@ from textual.dom import DOMNode
 from textual.pilot import Pilot
 
 from dptune.advice import Report
-from dptune.present.account import by_rank
+from dptune.present.sections.account import by_rank
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
-from dptune.present.tui.going import Places
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.rank_table import RankTable, heat
+from dptune.present.tui.target import Places
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from dptune.advice import Evidence, Report
-from dptune.commands.reading import run_and_report
+from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.timeline import Timeline, _cells, _seen

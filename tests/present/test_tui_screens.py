@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from dptune.advice import Report
-from dptune.commands.reading import run_and_report
+from dptune.commands.shared.reading import run_and_report
 from dptune.present.tui.app import ReportApp
 from dptune.trace.run import Run
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dptune.advice import Report, Verified
-from dptune.present import advice
-from dptune.present.headline import headline
 from dptune.present.ink import paint
+from dptune.present.sections import advice
+from dptune.present.sections.headline import headline
 from dptune.present.tui.app import ReportApp
 
 from .test_tui import LARGE, SMALL, page_to, see

@@ -2,7 +2,7 @@
 
 from dptune.predicted import BucketSize, Prediction, WhatIf
 from dptune.present.ink import paint
-from dptune.present.whatif import page
+from dptune.present.sections.whatif import page
 
 KNOWN = {"measured_ns": 100_000_000, "replayed_ns": 102_000_000, "error_share": 0.02, "held_out_share": 0.03}
 

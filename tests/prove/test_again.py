@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError
-from dptune.prove import again
+from dptune.prove import rerun
 from dptune.runfile.record import RunRecord
 
 RECORD = RunRecord(command=["python", "train.py"], python=sys.executable, world_size=2)
@@ -27,7 +27,7 @@ def record(by: str, **more: object) -> RunRecord:
 
 @pytest.mark.parametrize(("by", "started"), [("dptune", "dptune"), ("torchrun", "torchrun")])
 def test_what_dptune_started_is_started_so_again(by: str, started: str) -> None:
-    assert again.launch_of(record(by, nproc_per_node=2)).by == started
+    assert rerun.launch_of(record(by, nproc_per_node=2)).by == started
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_what_dptune_started_is_started_so_again(by: str, started: str) -> None:
 )
 def test_ranks_that_something_else_started_take_its_command(by: str, why: str) -> None:
     with pytest.raises(RunError, match=why) as refused:
-        again.launch_of(record(by))
+        rerun.launch_of(record(by))
     assert "-- torchrun" in (refused.value.hint or "")
-    launch = again.launch_of(record(by), ["./start.sh", "--fast"])
+    launch = rerun.launch_of(record(by), ["./start.sh", "--fast"])
     assert (launch.by, launch.words) == ("command", ("./start.sh", "--fast"))
 
 
 @pytest.mark.parametrize("by", ["environment", "code"])
 def test_one_process_is_started_by_its_script(by: str) -> None:
-    launch = again.launch_of(record(by, world_size=1))
+    launch = rerun.launch_of(record(by, world_size=1))
     assert (launch.by, launch.shown) == ("dptune", ("python", "train.py"))
 
 
 def test_a_script_may_be_given_instead() -> None:
-    assert again.launch_of(record("code"), ["train.py", "--fast"]).shown == ("python", "train.py", "--fast")
+    assert rerun.launch_of(record("code"), ["train.py", "--fast"]).shown == ("python", "train.py", "--fast")

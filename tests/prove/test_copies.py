@@ -14,9 +14,9 @@ import pytest
 from dptune.advice import Change, Location
 from dptune.commands import verify
 from dptune.commands.verify import _record, _task
-from dptune.present.proof import page
-from dptune.proof import Proof, Trial
+from dptune.present.sections.proof import page
 from dptune.prove import engine, trial
+from dptune.prove.result import Proof, Trial
 from dptune.runfile.record import Ending, RunRecord
 
 TRAIN = """\

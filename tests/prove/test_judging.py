@@ -12,10 +12,10 @@ import pytest
 
 from dptune.advise.headline import sentence
 from dptune.errors import RunError
-from dptune.present.proof import page
-from dptune.proof import Side, Trial, in_place, pairs
+from dptune.present.sections.proof import page
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
+from dptune.prove.result import Side, Trial, in_place, pairs
 from dptune.prove.task import Task, numerics_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dptune.advice import Saving, Verified
-from dptune.prove.kept import against
+from dptune.prove.earlier import against
 
 
 def saving(**figures: Any) -> Saving:

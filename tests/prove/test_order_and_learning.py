@@ -4,9 +4,9 @@ from itertools import islice
 
 import pytest
 
-from dptune.proof import Trial
-from dptune.prove.learning import learning
+from dptune.prove.numerics import learning
 from dptune.prove.order import following, sides
+from dptune.prove.result import Trial
 
 
 def trial(side, *losses, status="ran"):

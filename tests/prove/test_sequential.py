@@ -6,10 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dptune.measure.comparing import signed_ranks, verdict
-from dptune.proof import PAIRED, Side, Trial
+from dptune.compare import signed_ranks, verdict
 from dptune.prove import sequential
 from dptune.prove.engine import _clear, _over
+from dptune.prove.result import PAIRED, Side, Trial
 from dptune.prove.sequential import LEVEL, LEVEL_OF_A_TEST, LEVEL_OF_EXCLUDING, LOOKS, Times
 from dptune.prove.task import Task
 

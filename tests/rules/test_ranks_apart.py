@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.commands.reading import measured_of, report_of
+from dptune.commands.shared.reading import measured_of, report_of
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.whatif.predicting import Predictor

@@ -13,9 +13,9 @@ import pytest
 
 from dptune.advice import Report
 from dptune.advise import packs
-from dptune.commands.reading import read_run, report_of
-from dptune.measure.comparing.differing import facts
-from dptune.measure.comparing.sides import Sides
+from dptune.commands.shared.reading import read_run, report_of
+from dptune.compare.settings import facts
+from dptune.compare.sides import Sides
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from dptune.errors import TraceError
-from dptune.trace import body, text
-from dptune.trace.arguments import arguments
-from dptune.trace.decode import decode
+from dptune.trace.kineto import body, text
+from dptune.trace.kineto.arguments import arguments
+from dptune.trace.kineto.decode import decode
 
 
 def trace_of(path, count, odd=()):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.trace.clock import LIMIT_NS, nanoseconds
+from dptune.trace.kineto.clock import LIMIT_NS, nanoseconds
 
 
 @given(st.decimals(min_value=-(10**15), max_value=10**15, allow_nan=False, places=9))

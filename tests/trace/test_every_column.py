@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dptune.trace import body, text
-from dptune.trace.decode import decode
+from dptune.trace.kineto import body, text
+from dptune.trace.kineto.decode import decode
 
 from .plain import differences, read
 

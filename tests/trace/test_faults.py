@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dptune.trace import load
-from dptune.trace.decode import decode
+from dptune.trace.kineto.decode import decode
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2}
 SOUND = {"stream": 7, "device": 0, "correlation": 5}

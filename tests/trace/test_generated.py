@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from dptune.trace import body, load, text
-from dptune.trace.arguments import arguments
-from dptune.trace.clock import LIMIT_NS, all_nanoseconds, short_nanoseconds
-from dptune.trace.decode import decode
+from dptune.trace import load
+from dptune.trace.kineto import body, text
+from dptune.trace.kineto.arguments import arguments
+from dptune.trace.kineto.clock import LIMIT_NS, all_nanoseconds, short_nanoseconds
+from dptune.trace.kineto.decode import decode
 
 from .plain import differences, document, reading
 

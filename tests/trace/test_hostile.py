@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from dptune.errors import DptuneError
 from dptune.measure import measure
-from dptune.trace import body, load, text
-from dptune.trace.arguments import arguments
-from dptune.trace.body import Body
-from dptune.trace.decode import decode
-from dptune.trace.repair import repair
+from dptune.trace import load
+from dptune.trace.kineto import body, text
+from dptune.trace.kineto.arguments import arguments
+from dptune.trace.kineto.body import Body
+from dptune.trace.kineto.decode import decode
+from dptune.trace.kineto.repair import repair
 
 TRACE = json.dumps(
     {

@@ -14,7 +14,7 @@ import pytest
 
 from dptune.errors import DptuneError, RunError, TraceError, UsageError
 from dptune.trace import load
-from dptune.trace.decode import decode
+from dptune.trace.kineto.decode import decode
 
 pd = pytest.importorskip("pandas", reason="the extra `hta` is not installed")
 pytest.importorskip("hta.trace_analysis", reason="the extra `hta` is not installed")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import TraceError
-from dptune.trace import body, builder, text
-from dptune.trace import decode as decode_module
-from dptune.trace.decode import decode
+from dptune.trace.kineto import body, builder, text
+from dptune.trace.kineto import decode as decode_module
+from dptune.trace.kineto.decode import decode
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
 
@@ -96,7 +96,7 @@ def test_text_over_the_limit(tmp_path):
 BOMB = """
 import sys
 from dptune.errors import DptuneError
-from dptune.trace.decode import decode
+from dptune.trace.kineto.decode import decode
 try:
     decode(sys.argv[1])
 except DptuneError as error:

@@ -16,8 +16,9 @@ import pytest
 
 from dptune.errors import RunError
 from dptune.measure import measure
-from dptune.trace import load, reading
-from dptune.trace.workers import workers
+from dptune.trace import load
+from dptune.trace.load import reading
+from dptune.trace.load.workers import workers
 
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
 
@@ -142,7 +143,8 @@ def _end(how, *arguments):
 
 def test_a_script_that_workers_cannot_import_is_told_of_its_guard(tmp_path):
     (tmp_path / "read.py").write_text(
-        "from dptune.trace.workers import workers\nwith workers(2, None) as pool:\n    pool.submit(print).result()\n"
+        "from dptune.trace.load.workers import workers\n"
+        "with workers(2, None) as pool:\n    pool.submit(print).result()\n"
     )
     done = subprocess.run([sys.executable, "read.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -172,7 +174,7 @@ def test_without_semaphores_it_is_read_here(eight, monkeypatch):
 ENDLESS = """
 import signal, sys, threading, time
 from pathlib import Path
-from dptune.commands.ending import ending
+from dptune.commands.shared.ending import ending
 from dptune.trace import parcel, workers
 
 def read(folder):

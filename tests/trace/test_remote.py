@@ -21,9 +21,10 @@ import pytest
 
 from dptune.cli import main
 from dptune.errors import DptuneError, RunError, TraceError
-from dptune.trace import Trace, load, source
-from dptune.trace.arguments import arguments
-from dptune.trace.decode import decode
+from dptune.trace import Trace, load
+from dptune.trace.kineto.arguments import arguments
+from dptune.trace.kineto.decode import decode
+from dptune.trace.places import source
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: the extra `remote`")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.trace import source, url
+from dptune.trace.places import source, url
 
 
 @pytest.mark.parametrize(

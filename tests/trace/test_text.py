@@ -4,7 +4,8 @@ import zlib
 import pytest
 
 from dptune.errors import TraceError
-from dptune.trace import source, text
+from dptune.trace.kineto import text
+from dptune.trace.places import source
 
 TEXT = b'{"traceEvents": [' + b",".join(b'{"ph": "X", "ts": %d}' % at for at in range(50_000)) + b"]}"
 

@@ -6,11 +6,11 @@ import pytest
 
 from dptune.knobs import KNOBS
 from dptune.whatif.assumptions import assumed
-from dptune.whatif.buckets import Caps
-from dptune.whatif.changes import CHANGES
+from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.changes import CHANGES
+from dptune.whatif.cpu.model import Latency, Loading, Pass, RankStep, StepModel
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.model import Latency, Loading, Pass, RankStep, StepModel
-from dptune.whatif.wire import Link
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (50.0,)),), 50.0)
 PLAIN = {"gradient_bytes": (60,), "caps": Caps((100,)), "link": Link(0, 1.0), "dtype": "float32"}

@@ -8,12 +8,12 @@ import pytest
 from dptune.measured import LinkFigures, LinkSize
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
-from dptune.whatif.building import ALL, Recorded, Stretch, _buffers_ns, _crowded, _fixed_share, _low_rank
-from dptune.whatif.latency import latency_of
-from dptune.whatif.latency import seen as seen_in
-from dptune.whatif.model import Latency, LowRank, Pass, RankStep
-from dptune.whatif.timeline import Timeline
-from dptune.whatif.wire import Link
+from dptune.whatif.cpu.building import ALL, Recorded, Stretch, _buffers_ns, _crowded, _fixed_share, _low_rank
+from dptune.whatif.cpu.latency import latency_of
+from dptune.whatif.cpu.latency import seen as seen_in
+from dptune.whatif.cpu.model import Latency, LowRank, Pass, RankStep
+from dptune.whatif.cpu.timeline import Timeline
+from dptune.whatif.cpu.wire import Link
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),), 50.0)
 DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_order=[0, 1])

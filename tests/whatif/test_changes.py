@@ -7,18 +7,18 @@ import pytest
 from dptune.errors import UsageError
 from dptune.knobs import KNOBS
 from dptune.measured import Missing
-from dptune.whatif import loaders
 from dptune.whatif.bounds import BOUNDS, bounded
-from dptune.whatif.buckets import Caps
-from dptune.whatif.changes import CHANGES, changed
-from dptune.whatif.exchanges import HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
+from dptune.whatif.cpu import loaders
+from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.changes import CHANGES, changed
+from dptune.whatif.cpu.communication import HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
+from dptune.whatif.cpu.model import Latency, Loading, LowRank, Pass, RankStep, StepModel
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.topology import TOPOLOGY
+from dptune.whatif.cpu.variants import others
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
-from dptune.whatif.model import Latency, Loading, LowRank, Pass, RankStep, StepModel
-from dptune.whatif.replay import step_ns
 from dptune.whatif.scenarios import SCENARIOS, named
-from dptune.whatif.topology import TOPOLOGY
-from dptune.whatif.variants import others
-from dptune.whatif.wire import Link
 
 
 def model(*ranks, **more):

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from dptune.errors import DptuneError
 from dptune.knobs import Value
 from dptune.measure import measure
-from dptune.measure.across import across
+from dptune.measure.across_ranks import across
 from dptune.measure.views import view
 from dptune.measured import Missing, StepTime
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import UNVALIDATED
-from dptune.whatif.building import built
+from dptune.whatif.cpu.building import built
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.predicting import Ground
-from dptune.whatif.wire import Link
 
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     DRAWN,

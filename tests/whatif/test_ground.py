@@ -8,14 +8,14 @@ import pytest
 from dptune.measured import LinkFigures
 from dptune.runfile.facts import Facts, OptimizerFacts, Window
 from dptune.testing import measured_run
-from dptune.whatif.buckets import Caps
-from dptune.whatif.changes import changed
-from dptune.whatif.model import Latency, Loading, Pass, RankStep, StepModel
+from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.changes import changed
+from dptune.whatif.cpu.model import Latency, Loading, Pass, RankStep, StepModel
+from dptune.whatif.cpu.processes import unsure_ns
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.variants import variants
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.predicting import Ground, search
-from dptune.whatif.processes import unsure_ns
-from dptune.whatif.replay import step_ns
-from dptune.whatif.variants import variants
-from dptune.whatif.wire import Link
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),) * 2, 50.0)
 MODEL = StepModel({0: [STEP], 1: [STEP]}, (30, 30), Caps((100,)), Link(0, 1.0), samples=64)  # 2 * (150 + 60) + 50

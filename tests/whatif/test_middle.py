@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.runfile.facts import Facts, Window
-from dptune.whatif.buckets import Caps
-from dptune.whatif.middle import computing, exchanging
-from dptune.whatif.model import Pass, RankStep, StepModel
-from dptune.whatif.replay import step_ns
-from dptune.whatif.wire import Link
+from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.median_process import computing, exchanging
+from dptune.whatif.cpu.model import Pass, RankStep, StepModel
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.wire import Link
 
 MS = 1_000_000
 STEP = RankStep((Pass(2 * MS, 20 * MS, 30 * MS, (10 * MS, 30 * MS), 1 * MS, 4 * MS),), 8 * MS)

@@ -15,7 +15,7 @@ import pytest
 from dptune.runfile import form
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load
-from dptune.whatif.buckets import Caps, assign
+from dptune.whatif.cpu.buckets import Caps, assign
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
@@ -230,7 +230,7 @@ def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: P
 
 def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> None:
     """Two further processes compute half as much again in backward passes; on two hosts exchanges take the rest."""
-    from dptune.commands.reading import measured_of
+    from dptune.commands.shared.reading import measured_of
     from dptune.whatif.predicting import Ground
 
     def ground(folder: Path, hosts: str, processes: int) -> tuple[float, float]:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
-from dptune.whatif.buckets import Caps, assign
-from dptune.whatif.changes import changed
-from dptune.whatif.model import Loading, Pass, RankStep, StepModel
-from dptune.whatif.replay import step_ns
+from dptune.whatif.cpu.buckets import Caps, assign
+from dptune.whatif.cpu.changes import changed
+from dptune.whatif.cpu.model import Loading, Pass, RankStep, StepModel
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.searching import best_sets, caps_text, curve, plan
-from dptune.whatif.wire import Link
 
 MB = 2**20
 

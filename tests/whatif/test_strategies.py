@@ -21,8 +21,8 @@ from dptune.measured import (
 )
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.strategies import strategies, too_large
-from dptune.whatif.wire import Link
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 

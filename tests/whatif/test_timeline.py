@@ -12,7 +12,7 @@ import pytest
 
 from dptune.measure.views import view
 from dptune.measured import Missing
-from dptune.whatif.timeline import timeline
+from dptune.whatif.cpu.timeline import timeline
 
 from ..measure.handmade import US, annotation, load_events, operator, step  # noqa: TID252 - tests are no installed package
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from dptune.advice import Trust
-from dptune.advise import disturbance, physics, surroundings
+from dptune.advise import disturbance, physics, recording_limits
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
 from dptune.rule import Rule
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
-from dptune.trace.doubts import DAMAGED
+from dptune.trace.kineto.limitations import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
@@ -46,7 +46,7 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
         codes |= {"steps-missing", "steps-few", "steps-few-on-ranks", "device-events-missing"}  # the loss is why
     of_figures = (
         *(*_losses(measured), *_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
-        *surroundings.limits(facts),
+        *recording_limits.limits(facts),
         *disturbance.findings(measured, facts),
         *physics.findings(measured, facts),
     )

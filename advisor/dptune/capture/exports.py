@@ -7,7 +7,7 @@ import shlex
 
 from dptune.capture import disk, folder, launch, recording
 from dptune.capture.folder import RunFolder
-from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.record.plan import Plan
 from dptune.capture.interpreter import Interpreter
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options

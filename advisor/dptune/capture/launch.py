@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dptune.capture import interpreter
-from dptune.capture.injected import plan as plans
+from dptune.capture.injected.record import plan as plans
 from dptune.capture.interpreter import Interpreter
 from dptune.capture.job import Job
 from dptune.capture.torchrun import Torchrun

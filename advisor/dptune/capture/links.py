@@ -18,9 +18,9 @@ from typing import Any
 
 from dptune import __version__
 from dptune.capture import processes
-from dptune.capture.heed import Signals
 from dptune.capture.interpreter import Interpreter
 from dptune.capture.launch import Launch, Script
+from dptune.capture.signals import Signals
 from dptune.errors import CaptureError
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 

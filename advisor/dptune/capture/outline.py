@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 
 from dptune.capture import disk, folder, launch, recording
-from dptune.capture.injected.plan import VARIABLE
+from dptune.capture.injected.record.plan import VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.knobs import ENVIRONMENT

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from dptune.capture.injected.plan import UNRECORDED
+from dptune.capture.injected.record.plan import UNRECORDED
 
 
 @dataclass(frozen=True)

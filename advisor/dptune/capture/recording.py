@@ -9,11 +9,11 @@ from pathlib import Path
 
 from dptune import __version__
 from dptune.capture import disk, folder, job, ranks, session
-from dptune.capture.heed import Signals
-from dptune.capture.injected.plan import VARIABLE
+from dptune.capture.injected.record.plan import VARIABLE
 from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.session import Recording
+from dptune.capture.signals import Signals
 from dptune.errors import CaptureError, UsageError
 from dptune.runfile import origin
 from dptune.runfile.record import RunRecord

@@ -14,12 +14,12 @@ from pathlib import Path
 from dptune.capture import cards, effect, launch, processes, progress, stacks, topology
 from dptune.capture.conclusion import conclude, facts_in
 from dptune.capture.folder import RunFolder
-from dptune.capture.heed import Signals
-from dptune.capture.injected.plan import Plan
+from dptune.capture.injected.record.plan import Plan
 from dptune.capture.launch import Launch
 from dptune.capture.memory import MemoryKills
 from dptune.capture.options import Options
 from dptune.capture.progress import ProgressLine
+from dptune.capture.signals import Signals
 from dptune.capture.watch import Watch, Watched, leftovers
 from dptune.errors import CaptureError
 from dptune.runfile.record import Ending, RunRecord, Schedule

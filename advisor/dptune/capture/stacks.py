@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptune.capture import processes
-from dptune.capture.injected.plan import STACKS_SIGNAL
+from dptune.capture.injected.record.plan import STACKS_SIGNAL
 from dptune.capture.progress import Said, everyone
 from dptune.runfile.ranks import spans
 from dptune.runfile.redaction import redacted_command

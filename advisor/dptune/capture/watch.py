@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptune.capture import processes
-from dptune.capture.heed import Heard, Signals
-from dptune.capture.injected.plan import DONE, OVER
+from dptune.capture.injected.record.plan import DONE, OVER
 from dptune.capture.progress import ProgressLine, Said, listen
+from dptune.capture.signals import Heard, Signals
 
 _LOOK_EVERY_S = 0.2
 _RANKS_AT_EASE = 32  # with more, their files are read less often: the folder may lie on a slow shared disk

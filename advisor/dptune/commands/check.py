@@ -41,20 +41,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dptune.commands.amounts import impact_and_confidence
-from dptune.commands.proving import how_to_go_on
-from dptune.commands.reading import is_report, latest, read_run, reading_options, report_of, root_of
-from dptune.commands.repeating import prove_sources, refuse_without_script, repeating_arguments
-from dptune.commands.sweeps import links_option
+from dptune.commands.shared.amounts import impact_and_confidence
+from dptune.commands.shared.proving import how_to_go_on
+from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
+from dptune.commands.shared.repeating import prove_sources, refuse_without_script, repeating_arguments
+from dptune.commands.shared.sweeps import links_option
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
 from dptune.runfile.paths import RUNS
 
 if TYPE_CHECKING:
     from dptune.advice import Change, Report
-    from dptune.advise.gate import Terms
-    from dptune.judged import Gate
-    from dptune.proof import Proof
+    from dptune.check.gate import Terms
+    from dptune.check.result import Gate
+    from dptune.prove.result import Proof
 
 FORMATS = ("text", "json", "github", "junit", "markdown")
 OUTPUT = "FORMAT=FILE"
@@ -102,8 +102,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the outcome and what tripped the gate; the exit status says it too."""
-    from dptune.advise.gate import decided
-    from dptune.judged import PassedOver
+    from dptune.check.gate import decided
+    from dptune.check.result import PassedOver
 
     if not (args.paths or args.script):
         args.paths = [str(latest(RUNS))]
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
-    from dptune.advise.gate import judge, of_comparison
+    from dptune.check.gate import judge, of_comparison
 
     if not args.baseline:
         if args.script:
@@ -129,10 +129,10 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
         return judge([_one_report(args)], terms)
     if args.script:
         return _of_trials(args, terms, _trials(args, terms))
-    from dptune.advise.difference import build_comparison
     from dptune.commands.compare import refuse, sides
-    from dptune.commands.parsing import BETWEEN
-    from dptune.measure.comparing.sides import Sides
+    from dptune.commands.shared.parsing import BETWEEN
+    from dptune.compare.headline import build_comparison
+    from dptune.compare.sides import Sides
 
     a, b = sides([*args.baseline, BETWEEN, *args.paths])
     read = {
@@ -179,8 +179,8 @@ def _of_trials(args: argparse.Namespace, terms: Terms, proof: Proof) -> Gate:
     """Trials have no advice: the baseline alone is judged. Raises KeyboardInterrupt where Ctrl-C ended them."""
     from dptune import __version__
     from dptune.advice import Trust
-    from dptune.advise.gate import decided, of_proof
-    from dptune.judged import Gate
+    from dptune.check.gate import decided, of_proof
+    from dptune.check.result import Gate
     from dptune.prove import judging
 
     how_to_go_on(proof)
@@ -214,7 +214,7 @@ def _reservations(terms: Terms, proof: Proof) -> Iterator[str]:
 
 def _terms(args: argparse.Namespace) -> Terms:
     from dptune import config
-    from dptune.advise.gate import BUDGETS, Terms
+    from dptune.check.gate import BUDGETS, Terms
 
     settings = config.load()
     settings.check_budgets(BUDGETS)
@@ -365,12 +365,12 @@ def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
 
 def _formatted(form: str, gate: Gate, target: Path | None, started: Path) -> str:
     if form == "text":
-        from dptune.present import gate as page
         from dptune.present.ink import paint
+        from dptune.present.sections import gate as page
 
         width = terminal.width(sys.stdout) if target is None else 80
         return paint(page.page(gate, width), terminal.colours(sys.stdout) if target is None else False)
-    from dptune.present import github, json, junit, markdown
+    from dptune.present.machine import github, json, junit, markdown
 
     if form in ("github", "junit"):
         gate = _from_the_top(gate, started)

@@ -37,14 +37,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from dptune.commands.parsing import BETWEEN, Parser
-from dptune.commands.reading import reading_options
-from dptune.commands.repeating import refuse_without_script, repeated, repeating_arguments
+from dptune.commands.shared.parsing import BETWEEN, Parser
+from dptune.commands.shared.reading import reading_options
+from dptune.commands.shared.repeating import refuse_without_script, repeated, repeating_arguments
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
-    from dptune.compared import Comparison, Condition
+    from dptune.compare.result import Comparison, Condition
     from dptune.knobs import Value
 
 
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
     if args.script:
         return repeated(args)
     refuse_without_script(args)
-    from dptune.advise.difference import build_comparison
-    from dptune.commands.reading import read_run
-    from dptune.measure.comparing.sides import Sides
+    from dptune.commands.shared.reading import read_run
+    from dptune.compare.headline import build_comparison
+    from dptune.compare.sides import Sides
 
     a, b = sides(args.runs)
     named = dict.fromkeys([*a, *b])
@@ -124,13 +124,13 @@ def _apart(condition: Condition) -> str:
 
 
 def _json(comparison: Comparison) -> str:
-    from dptune.present import json
+    from dptune.present.machine import json
 
     return json.text(comparison)
 
 
 def _text(comparison: Comparison) -> str:
-    from dptune.present.comparison import page
     from dptune.present.ink import paint
+    from dptune.present.sections.comparison import page
 
     return paint(page(comparison, terminal.width(sys.stdout)), terminal.colours(sys.stdout))

@@ -49,9 +49,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record if asked, then print the report and say what to try next."""
-    from dptune.commands.reading import report_of
+    from dptune.commands.shared.reading import report_of
     from dptune.errors import UsageError
-    from dptune.present import json, terminal, text
+    from dptune.present import terminal, text
+    from dptune.present.machine import json
 
     if args.record:
         folder = _record(args.fault, args.python)

@@ -33,8 +33,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import positive, seconds
-from dptune.commands.launching import torchrun_arguments, torchrun_of
+from dptune.commands.shared.amounts import positive, seconds
+from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
 from dptune.errors import RunError, UsageError
 from dptune.present.visible import visible
 from dptune.runfile.links import LINKS_JSON
@@ -129,7 +129,7 @@ def _launch(args: argparse.Namespace, asked: SweepRequest) -> tuple[SweepRequest
 
 def _as_recorded(asked: SweepRequest) -> SweepRequest:
     """All-reduces alone, up to all gradients in one, where the latest recording has no other exchange of a wrapper."""
-    from dptune.commands.reading import record_of
+    from dptune.commands.shared.reading import record_of
     from dptune.present.amounts import data
     from dptune.runfile import form, paths
     from dptune.runfile.facts import Facts
@@ -149,7 +149,7 @@ def _as_recorded(asked: SweepRequest) -> SweepRequest:
 
 def _recorded_ranks() -> int:
     """As many ranks as the latest recording has, of one host; 1 where there is none. Raises UsageError of several."""
-    from dptune.commands.reading import record_of
+    from dptune.commands.shared.reading import record_of
     from dptune.runfile import form
     from dptune.runfile.record import RunRecord
 
@@ -191,8 +191,9 @@ def _show(kind: str, size: SizeTimes) -> None:
 
 def _text(record: LinkRecord, output: Path) -> str:
     from dptune.measure.exchange.links import Sweep, from_sweep
-    from dptune.present import links, terminal
+    from dptune.present import terminal
     from dptune.present.ink import paint
+    from dptune.present.sections import links
 
     lines = links.swept(from_sweep(Sweep(record, str(output))), record, terminal.width(sys.stdout))
     return paint(lines, terminal.colours(sys.stdout))

@@ -31,9 +31,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import count, seconds, seconds_or_none
-from dptune.commands.launching import torchrun_arguments, torchrun_of
-from dptune.commands.setting import setting_arguments, settings_of
+from dptune.commands.shared.amounts import count, seconds, seconds_or_none
+from dptune.commands.shared.setting import setting_arguments, settings_of
+from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
 from dptune.errors import UsageError
 
 LEAN, MOST_LEAN = 5, 20  # traced steps, and how many where those vary too much for predictions
@@ -98,7 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Record, say where the recording is and what to do next; the script's own exit status."""
     from dptune.capture import epilogue, outline, recording
-    from dptune.commands import run_links
+    from dptune.commands.shared import run_links
 
     options = _options(args)
     _doubt(options.schedule)

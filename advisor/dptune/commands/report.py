@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.reading import reading_options, record_of, report_of, root_of
-from dptune.commands.sweeps import links_option
+from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
+from dptune.commands.shared.sweeps import links_option
 from dptune.errors import UsageError
 from dptune.present import terminal
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if chosen == "html":
         return _html(args)
     if chosen == "tui":
-        from dptune.commands.reading import run_and_report
+        from dptune.commands.shared.reading import run_and_report
         from dptune.present.tui import show
 
         run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _html(args: argparse.Namespace) -> int:
     """Write the page, with what the report alone does not hold: one step, and the bucket sizes that were tried."""
-    from dptune.commands.reading import run_and_report
+    from dptune.commands.shared.reading import run_and_report
     from dptune.measure.lanes import step_lanes, unnamed
     from dptune.present.anonymous import anonymous
     from dptune.present.html import page
@@ -100,7 +100,7 @@ def _html(args: argparse.Namespace) -> int:
 
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
-    from dptune.commands.choosing import advised, codes
+    from dptune.commands.shared.selection import advised, codes
     from dptune.patch.diff import patches
     from dptune.present.visible import visible
 
@@ -192,7 +192,7 @@ def _check_output(output: Path | None) -> None:
 
 def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
     if chosen == "json":
-        from dptune.present import json
+        from dptune.present.machine import json
 
         return json.text(report)
     from dptune.present import text

@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the list or the explanation."""
     from dptune import config
     from dptune.advise import packs
-    from dptune.present import rulebook
     from dptune.present.ink import paint
+    from dptune.present.sections import rulebook
 
     width, colour = terminal.width(sys.stdout), terminal.colours(sys.stdout)
     if args.action == "knobs":

@@ -34,11 +34,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.amounts import percent, seconds
-from dptune.commands.consent import ask_before_running
-from dptune.commands.parsing import Parser
-from dptune.commands.proving import caution, folder_name, progress, show, trial_arguments
-from dptune.commands.setting import parsed
+from dptune.commands.shared.amounts import percent, seconds
+from dptune.commands.shared.consent import ask_before_running
+from dptune.commands.shared.parsing import Parser
+from dptune.commands.shared.proving import caution, folder_name, progress, show, trial_arguments
+from dptune.commands.shared.setting import parsed
 from dptune.errors import UsageError
 from dptune.present.visible import visible
 
@@ -87,7 +87,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prove it, and print what came of it."""
     from dptune.prove import engine
-    from dptune.prove.kept import against, as_told
+    from dptune.prove.earlier import against, as_told
     from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
@@ -134,7 +134,7 @@ def _rewritten(task: Task) -> str:
 
 
 def _folder(words: list[str]) -> Path:
-    from dptune.commands.reading import latest, recorded
+    from dptune.commands.shared.reading import latest, recorded
     from dptune.errors import RunError
     from dptune.runfile.paths import RUN_JSON, RUNS
 
@@ -167,9 +167,9 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
 
 def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | None]:
     """The code of the rule that is named, what it advises, and what it promises; as an interval where that is one."""
-    from dptune.commands.choosing import advised, codes
-    from dptune.commands.reading import report_of
-    from dptune.present.advice import saving
+    from dptune.commands.shared.reading import report_of
+    from dptune.commands.shared.selection import advised, codes
+    from dptune.present.sections.advice import saving
 
     (code,) = codes([name])
     report = report_of([str(folder)])
@@ -195,18 +195,18 @@ def _task(
     advice: str,
     changes: Sequence[Change],
 ) -> Task:
-    from dptune.proof import Side
-    from dptune.prove import again, identity
+    from dptune.prove import identity, rerun
+    from dptune.prove.result import Side
     from dptune.prove.task import Task, numerics_of
     from dptune.prove.trial import Bounds
     from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.redaction import redacted_command, redacted_settings
 
-    source = Path.cwd() if _runs_here(args, record) else again.directory_of(record)
+    source = Path.cwd() if _runs_here(args, record) else rerun.directory_of(record)
     with contextlib.chdir(source):
-        launch = again.launch_of(record, args.command)
+        launch = rerun.launch_of(record, args.command)
     shown = redacted_command(launch.shown)
-    before = again.settings_of(record)
+    before = rerun.settings_of(record)
     changed = {**before, **dict(sorted(settings.items()))}
     if changed == before:
         raise UsageError(

@@ -39,8 +39,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.parsing import Parser
-from dptune.commands.setting import parsed
+from dptune.commands.shared.parsing import Parser
+from dptune.commands.shared.setting import parsed
 from dptune.errors import UsageError
 from dptune.present import terminal
 
@@ -58,7 +58,7 @@ _USUAL = {
 
 def arguments(parser: Parser) -> None:
     """Declare the options."""
-    from dptune.commands.reading import reading_options
+    from dptune.commands.shared.reading import reading_options
 
     parser.add_argument("paths", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
     change = parser.add_argument_group("the changes")
@@ -85,9 +85,9 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict, and print it; 1 where nothing could be predicted."""
     from dptune.advise.engine import trust_in
-    from dptune.commands.reading import latest, measured_of
+    from dptune.commands.shared.reading import latest, measured_of
     from dptune.present.ink import paint
-    from dptune.present.whatif import page
+    from dptune.present.sections.whatif import page
     from dptune.runfile.paths import RUNS
     from dptune.whatif.predicting import compare, nothing, predict, search
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
-from dptune.measure.across import Across, across, host_of
+from dptune.measure.across_ranks import Across, across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.exchange import arrivals, collectives, links, overlap, sharding

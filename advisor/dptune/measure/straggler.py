@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from dptune.errors import TraceError
-from dptune.measure.across import Across
+from dptune.measure.across_ranks import Across
 from dptune.measure.device import longer as on_device
 from dptune.measure.exchange.arrivals import straggler as latest
 from dptune.measure.exchange.gain import gain

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.present import unstepped
-from dptune.present.account import account
-from dptune.present.advice import advice
-from dptune.present.attribution import attribution
-from dptune.present.gaps import gaps
-from dptune.present.headline import headline, source, trust, which
 from dptune.present.ink import paint
-from dptune.present.kernels import kernels
 from dptune.present.lines import Line
-from dptune.present.links import links
-from dptune.present.memory import memory
-from dptune.present.path import path
-from dptune.present.phases import phases
-from dptune.present.ranks import ranks
-from dptune.present.skipped import next_command, skipped
-from dptune.present.steps import steps
-from dptune.present.traffic import collectives, copies, feeding
+from dptune.present.sections import without_steps
+from dptune.present.sections.account import account
+from dptune.present.sections.advice import advice
+from dptune.present.sections.attribution import attribution
+from dptune.present.sections.critical_path import path
+from dptune.present.sections.gaps import gaps
+from dptune.present.sections.headline import headline, source, trust, which
+from dptune.present.sections.kernels import kernels
+from dptune.present.sections.links import links
+from dptune.present.sections.memory import memory
+from dptune.present.sections.phases import phases
+from dptune.present.sections.ranks import ranks
+from dptune.present.sections.skipped import next_command, skipped
+from dptune.present.sections.steps import steps
+from dptune.present.sections.traffic import collectives, copies, feeding
 
 _PAGE = (
     which,
@@ -49,7 +49,7 @@ _PAGE = (
 
 def page(report: Report, width: int) -> Iterator[Line]:
     """Every section of the report, as lines."""
-    return unstepped.page(_PAGE, report, width)
+    return without_steps.page(_PAGE, report, width)
 
 
 def text(report: Report, width: int = 80, colour: bool = False) -> str:

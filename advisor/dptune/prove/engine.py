@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dptune.errors import RunError
 from dptune.knobs import TAKE_NO_TIME
-from dptune.proof import Ended, Look, Proof, SideName, Trial, in_place
 from dptune.prove import folder as folders
 from dptune.prove import identity, judging, order, scratch, sequential, trial
+from dptune.prove.result import Ended, Look, Proof, SideName, Trial, in_place
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dptune.capture import processes
 from dptune.errors import RunError
-from dptune.proof import Proof
 from dptune.prove import judging
+from dptune.prove.result import Proof
 from dptune.runfile import form, locking
 
 PROOF = "proof.json"

@@ -11,9 +11,9 @@ from statistics import median
 from typing import Literal
 
 from dptune import __version__
-from dptune.proof import PAIRED, Ended, Look, Proof, SideName, Trial, pairs
 from dptune.prove import sequential
-from dptune.prove.learning import learning
+from dptune.prove.numerics import learning
+from dptune.prove.result import PAIRED, Ended, Look, Proof, SideName, Trial, pairs
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
 from dptune.runfile.facts import MOST_TAKEN

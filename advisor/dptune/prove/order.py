@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from dptune.proof import SideName, Trial
+from dptune.prove.result import SideName, Trial
 
 
 def sides(seed: int) -> Iterator[SideName]:

@@ -1,8 +1,8 @@
 """When to stop: tests are made after 6, 9, 13, 18, 25 and 35 trials a side, each at a level of 0.36 %.
 
 Trials are made in pairs. After few of them all trials of a side are compared with all of the other, by the exact test
-of `measure.comparing.verdict`: no signs of 6 differences are rare enough. From 13 on the trials of each pair are, by
-that of `measure.comparing.signed_ranks`: what slows a machine for minutes slows both. In 72 comparisons of like and of
+of `compare.verdict`: no signs of 6 differences are rare enough. From 13 on the trials of each pair are, by
+that of `compare.signed_ranks`: what slows a machine for minutes slows both. In 72 comparisons of like and of
 planted sides on one virtual machine the ratios within pairs varied by a quarter less, as squares, than trials of any
 two pairs would have; on a busier one by a quarter to three quarters.
 
@@ -37,8 +37,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-from dptune.measure.comparing import signed_ranks, verdict
-from dptune.proof import PAIRED, Look
+from dptune.compare import signed_ranks, verdict
+from dptune.prove.result import PAIRED, Look
 
 LOOKS = (6, 9, 13, 18, 25, 35)
 LEVEL_OF_A_TEST = 0.0036

@@ -9,9 +9,9 @@ from typing import Literal
 
 from dptune.capture.launch import Launch
 from dptune.knobs import Value, knob
-from dptune.proof import Side, SideName
 from dptune.prove import sequential
 from dptune.prove.identity import Files
+from dptune.prove.result import Side, SideName
 from dptune.prove.trial import Bounds
 
 # What a change may do to the losses of the first passes: nothing but reorder sums, round to 16 bits, or show each pass

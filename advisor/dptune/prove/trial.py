@@ -22,7 +22,7 @@ from dptune.errors import CaptureError
 from dptune.knobs import Value
 from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.times import durations
-from dptune.proof import SideName, Status, Trial
+from dptune.prove.result import SideName, Status, Trial
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule

@@ -18,10 +18,10 @@ def schemas() -> dict[str, str]:
     from pydantic import TypeAdapter
 
     from dptune.advice import Report
-    from dptune.compared import Comparison
-    from dptune.judged import Gate
+    from dptune.check.result import Gate
+    from dptune.compare.result import Comparison
     from dptune.predicted import WhatIf
-    from dptune.proof import Proof
+    from dptune.prove.result import Proof
     from dptune.runfile.links import LinkRecord
     from dptune.runfile.record import RunRecord
 

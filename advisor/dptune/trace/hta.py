@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.errors import DptuneError, RunError, TraceError, UsageError
-from dptune.trace import source
-from dptune.trace.arguments import arguments
 from dptune.trace.columns import NONE, Collectives, Columns, Ints, Mask
 from dptune.trace.events import Trace
 from dptune.trace.kernels import COPY_CATEGORIES, MEMSET_CATEGORIES, SYNC_CATEGORIES
+from dptune.trace.kineto.arguments import arguments
+from dptune.trace.kineto.text import Text
+from dptune.trace.places import source
 from dptune.trace.run import Run
-from dptune.trace.text import Text
 
 WRITTEN_FOR = "0.6.1"  # the version of traceinsight whose frame this makes
 _HINT = 'pip install "dptune[hta]"'

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
 from dptune.whatif.bounds import is_off
-from dptune.whatif.building import OPERATOR_VIEWS, PARAMETER_NS
-from dptune.whatif.exchanges import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
+from dptune.whatif.cpu.building import OPERATOR_VIEWS, PARAMETER_NS
+from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
+from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
+from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.loaders import TAKING_NS, WORKER_STARTS_NS
-from dptune.whatif.model import StepModel
-from dptune.whatif.topology import TOPOLOGY
 
 _SIZES = "exchanges of other sizes take what the link's fit says"
 _CAST = (

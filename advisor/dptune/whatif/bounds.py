@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.exchanges import sends
-from dptune.whatif.model import Pass, RankStep, StepModel
+from dptune.whatif.cpu.communication import sends
+from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:

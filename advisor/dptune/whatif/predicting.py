@@ -25,22 +25,22 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
-from dptune.whatif.building import Recorded, built, link_figures, read, unprofiled
-from dptune.whatif.changes import changed
+from dptune.whatif.cpu.building import Recorded, built, link_figures, read, unprofiled
+from dptune.whatif.cpu.changes import changed
+from dptune.whatif.cpu.median_process import computing, exchanging
+from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.processes import unsure_ns
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.variants import others as others_of
+from dptune.whatif.cpu.variants import relinked, variants
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.middle import computing, exchanging
-from dptune.whatif.model import StepModel
-from dptune.whatif.processes import unsure_ns
-from dptune.whatif.replay import step_ns
 from dptune.whatif.searching import best_sets, curve
 from dptune.whatif.strategies import strategies, too_large
-from dptune.whatif.variants import others as others_of
-from dptune.whatif.variants import relinked, variants
-from dptune.whatif.wire import Link
 
 Model = StepModel | Program
 # What is asked of steps that GPUs compute, where nothing else is.

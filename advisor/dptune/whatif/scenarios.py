@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from dptune.knobs import Knob, knob
-from dptune.whatif.topology import ALGORITHMS, RING
+from dptune.whatif.cpu.topology import ALGORITHMS, RING
 
 _ALL = (
     Knob(

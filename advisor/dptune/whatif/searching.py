@@ -15,11 +15,11 @@ from itertools import accumulate, pairwise, product
 from dptune.knobs import KNOBS, Value
 from dptune.measured import Missing
 from dptune.predicted import BucketSize
-from dptune.whatif.buckets import MIB, Caps, assign
-from dptune.whatif.changes import changed
-from dptune.whatif.exchanges import accepted
-from dptune.whatif.model import StepModel
-from dptune.whatif.replay import step_ns
+from dptune.whatif.cpu.buckets import MIB, Caps, assign
+from dptune.whatif.cpu.changes import changed
+from dptune.whatif.cpu.communication import accepted
+from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.replay import step_ns
 
 LEAST_GAIN = 0.01  # of a step: what a list has to save over one size for all, a size and any change over none
 _ALIKE = 0.002  # of the step: what is so near to the best is as good

@@ -33,7 +33,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import Strategy
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
-from dptune.whatif.wire import Link
+from dptune.whatif.cpu.wire import Link
 
 LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
 FULL_SHARE = 0.9  # of a device's memory, that may be taken

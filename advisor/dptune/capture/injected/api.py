@@ -15,12 +15,12 @@ from typing import ClassVar
 import torch
 from torch.distributed import distributed_c10d
 
-from dptune.capture.injected import identity
-from dptune.capture.injected.gloo import let_gloo_rest
-from dptune.capture.injected.observers import observers
-from dptune.capture.injected.plan import Plan
-from dptune.capture.injected.recorder import Recorder
-from dptune.capture.injected.speech import say
+from dptune.capture.injected.leave.gloo import let_gloo_rest
+from dptune.capture.injected.messages import say
+from dptune.capture.injected.observe import process_rank
+from dptune.capture.injected.observe.observers import observers
+from dptune.capture.injected.record.plan import Plan
+from dptune.capture.injected.record.recorder import Recorder
 from dptune.runfile import form, origin, paths
 from dptune.runfile.record import RunRecord, Schedule
 from dptune.runfile.redaction import redacted_command
@@ -125,7 +125,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         if self._recorder is not None:
             self._recorder.finish(how)
             self._recorder.dismiss()
-        if self._aside or identity.rank() != min(self._ranks or (0,)):
+        if self._aside or process_rank.rank() != min(self._ranks or (0,)):
             return
         if self._recorder is None or self._plan is None:
             say("nothing was recorded: step() was never called")
@@ -137,13 +137,13 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
     def _agreed_folder(self) -> Path:
         """Rank 0 names it, the others hear of it through the process group's store."""
         own = (_free(self._asked) if self._asked else _new_folder()).resolve()
-        if not identity.together():
+        if not process_rank.together():
             return own
         store = distributed_c10d.PrefixStore(_FOLDER_KEY, distributed_c10d._get_default_store())
         with contextlib.suppress(Exception):
             profile._agreements += 1
             key = str(profile._agreements)
-            if identity.rank() == 0:
+            if process_rank.rank() == 0:
                 store.set(key, str(own))
             else:
                 store.wait([key], _FOLDER_WAIT)
@@ -152,7 +152,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
 
     def _describe(self, plan: Plan) -> None:
         """run.json, from rank 0, or from the first rank of a host that cannot see it."""
-        if identity.rank() and (identity.local_rank() or (plan.path / paths.RUN_JSON).exists()):
+        if process_rank.rank() and (process_rank.local_rank() or (plan.path / paths.RUN_JSON).exists()):
             return
         plan.path.mkdir(parents=True, exist_ok=True)
         record = RunRecord(
@@ -164,7 +164,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             working_directory=str(Path.cwd()),
             origin=origin.here(),
             launched_by="code",
-            world_size=identity.world_size(),
+            world_size=process_rank.world_size(),
             ranks=None if plan.ranks is None else list(plan.ranks),
             schedule=plan.schedule,
         )
@@ -176,7 +176,7 @@ def _free(asked: Path) -> Path:
     folder, number = asked, 2
     while folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         folder, number = asked.with_name(f"{asked.name}-{number}"), number + 1
-    if folder is not asked and identity.rank() == 0:
+    if folder is not asked and process_rank.rank() == 0:
         say(f"{asked} is not empty: recording into {folder}")
     return folder
 

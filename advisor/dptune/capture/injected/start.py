@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from dptune.capture.injected.plan import Plan
-from dptune.capture.injected.speech import say, say_unrecorded
+from dptune.capture.injected.messages import say, say_unrecorded
+from dptune.capture.injected.record.plan import Plan
 
 
 def start() -> None:
@@ -15,8 +15,8 @@ def start() -> None:
         plan = Plan.from_environment()
         if plan is None:
             return
-        from dptune.capture.injected.recorder import Recorder
-        from dptune.capture.injected.seeding import seed
+        from dptune.capture.injected.applying.seeding import seed
+        from dptune.capture.injected.record.recorder import Recorder
 
         seed()
         if plan.settings:  # before the observers, so that these see the script's own lines

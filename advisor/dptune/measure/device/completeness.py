@@ -22,7 +22,6 @@ from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.windows import Step
 from dptune.measured import Loss
 from dptune.trace.columns import NONE, Columns
-from dptune.trace.doubts import DAMAGED
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
     COPY_CATEGORIES,
@@ -31,6 +30,7 @@ from dptune.trace.kernels import (
     LAUNCH_CATEGORIES,
     SYNC_CATEGORIES,
 )
+from dptune.trace.kineto.limitations import DAMAGED
 from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
 
 EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other

@@ -31,7 +31,7 @@ from dptune.trace.kernels import (
     Work,
     work_of,
 )
-from dptune.trace.schema import integer
+from dptune.trace.kineto.schema import integer
 from dptune.trace.vendors import LAUNCH_NAME, Vendor, unread, vendor_of
 
 # Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.

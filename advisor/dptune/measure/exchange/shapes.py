@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from dptune.measure.exchange.dtypes import bytes_of, dtype_of
-from dptune.trace.faults import are_dims
-from dptune.trace.schema import integer
+from dptune.trace.kineto.faults import are_dims
+from dptune.trace.kineto.schema import integer
 
 _MOST_BYTES = 2**50  # of one message: more than the memory of any device, by far
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from dptune.measure.exchange.calls import Call
 from dptune.measure.exchange.dtypes import dtype_of
 from dptune.runfile.facts import Facts
-from dptune.trace.doubts import FAULTY, UNUSABLE
 from dptune.trace.events import Trace
+from dptune.trace.kineto.limitations import FAULTY, UNUSABLE
 
 NO_SIZE = "the trace was recorded without shapes, and no window with shapes shows the same collectives in each step"
 BAD_SIZE = "message sizes in the trace are impossible or unreadable"

@@ -10,8 +10,8 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.exchange.shapes import elements_of
 from dptune.measure.views import RankView
-from dptune.trace.arguments import arguments
 from dptune.trace.kernels import OPERATOR_CATEGORIES
+from dptune.trace.kineto.arguments import arguments
 
 _MOST_OPERATORS = 50_000  # of more, reading their arguments takes seconds
 

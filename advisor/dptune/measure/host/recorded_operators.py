@@ -15,9 +15,9 @@ from dptune.errors import TraceError
 from dptune.measure.exchange.shapes import elements_of
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
-from dptune.trace.arguments import arguments
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
+from dptune.trace.kineto.arguments import arguments
 
 NODE = "autograd::engine::evaluate_function: "
 _ELEMENT_NS = 1.0  # 4 bytes at 4 GB/s, less than one core of a server reads

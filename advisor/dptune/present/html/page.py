@@ -10,15 +10,15 @@ from dptune.measure.lanes import StepLanes
 from dptune.measured import Account
 from dptune.predicted import BucketSize
 from dptune.present import text as plain
-from dptune.present.account import CLASSES
-from dptune.present.advice import body, nothing_to_say, other_proofs, proven, sections, tag
 from dptune.present.amounts import milliseconds, several
-from dptune.present.headline import headline, trust
 from dptune.present.html import pictures
 from dptune.present.html.pictures import colour_of, text
 from dptune.present.html.style import COLOURS, CSS
 from dptune.present.lines import Line
-from dptune.present.ranks import straggler
+from dptune.present.sections.account import CLASSES
+from dptune.present.sections.advice import body, nothing_to_say, other_proofs, proven, sections, tag
+from dptune.present.sections.headline import headline, trust
+from dptune.present.sections.ranks import straggler
 
 _WIDE = 10_000  # no line is folded: a browser does that
 _LEAST_SHARE = 0.0005

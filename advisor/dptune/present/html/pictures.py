@@ -9,12 +9,12 @@ from html import escape
 from dptune.measure.lanes import SELF_TIME, StepLanes
 from dptune.measured import LinkFigures, short_name
 from dptune.predicted import BucketSize
-from dptune.present.account import CLASSES
 from dptune.present.amounts import data, ns_as_ms, number, percent
-from dptune.present.bandwidth import fitted
-from dptune.present.bandwidth import name as link_name
-from dptune.present.bandwidth import points as measured_sizes
 from dptune.present.html.style import COLOURS, DARK
+from dptune.present.sections.account import CLASSES
+from dptune.present.sections.bandwidth import fitted
+from dptune.present.sections.bandwidth import name as link_name
+from dptune.present.sections.bandwidth import points as measured_sizes
 from dptune.present.visible import visible
 
 WIDTH = 960

@@ -15,20 +15,20 @@ from textual.widgets import Footer, Static, TabbedContent, TabPane
 
 from dptune.advice import Report
 from dptune.present.amounts import several
-from dptune.present.bandwidth import plot
 from dptune.present.lines import Line, heading, wrapped
-from dptune.present.links import links
-from dptune.present.rulebook import page_of
-from dptune.present.traffic import collectives
+from dptune.present.sections.bandwidth import plot
+from dptune.present.sections.links import links
+from dptune.present.sections.rulebook import page_of
+from dptune.present.sections.traffic import collectives
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
-from dptune.present.tui.going import GoTo, Places
 from dptune.present.tui.help import keys
 from dptune.present.tui.idle import Idle
 from dptune.present.tui.overview import overview
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.pane import Pane
 from dptune.present.tui.rank_table import RankTable
+from dptune.present.tui.target import GoTo, Places
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane
 from dptune.present.visible import visible

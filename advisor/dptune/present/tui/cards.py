@@ -15,13 +15,13 @@ from textual.widgets.option_list import Option
 
 from dptune.advice import Advice, Evidence, Report
 from dptune.errors import DptuneError
-from dptune.present.advice import body, nothing_to_say, other_proofs, proven, sections, tag
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.skipped import skipped
-from dptune.present.tui.going import GoTo, Places
+from dptune.present.sections.advice import body, nothing_to_say, other_proofs, proven, sections, tag
+from dptune.present.sections.skipped import skipped
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.pane import Layout, Pane, painted
+from dptune.present.tui.target import GoTo, Places
 from dptune.present.visible import visible
 
 _SHORT = {"time": "saves time", "risk": "risk", "convergence": "learning"}

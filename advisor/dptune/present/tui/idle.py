@@ -13,11 +13,11 @@ from textual.widgets.option_list import Option
 
 from dptune.advice import Report
 from dptune.measured import GapFigures
-from dptune.present.gaps import around, gaps, where
 from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.traffic import copies, feeding
-from dptune.present.tui.going import GoTo, Places
+from dptune.present.sections.gaps import around, gaps, where
+from dptune.present.sections.traffic import copies, feeding
 from dptune.present.tui.pane import Pane
+from dptune.present.tui.target import GoTo, Places
 from dptune.present.visible import visible
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.present import unstepped
-from dptune.present.account import account, by_rank
-from dptune.present.advice import in_short, sections
-from dptune.present.attribution import attribution
-from dptune.present.gaps import gaps
-from dptune.present.headline import headline, source, trust, trust_at_a_glance
-from dptune.present.kernels import kernels
 from dptune.present.lines import Line, heading, wrapped
-from dptune.present.links import links
-from dptune.present.memory import memory
-from dptune.present.path import path
-from dptune.present.phases import phases
-from dptune.present.steps import steps
-from dptune.present.traffic import collectives, copies, feeding
+from dptune.present.sections import without_steps
+from dptune.present.sections.account import account, by_rank
+from dptune.present.sections.advice import in_short, sections
+from dptune.present.sections.attribution import attribution
+from dptune.present.sections.critical_path import path
+from dptune.present.sections.gaps import gaps
+from dptune.present.sections.headline import headline, source, trust, trust_at_a_glance
+from dptune.present.sections.kernels import kernels
+from dptune.present.sections.links import links
+from dptune.present.sections.memory import memory
+from dptune.present.sections.phases import phases
+from dptune.present.sections.steps import steps
+from dptune.present.sections.traffic import collectives, copies, feeding
 
 _MOST_ADVICE = 3
 
@@ -58,4 +58,4 @@ _SECTIONS = (
 
 def overview(report: Report, width: int) -> Iterator[Line]:
     """Headline, account, advice, phases, path, gaps, step times, trust; below them what moves and what runs."""
-    return unstepped.page(_SECTIONS, report, width)
+    return without_steps.page(_SECTIONS, report, width)

@@ -17,10 +17,10 @@ from textual.widgets import DataTable
 from dptune.advice import Report
 from dptune.present.amounts import Hole, ns_as_ms, several, shown
 from dptune.present.lines import Line, labelled, line, wrapped
-from dptune.present.ranks import COLUMNS, WORDS, lateness, rank_of_row, rank_remarks, rank_rows, straggler
+from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, rank_of_row, rank_remarks, rank_rows, straggler
 from dptune.present.table import Cell, absent_throughout
-from dptune.present.tui.going import GoTo
 from dptune.present.tui.pane import Layout, Pane
+from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
 HEAT = " ▁▂▃▄▅▆▇█"  # from not late to the latest of all ranks and steps

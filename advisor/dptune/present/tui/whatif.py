@@ -20,13 +20,13 @@ from dptune.knobs import KNOBS, Value, written
 from dptune.measure.steps.feeding import drawn_from
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
-from dptune.present.advice import change
 from dptune.present.amounts import ns_as_ms
 from dptune.present.lines import BLANK, Line, labelled, wrapped
+from dptune.present.sections.advice import change
 from dptune.present.tui.pane import Pane
 from dptune.trace.run import Run
-from dptune.whatif.buckets import DEFAULT_CAP_BYTES, MIB
-from dptune.whatif.building import link_figures
+from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
+from dptune.whatif.cpu.building import link_figures
 from dptune.whatif.predicting import Ground
 
 AS_IT_IS = "as it is"

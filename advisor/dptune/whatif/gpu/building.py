@@ -13,7 +13,7 @@ from itertools import repeat
 
 import numpy as np
 
-from dptune.measure.across import Across
+from dptune.measure.across_ranks import Across
 from dptune.measure.device.critical import Walk
 from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
 from dptune.measure.device.precisions import is_tensor_core
@@ -22,8 +22,8 @@ from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
-from dptune.whatif.wire import Link
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})

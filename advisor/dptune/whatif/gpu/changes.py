@@ -8,9 +8,9 @@ from dataclasses import replace
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import is_off
+from dptune.whatif.cpu.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
-from dptune.whatif.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
-from dptune.whatif.wire import Link
 
 Changing = Callable[[Program, Value], Program]
 _OF_THE_LOADER = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import mean, median
 
-from dptune.whatif.wire import Link
+from dptune.whatif.cpu.wire import Link
 
 ALL = None  # steps
 

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected.applying import checkpointing, ddp, hooks, loader, micro_batches, optimizer, precision
 from dptune.capture.injected.applying.constructing import argument
-from dptune.capture.injected.asked import asked
-from dptune.capture.injected.speech import say
+from dptune.capture.injected.applying.requested import asked
+from dptune.capture.injected.messages import say
 from dptune.knobs import KNOBS
 
 # By the knob's name, in the order in which they are made. What begins with `env.` is set by the launcher, before the

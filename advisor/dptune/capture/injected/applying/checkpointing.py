@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dptune.capture.injected.asked import asked
+from dptune.capture.injected.applying.requested import asked
 from dptune.capture.injected.imports import imports
 
 _NAME = "memory.checkpointing"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dptune.capture.injected.speech import say
+from dptune.capture.injected.messages import say
 
 Arguments = dict[str, Any]
 _adjusting: dict[type, list[Callable[[Arguments], None]]] = {}

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dptune.capture.injected.applying.constructing import adjust, follow
-from dptune.capture.injected.asked import asked
+from dptune.capture.injected.applying.requested import asked
 
 KNOB = "ddp.comm_hook"
 _ONE_BUCKET_MB = 1 << 20

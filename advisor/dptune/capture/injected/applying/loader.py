@@ -7,8 +7,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from dptune.capture.injected import identity, idle
+from dptune.capture.injected.applying import without_effect
 from dptune.capture.injected.applying.constructing import Arguments, adjust
+from dptune.capture.injected.observe import process_rank
 
 # What a loader without worker processes refuses, or has no use for.
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -43,7 +44,7 @@ def pin_memory(value: bool) -> None:
     """Whether batches are put into page-locked memory. Without an accelerator torch warns of it, and does nothing."""
 
     def change(given: Arguments) -> None:
-        if not value or not idle.settings({"loader.pin_memory": value}, identity.device_kind()):
+        if not value or not without_effect.settings({"loader.pin_memory": value}, process_rank.device_kind()):
             given["pin_memory"] = value
 
     adjust(DataLoader, change)

@@ -21,7 +21,7 @@ from torch.nn.parallel.distributed import _find_tensors
 
 from dptune.capture.injected.applying import boundaries
 from dptune.capture.injected.applying.constructing import follow
-from dptune.capture.injected.asked import asked
+from dptune.capture.injected.applying.requested import asked
 
 KNOB = "ddp.no_sync"
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as implementation
 
 from dptune.capture.injected.applying.constructing import follow
-from dptune.capture.injected.asked import asked
+from dptune.capture.injected.applying.requested import asked
 
 _MARK = "dptune_lr_times"
 _OTHER = {"fused": "foreach", "foreach": "fused"}

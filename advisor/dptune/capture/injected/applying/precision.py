@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from dptune.capture.injected.asked import asked
+from dptune.capture.injected.applying.requested import asked
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

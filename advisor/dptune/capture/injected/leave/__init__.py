@@ -1,0 +1,1 @@
+"""How the ranks leave the script once everything is recorded, and what is on disk then."""

@@ -1,0 +1,1 @@
+"""What watches torch and the script, and what it records as facts."""

@@ -1,0 +1,140 @@
+"""What preparing a batch is made of: reading and transforming samples, and collating them, wherever that is done.
+
+Worker processes that are forked write into memory that they share with the training process; those that are spawned
+are not metered.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset, Subset, get_worker_info
+from torch.utils.data._utils import fetch
+
+from dptune.capture.injected.observe.places import users_code
+from dptune.runfile.facts import PreparingFacts
+
+_DATASETS, _WORKERS = 8, 64  # those that are metered: the first ones
+_BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU = _FIELDS = range(5)
+_LONG = 8  # bytes of a number
+
+
+class Preparing:
+    """Counts batches and the time they take, by data set and by the process that prepares them."""
+
+    def __init__(self) -> None:
+        self._begin()
+        self._collating = threading.local()
+        self.fetched: Callable[[int], None] = lambda spent_ns: None  # in a process that has no workers
+
+    def _begin(self) -> None:
+        # A number has one writer: the workers of a loader, and the process that trains, have rows of their own.
+        self._numbers = memoryview(mmap.mmap(-1, _DATASETS * _WORKERS * len(_FIELDS) * _LONG)).cast("q")
+        self._slots: dict[tuple[int, type], int] = {}  # a forked worker finds its data set at the same address
+        self._process = os.getpid()
+
+    def install(self) -> None:
+        """Wrap what fetches batches in the training process and in workers."""
+        begin = fetch._BaseDatasetFetcher.__init__
+
+        @functools.wraps(begin)
+        def begun(this: Any, dataset: Any, auto_collation: bool, collate_fn: Any, drop_last: bool) -> None:
+            begin(this, dataset, auto_collation, self._timed(collate_fn), drop_last)
+
+        fetch._BaseDatasetFetcher.__init__ = begun  # type: ignore[method-assign, assignment]
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            self._meter(kind)
+
+    def expect(self, dataset: Any) -> None:
+        """A loader is about to be drawn from: called in the training process, before workers are made.
+
+        A rank that was forked from another process has numbers of its own.
+        """
+        if self._process != os.getpid():
+            self._begin()
+        key = (id(dataset), type(dataset))
+        if key not in self._slots and len(self._slots) < _DATASETS:
+            self._slots[key] = len(self._slots)
+
+    def facts(self, loader: Any) -> PreparingFacts | None:
+        """What was metered of a loader's data set so far; None where nothing was."""
+        slot = self._slots.get((id(loader.dataset), type(loader.dataset)))
+        if slot is None:
+            return None
+        rows = range(slot * _WORKERS, (slot + 1) * _WORKERS)
+        sums = [sum(self._numbers[row * len(_FIELDS) + field] for row in rows) for field in _FIELDS]
+        if not sums[_BATCHES]:
+            return None
+        return PreparingFacts(
+            batches=sums[_BATCHES],
+            reading_ns=sums[_READING],
+            reading_cpu_ns=sums[_READING_CPU],
+            collating_ns=sums[_COLLATING],
+            collating_cpu_ns=sums[_COLLATING_CPU],
+            read_by=_named(_reader(loader.dataset)),
+            collated_by=_named(loader.collate_fn),
+        )
+
+    def _meter(self, kind: Any) -> None:
+        draw = kind.fetch
+
+        @functools.wraps(draw)
+        def metered(this: Any, index: Any) -> Any:
+            slot = self._slots.get((id(this.dataset), type(this.dataset)))
+            self._collating.spent = 0, 0
+            begun, computed = time.perf_counter_ns(), time.thread_time_ns()
+            batch = draw(this, index)
+            took, took_cpu = time.perf_counter_ns() - begun, time.thread_time_ns() - computed
+            collating, collating_cpu = self._collating.spent
+            if get_worker_info() is None:
+                self.fetched(took)
+            if slot is not None:
+                self._add(slot, (1, took - collating, took_cpu - collating_cpu, collating, collating_cpu))
+            return batch
+
+        kind.fetch = metered
+
+    def _timed(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def timed(samples: Any) -> Any:
+            begun, computed = time.perf_counter_ns(), time.thread_time_ns()
+            try:
+                return collate(samples)
+            finally:
+                self._collating.spent = time.perf_counter_ns() - begun, time.thread_time_ns() - computed
+
+        return timed
+
+    def _add(self, slot: int, more: tuple[int, ...]) -> None:
+        worker = get_worker_info()
+        at = 0 if worker is None else 1 + worker.id
+        if at < _WORKERS:
+            first = (slot * _WORKERS + at) * len(_FIELDS)
+            for field, value in enumerate(more):
+                self._numbers[first + field] += value
+
+
+def _reader(dataset: Any) -> Any:
+    """The method of the data set that reads samples; of a part of another one that of the whole."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    names = ("__iter__",) if isinstance(dataset, IterableDataset) else ("__getitems__", "__getitem__")
+    return next((method for method in (getattr(type(dataset), name, None) for name in names) if method), None)
+
+
+def _named(function: Any) -> str | None:
+    """`name (file:line)` of what is called; the name alone where it is no user's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    by_class = getattr(type(function), "__call__", None)  # noqa: B004 - what an object that can be called runs
+    if not hasattr(function, "__code__") and hasattr(by_class, "__code__"):
+        function = by_class
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__name__" if code is None else "__qualname__", None)
+    line = users_code(code)
+    return f"{name} ({line})" if name and line else name

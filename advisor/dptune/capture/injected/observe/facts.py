@@ -1,0 +1,123 @@
+"""Collects the facts of this rank. Each is read under its own guard: reading some torch settings can raise."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from dptune.capture.injected.applying import without_effect
+from dptune.capture.injected.applying.requested import asked
+from dptune.capture.injected.observe import nccl_log, objects, process_rank
+from dptune.capture.injected.observe.compilations import recompiles
+from dptune.capture.injected.observe.observers import Observers
+from dptune.capture.injected.observe.places import Places
+from dptune.knobs import KNOBS
+from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
+from dptune.runfile.redaction import redacted_environment
+
+# Average parameters every so many steps, which may be more than are recorded.
+_AVERAGERS = ("ModelAverager", "LocalSGD")
+
+
+def _switch(path: str) -> Any:
+    return attrgetter(path)(torch)
+
+
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    **{knob.switch: partial(_switch, knob.switch) for knob in KNOBS.values() if knob.switch},
+    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "distributed.first_bucket_bytes": lambda: getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES"),  # noqa: B009
+    "anomaly_mode": torch.is_anomaly_enabled,
+    "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    "default_dtype": lambda: str(torch.get_default_dtype()),
+}
+
+
+def gather(facts: Facts, observers: Observers) -> None:
+    """Fill in everything but the windows; a later call reads again, so that the last one stands."""
+    places = observers.places
+    readings: dict[str, Callable[[], Any]] = {
+        "local_rank": process_rank.local_rank,
+        "world_size": process_rank.world_size,
+        "host": socket.gethostname,
+        "pid": os.getpid,
+        "python": platform.python_version,
+        "torch": lambda: str(torch.__version__),
+        "backend": lambda: process_rank.backend() or facts.backend,
+        "device": objects.device,
+        "ddp": lambda: [objects.ddp(module, places) for module in places.ddp()] or facts.ddp,
+        "fsdp": lambda: objects.fsdp(places) or facts.fsdp,
+        "loaders": lambda: [objects.loader(one, observers) for one in places.alive(DataLoader)] or facts.loaders,
+        "iterators": observers.iterators.facts,
+        "optimizers": lambda: [objects.optimizer(one, places) for one in places.alive(Optimizer)] or facts.optimizers,
+        "schedulers": lambda: _schedulers(places) or facts.schedulers,
+        "compiled": lambda: _compiled(places),
+        "engine": lambda: places.engine,
+        "environment": redacted_environment,
+        "variables": asked.variables,
+        "refused": lambda: {**without_effect.settings(asked.settings, process_rank.device_kind()), **asked.refused},
+        "backward_where": lambda: observers.meters.backward_line,
+        "unsynced_where": lambda: observers.averaging.where,
+        "warnings": observers.warned.facts,
+        "losses": observers.meters.losses,
+        "nccl": lambda: nccl_log.read() or facts.nccl,
+        "calls": observers.calls.facts,
+        "calls_steps": lambda: max(0, facts.steps - observers.calls.first_step),
+        "averages_models": lambda: facts.averages_models or any(places.alive(name) for name in _AVERAGERS),
+        "autocast": lambda: places.autocast,
+        "autocast_where": lambda: places.autocast_line,
+        "checkpointing": observers.checkpointing.facts,
+        "unused_gradients": lambda: observers.unused.facts() or facts.unused_gradients,
+        "repeated_passes": observers.unused.repeated,
+        "doubled": lambda: observers.doubling.facts() or facts.doubled,
+        "frozen_norms": observers.frozen_norms.facts,
+        "dense_tables": observers.dense_tables.facts,
+        "evaluation_mode": observers.evaluation_mode.facts,
+        "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
+        "grad_scaler": lambda: bool(_scalers(places)),
+        "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
+    }
+    facts.unread = {}
+    for name, read in readings.items():
+        _guarded(facts, name, lambda name=name, read=read: setattr(facts, name, read()))  # type: ignore[misc]
+    for name, read in _SETTINGS.items():
+        _guarded(facts, name, lambda name=name, read=read: facts.settings.__setitem__(name, read()))  # type: ignore[misc]
+
+
+def _guarded(facts: Facts, name: str, read: Callable[[], None]) -> None:
+    try:
+        read()
+    except Exception as error:
+        facts.unread[name] = f"{type(error).__name__}: {error}"
+
+
+def _schedulers(places: Places) -> list[SchedulerFacts]:
+    return [SchedulerFacts(type(one).__name__, places.line(one), _base(one)) for one in places.alive(LRScheduler)]
+
+
+def _base(scheduler: Any) -> float | None:
+    rates = getattr(scheduler, "base_lrs", None)
+    return float(rates[0]) if rates else None
+
+
+def _scalers(places: Places) -> list[Any]:
+    return [scaler for scaler in places.alive(GradScaler) if scaler.is_enabled()]
+
+
+def _compiled(places: Places) -> CompileFacts | None:
+    if not places.compiled and not places.ddp_graphs:
+        return None
+    return CompileFacts(list(dict.fromkeys(places.compiled)), list(places.ddp_graphs), recompiles())

@@ -1,0 +1,98 @@
+"""What watches torch in this process: installed once, whoever records."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from dptune.capture.injected.observe.averaging import Averaging
+from dptune.capture.injected.observe.batch_preparation import Preparing
+from dptune.capture.injected.observe.checkpointing import Checkpointing
+from dptune.capture.injected.observe.collectives import Calls
+from dptune.capture.injected.observe.compilations import Compilations
+from dptune.capture.injected.observe.dense_tables import DenseTables
+from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
+from dptune.capture.injected.observe.float64 import Doubling
+from dptune.capture.injected.observe.frozen_norms import FrozenNorms
+from dptune.capture.injected.observe.garbage import Garbage
+from dptune.capture.injected.observe.iterators import Iterators
+from dptune.capture.injected.observe.meters import Meters
+from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.torch_warnings import Warned
+from dptune.capture.injected.observe.unaveraged import Unaveraged
+from dptune.capture.injected.observe.unused_gradients import Unused
+
+
+@dataclass(frozen=True)
+class Observers:
+    """The places where things were made, and what measures what happens between two steps."""
+
+    places: Places
+    meters: Meters
+    garbage: Garbage
+    compilations: Compilations
+    preparing: Preparing
+    calls: Calls
+    averaging: Averaging
+    unused: Unused
+    warned: Warned
+    checkpointing: Checkpointing
+    doubling: Doubling
+    frozen_norms: FrozenNorms
+    dense_tables: DenseTables
+    evaluation_mode: EvaluationMode
+    unaveraged: Unaveraged
+    iterators: Iterators
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has made a step."""
+        self.calls.stepped()
+        self.averaging.stepped(optimizer)
+        self.unused.stepped(optimizer)
+        self.dense_tables.stepped(optimizer)
+        self.evaluation_mode.stepped(optimizer)
+        self.unaveraged.stepped(optimizer)
+
+
+@functools.cache
+def observers() -> Observers:
+    """The observers of this process; the first call hooks them into torch."""
+    places = Places()
+    places.install()
+    preparing = Preparing()
+    preparing.install()
+    averaging = Averaging(places)
+    averaging.install()
+    unused = Unused(places)
+    iterators = Iterators(places)
+    iterators.install()
+    meters = Meters(places, preparing, averaging, unused, iterators)
+    meters.install()
+    garbage = Garbage()
+    garbage.install()
+    calls = Calls(lambda: meters.passes)
+    calls.install()
+    warned = Warned()
+    warned.install()
+    checkpointing = Checkpointing(places)
+    checkpointing.install()
+    doubling = Doubling(places)
+    doubling.install()
+    frozen_norms = FrozenNorms(places)
+    frozen_norms.install()
+    dense_tables = DenseTables(places)
+    dense_tables.install()
+    evaluation_mode = EvaluationMode(places)
+    evaluation_mode.install()
+    unaveraged = Unaveraged(places)
+    unaveraged.install()
+    return Observers(
+        *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
+        doubling=doubling,
+        frozen_norms=frozen_norms,
+        dense_tables=dense_tables,
+        evaluation_mode=evaluation_mode,
+        unaveraged=unaveraged,
+        iterators=iterators,
+    )

@@ -1,0 +1,175 @@
+"""Samples the stack of the training thread while steps are timed without the profiler.
+
+A thread of its own wakes 10 to 100 times a second, reads the stack of the training thread, and goes back to sleep: 12
+microseconds each time for a stack of 30 frames. The time since the last sample counts for the place that it finds. The
+intervals vary, so that samples cannot lock onto the period of the steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import threading
+import time
+from types import CodeType, FrameType
+
+from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
+from dptune.runfile.facts import SampledFacts
+from dptune.runfile.work_kinds import evaluates, waits
+
+_SHORTEST_S, _LONGEST_S = 0.01, 0.1
+_A_STEP = 5  # looks in the shortest step, where that is long enough
+_GOLDEN = 0.6180339887498949
+_MOST, _DEEPEST = 300, 80  # places that are told apart; frames of a stack that are read
+_PHASES = (
+    (("utils/data/",), "loader"),
+    (("autograd/",), "backward"),
+    (("optim/", "amp/grad_scaler.py"), "optimizer"),
+    (("nn/modules/module.py", "nn/parallel/"), "forward"),
+    (("distributed/distributed_c10d.py", "distributed/_functional_collectives.py"), "collective"),
+)
+_KINDS = {
+    "saving": ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/", "/pickle.py", "joblib/"),
+    "plotting": ("matplotlib/", "seaborn/", "plotly/", "PIL/Image.py"),
+    "logging": (
+        *("torch/utils/tensorboard/", "tensorboardX/", "tensorboard/", "wandb/", "mlflow/", "neptune/", "comet_ml/"),
+        *("aim/sdk/", "clearml/", "/logging/__init__.py", "/csv.py", "/json/__init__.py", "loguru/", "tqdm/"),
+    ),
+    "metrics": ("sklearn/metrics/", "torchmetrics/", "evaluate/", "torcheval/"),
+}
+# Libraries that hold the training loop, and call evaluation from it.
+_TRAINERS = {
+    *("transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "sentence_transformers", "setfit"),
+    *("ignite", "mmengine", "ultralytics", "fastai", "composer", "torchtune", "detectron2", "catalyst", "skorch"),
+}
+Key = tuple[tuple[tuple[CodeType, int], ...], str, str, str]
+
+
+class Sampling:
+    """Where one thread was, by step of the window; begun and ended in that thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._step = 0
+        self._begun_ns = self._step_begun_ns = time.perf_counter_ns()
+        self._shortest_ns = int(_LONGEST_S * _A_STEP * 1e9)  # step
+        self._ended = threading.Event()
+        self._found: dict[Key, dict[int, int]] = {}
+        self._looks: dict[Key, int] = {}
+        self._of_code: dict[CodeType, tuple[str, str, str]] = {}
+
+    def begin(self) -> None:
+        """Start to look."""
+        threading.Thread(target=self._run, name="dptune-sampling", daemon=True).start()
+
+    def end_step(self) -> None:
+        """A step has ended, and the next begins."""
+        now_ns = time.perf_counter_ns()
+        self._shortest_ns = min(self._shortest_ns, now_ns - self._step_begun_ns)
+        self._step_begun_ns = now_ns
+        self._step += 1
+
+    def end(self) -> list[SampledFacts]:
+        """Stop, and what was found in whole steps, most first."""
+        self._ended.set()
+        found = [self._facts(key, dict(spent)) for key, spent in list(self._found.items())]
+        return sorted((one for one in found if one.steps), key=lambda one: -sum(one.spent_ns))
+
+    def _facts(self, key: Key, spent: dict[int, int]) -> SampledFacts:
+        path, phase, through, kind = key
+        whole = {step: ns for step, ns in sorted(spent.items()) if step < self._step}
+        if not kind and not phase and path:
+            code, line = path[-1]
+            if "print(" in linecache.getline(code.co_filename, line):
+                kind = "logging"
+        return SampledFacts(
+            path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
+            phase=phase,
+            through=through,
+            kind=kind,
+            looks=self._looks.get(key, 0),
+            steps=list(whole),
+            spent_ns=list(whole.values()),
+        )
+
+    def _run(self) -> None:
+        last_ns, looks = self._begun_ns, 0
+        while not self._ended.wait(self._pause_s(looks)):
+            looks += 1
+            with contextlib.suppress(Exception):
+                frame = sys._current_frames().get(self._thread)
+                step, now_ns = self._step, time.perf_counter_ns()
+                if frame is None:
+                    return
+                key = self._key(frame)
+                del frame  # it would keep alive what the script has let go
+                if key in self._found or len(self._found) < _MOST:
+                    steps = self._found.setdefault(key, {})
+                    steps[step] = steps.get(step, 0) + now_ns - last_ns
+                    self._looks[key] = self._looks.get(key, 0) + 1
+                last_ns = now_ns
+
+    def _pause_s(self, looks: int) -> float:
+        pause_s = min(max(self._shortest_ns / 1e9 / _A_STEP, _SHORTEST_S), _LONGEST_S)
+        return pause_s * (0.5 + looks * _GOLDEN % 1)
+
+    def _key(self, frame: FrameType | None) -> Key:
+        """The script's lines from the outermost on, and what of torch or another library it is in.
+
+        What a library calls to evaluate counts for the library's function, with all that it calls.
+        """
+        path: list[tuple[CodeType, int]] = []
+        phase = through = kind = by = ""
+        trained = False
+        for _ in range(_DEEPEST):
+            if frame is None:
+                break
+            code = frame.f_code
+            owner, its_phase, its_kind = self._of_code.get(code) or self._classified(frame)
+            if owner == "user":
+                path.append((code, frame.f_lineno))
+            elif owner != "ours":
+                trained = trained or owner in _TRAINERS
+                if its_phase != "optimizer" or not trained:  # else it runs a closure of the library
+                    phase = its_phase or phase  # the outermost one counts
+                kind = kind or its_kind
+                name = f"{owner}.{_name(code)}" if owner else _name(code)
+                if its_kind == "evaluation":
+                    path.clear()
+                    by = by if kind == its_kind and _is_private(name) else name
+                    kind = its_kind
+                elif kind and its_kind == kind:
+                    by = name  # the outermost function of that kind
+                through = through if path else name
+            frame = frame.f_back
+        path.reverse()
+        return tuple(path), phase, by or through, kind
+
+    def _classified(self, frame: FrameType) -> tuple[str, str, str]:
+        code = frame.f_code
+        file = code.co_filename.replace("\\", "/")
+        if file.startswith(OURS):
+            found = "ours", "", ""
+        elif is_the_users(code.co_filename):
+            found = "user", "", ""
+        else:
+            inside = file.removeprefix(TORCHS) if file.startswith(TORCHS) else ""
+            phase = next((phase for files, phase in _PHASES if inside and inside.startswith(files)), "")
+            kind = next((kind for kind, parts in _KINDS.items() if any(part in file for part in parts)), "")
+            owner = library(frame)
+            if not owner and waits(_name(code)):
+                kind = ""
+            if owner in _TRAINERS and evaluates(_name(code)):
+                kind = "evaluation"
+            found = owner, phase, kind
+        self._of_code[code] = found
+        return found
+
+
+def _name(code: CodeType) -> str:
+    return str(getattr(code, "co_qualname", code.co_name)).replace(".<locals>", "")  # from Python 3.11 on
+
+
+def _is_private(name: str) -> bool:
+    return name.rpartition(".")[2].startswith("_")

@@ -1,0 +1,60 @@
+"""Finds, in the source of the script, the line that lets parameters require gradients."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator
+
+from dptune.capture.injected.observe.places import is_the_users, users_place
+
+_FILES = 200
+
+
+def unfreezing_line() -> str | None:
+    """The only statement of the script that does, as `function (file:line)`; None without one, or with several."""
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    files = {file for file in files if file.endswith(".py") and is_the_users(file)}
+    found = [(file, *line) for file in sorted(files)[:_FILES] for line in _switches(file)]
+    if len(found) != 1:
+        return None
+    file, name, line = found[0]
+    place = users_place(file, line)
+    return f"{name} ({place})" if name else place
+
+
+def _switches(file: str) -> Iterator[tuple[str, int]]:
+    """The functions and lines that set `requires_grad` of something, but to False."""
+    text = "".join(linecache.getlines(file))
+    if "requires_grad" in text:
+        yield from _inside(ast.parse(text), "")
+
+
+def _inside(node: ast.AST, name: str) -> Iterator[tuple[str, int]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from _inside(child, f"{child.name}.")
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _inside(child, (name if name.endswith(".") else "") + child.name)
+        else:
+            if isinstance(child, ast.Assign) and _sets(child):
+                yield name.removesuffix("."), child.lineno
+            if isinstance(child, ast.Call) and _calls(child):
+                yield name.removesuffix("."), child.lineno
+            yield from _inside(child, name)
+
+
+def _sets(statement: ast.Assign) -> bool:
+    named = any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in statement.targets)
+    return named and not _is_false(statement.value)
+
+
+def _calls(call: ast.Call) -> bool:
+    switches = isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_"
+    given = [*call.args, *(one.value for one in call.keywords)]
+    return switches and not any(_is_false(one) for one in given)
+
+
+def _is_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is False

@@ -1,0 +1,275 @@
+"""Which gradients of a backward pass no optimizer uses: of parameters it does not have, or discarded before its step.
+
+And which passes go back through a graph again, where the sum of the losses would need one.
+
+Passes are told apart by the script's lines that lead to the call. What a pass computes gradients of is read from its
+graph, in its first passes only. After that, a pass costs a look at one gradient for each optimizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
+
+_WALKS = 3  # passes of one call whose graph is read: what a model freezes may change after the first
+_NODES = 200_000  # of a graph; a larger one is not read
+_CALLS = 32  # calls of backward that are told apart
+_DEPTH = 3  # lines of the script that tell a call apart
+_PENDING = 64  # passes that an optimizer may leave behind; of one that never steps no more are kept
+_OFTEN = 3  # times that gradients were discarded before this is said of a call
+_SAMPLED = 8  # elements of a parameter that show whether it changes
+
+
+@dataclass
+class _Call:
+    """One place that calls backward. `leaves`: the parameters it computes gradients of, with some of their values."""
+
+    where: str | None
+    leaves: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = field(default_factory=dict)
+    walks: int = 0
+    whole: bool = True
+    spent_ns: int = 0
+    nodes: set[int] = field(default_factory=set)  # of the graph of its last pass, by their sequence numbers
+    shared: bool = False  # whether a later pass of a step went through nodes of an earlier one
+    in_step: int = 0  # passes with retain_graph since an optimizer last stepped
+    firsts: int = 0
+    repeats: int = 0
+    again_ns: int = 0
+    used_by: set[int] = field(default_factory=set)
+    discarded_by: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass
+class _Pending:
+    """A pass whose gradients an optimizer has not used yet. `passed_over`: another optimizer has stepped meanwhile."""
+
+    call: _Call
+    passed_over: bool = False
+
+
+@dataclass
+class _Updates:
+    """An optimizer, by its first parameter, so that one made anew for each step is the same one."""
+
+    parameters: set[int]
+    optimizer: weakref.ref[Any]
+    pending: list[_Pending] = field(default_factory=list)
+    touched: dict[int, Any] = field(default_factory=dict)  # by call: a parameter of its pass
+
+
+class Unused:
+    """Follows gradients from the passes that compute them to the optimizers that use or discard them."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._calls: dict[tuple[Any, ...], _Call] = {}
+        self._updates: dict[int, _Updates] = {}
+        self._call: _Call | None = None
+        self._begun_ns = 0
+        self._again = False  # whether the pass adds to gradients of one through the same graph
+        self.timing = False  # whether steps run without the profiler
+
+    def before_pass(self, roots: Any, inputs: Any = None, retain: Any = None) -> None:
+        """A backward pass starts from these tensors; called from the function that the script called."""
+        self._call, self._again = None, False
+        with contextlib.suppress(Exception):
+            self._find_discarded()
+            if inputs is not None:
+                return
+            frame = sys._getframe(2)
+            at = tuple(_lines(frame))
+            if at not in self._calls and len(self._calls) < _CALLS:
+                self._calls[at] = _Call(users_line(frame))
+            call = self._calls.get(at)
+            if call is not None and call.walks < _WALKS:
+                self._read_graph(call, roots)
+            if call is not None and retain:
+                self._again = call.in_step > 0 and _have_gradients(call)
+                call.firsts += call.in_step == 0
+                call.repeats += self._again
+                call.in_step += 1
+            self._call, self._begun_ns = call, time.perf_counter_ns()
+
+    def after_pass(self) -> None:
+        """It has ended."""
+        call, self._call = self._call, None
+        if call is None:
+            return
+        with contextlib.suppress(Exception):
+            if self.timing:
+                spent_ns = time.perf_counter_ns() - self._begun_ns
+                call.spent_ns += spent_ns
+                call.again_ns += spent_ns if self._again else 0
+            for updates in self._alive():
+                if len(updates.pending) < _PENDING and self._touched(updates, call) is not None:
+                    updates.pending.append(_Pending(call))
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has made a step: it has used what its parameters' gradients hold."""
+        with contextlib.suppress(Exception):
+            for call in self._calls.values():
+                call.in_step = 0
+            first = _first(optimizer)
+            known = self._updates.get(first)
+            if known is None:
+                return
+            for pending in known.pending:
+                pending.call.used_by.add(first)
+            known.pending = []
+            for at, other in self._updates.items():
+                if at != first and other.pending and not other.parameters & known.parameters:
+                    for pending in other.pending:
+                        pending.passed_over = True
+
+    def facts(self) -> list[UnusedGradientFacts]:
+        """What no optimizer used so far."""
+        if self._places.alive("FullyShardedDataParallel") or self._places.sharded or self._places.engine:
+            return []
+        updated = {parameter for updates in self._alive() for parameter in updates.parameters}
+        found = []
+        for call in list(self._calls.values()) if updated else []:
+            leaves = {at: leaf for at, (ref, _) in call.leaves.items() if (leaf := ref()) is not None}
+            orphans = [leaf for at, leaf in leaves.items() if at not in updated]
+            if call.whole and orphans and len(orphans) < len(leaves) and not self._change(call, orphans):
+                found.append(self._facts(call, orphans, None))
+            for first, updates in self._updates.items():
+                discards = call.discarded_by[first] >= _OFTEN and first not in call.used_by
+                held = [leaf for at, leaf in leaves.items() if at in updates.parameters]
+                if discards and held and (optimizer := updates.optimizer()) is not None:
+                    found.append(self._facts(call, held, self._places.line(optimizer)))
+        return found
+
+    def repeated(self) -> list[RepeatedPassFacts]:
+        """Calls that go back through one graph several times a step, and add up the gradients."""
+        return [
+            RepeatedPassFacts(call.where, (call.repeats + call.firsts) / call.firsts, call.again_ns)
+            for call in self._calls.values()
+            if call.shared and call.repeats >= _OFTEN
+        ]
+
+    def _read_graph(self, call: _Call, roots: Any) -> None:
+        call.walks += 1
+        found = _leaves([roots] if isinstance(roots, torch.Tensor) else roots)
+        if found is None:
+            call.whole, call.walks = False, _WALKS
+            return
+        leaves, nodes = found
+        call.shared = call.shared or (call.in_step > 0 and not call.nodes.isdisjoint(nodes))
+        call.nodes = nodes
+        for leaf in leaves:
+            if id(leaf) not in call.leaves and isinstance(leaf, nn.Parameter):
+                call.leaves[id(leaf)] = (weakref.ref(leaf), _sample(leaf))
+                for updates in self._updates.values():
+                    updates.touched.pop(id(call), None)
+
+    def _alive(self) -> list[_Updates]:
+        for optimizer in self._places.alive(Optimizer):
+            first = _first(optimizer)
+            known = self._updates.get(first)
+            if known is None or (known.optimizer() is not optimizer and len(self._updates) < _CALLS):
+                parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+                pending = known.pending if known else []
+                self._updates[first] = _Updates(parameters, weakref.ref(optimizer), pending)
+        return list(self._updates.values())
+
+    def _touched(self, updates: _Updates, call: _Call) -> Any:
+        """One of the optimizer's parameters that the call computes gradients of; None without."""
+        if id(call) not in updates.touched:
+            both = [ref for at, (ref, _) in call.leaves.items() if at in updates.parameters]
+            updates.touched[id(call)] = both[-1] if both else None
+        ref = updates.touched[id(call)]
+        return None if ref is None else ref()
+
+    def _find_discarded(self) -> None:
+        """Gradients that are gone before their optimizer has made a step."""
+        for first, updates in self._updates.items():
+            if not updates.pending:
+                continue
+            leaf = self._touched(updates, updates.pending[0].call)
+            if leaf is not None and leaf.grad is None:
+                for pending in updates.pending:
+                    pending.call.discarded_by[first] += pending.passed_over
+                updates.pending = []
+
+    def _change(self, call: _Call, leaves: list[Any]) -> bool:
+        """Whether the values of parameters without an optimizer change: the script updates them by itself."""
+        return any(not torch.equal(_sample(leaf), call.leaves[id(leaf)][1]) for leaf in leaves)
+
+    def _facts(self, call: _Call, leaves: list[Any], optimizer: str | None) -> UnusedGradientFacts:
+        found = UnusedGradientFacts(
+            call.where,
+            optimizer,
+            len(leaves),
+            len(call.leaves),
+            sum(leaf.numel() * leaf.element_size() for leaf in leaves),
+            spent_ns=call.spent_ns,
+        )
+        wanted = {id(leaf) for leaf in leaves}
+        for module in self._places.ddp():
+            names = [name for name, parameter in module.module.named_parameters() if id(parameter) in wanted]
+            if names:
+                found.reduced, found.made_at = True, self._places.line(module)
+                found.modules = list(dict.fromkeys(name.partition(".")[0] for name in names))[:4]
+        return found
+
+
+def _first(optimizer: Any) -> int:
+    return id(optimizer.param_groups[0]["params"][0])
+
+
+def _lines(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
+    """The innermost lines of the script that lead to a frame."""
+    found = 0
+    while frame is not None and found < _DEPTH:
+        if is_the_users(frame.f_code.co_filename):
+            found += 1
+            yield frame.f_code, frame.f_lineno
+        frame = frame.f_back
+
+
+def _have_gradients(call: _Call) -> bool:
+    """Whether the first of its parameters that still exists has one: a script may take them away after each pass."""
+    leaf = next((leaf for ref, _ in call.leaves.values() if (leaf := ref()) is not None), None)
+    return leaf is not None and leaf.grad is not None
+
+
+def _leaves(roots: Iterable[Any]) -> tuple[list[Any], set[int]] | None:
+    """The tensors that a backward pass from these accumulates gradients in, and the sequence numbers of the operators.
+
+    None of a graph too large to read.
+    """
+    todo = deque(root.grad_fn for root in roots if root.grad_fn is not None)
+    seen, found, numbers = set(todo), [], set[int]()
+    while todo:
+        node = todo.popleft()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found.append(leaf)
+        else:
+            numbers.add(node._sequence_nr())
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+        if len(seen) > _NODES:
+            return None
+    return found, numbers
+
+
+def _sample(parameter: torch.Tensor) -> torch.Tensor:
+    """Some of its values, spread over it."""
+    flat = parameter.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED].clone()

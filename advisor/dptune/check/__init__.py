@@ -1,0 +1,1 @@
+"""The gate for CI: impact, confidence, budgets and baselines."""

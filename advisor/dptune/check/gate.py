@@ -1,0 +1,266 @@
+"""Whether runs pass: by the impact and confidence of their advice, by budgets, and by a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal, NamedTuple
+
+from dptune import __version__
+from dptune.advice import CONFIDENCES, IMPACTS, Advice, Confidence, Impact, Report
+from dptune.check.result import Budget, Gate, Outcome, PassedOver, Regression
+from dptune.compare.result import Comparison
+from dptune.measured import Measured, Missing
+from dptune.prove.result import Proof
+
+FailOn = Impact | Literal["never"]
+_WORST = ("sound", "partial", "unjudgeable")
+
+# What a budget may be set for: in words with its unit, and how it is read.
+BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
+    "step_ms": ("step time in ms", lambda run: run.step.median_ns / 1e6),
+    "us_per_sample": ("time per sample in us", lambda run: run.step.median_ns / 1e3 / run.samples_per_step),
+    "exposed_communication_share": (
+        "exposed communication as a share of the step",
+        lambda run: run.step_share("exposed_communication_ns"),
+    ),
+    "idle_share": ("idle time as a share of the step", lambda run: run.step_share("idle_ns")),
+    "loader_wait_share": ("waiting for the loader as a share of the step", lambda run: run.input.wait_share),
+    "peak_memory_gb": (
+        "peak of reserved memory in GB",
+        lambda run: max(one.peak_reserved_bytes for one in run.memory) / 1e9,
+    ),
+}
+
+_OF_TIME = ("step_ms", "us_per_sample")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What trips the gate.
+
+    Advice trips it with at least this impact and this confidence. `accepted`: advice that does not, by its
+    fingerprint, up to the impact that it was accepted at ("": any).
+    """
+
+    fail_on: FailOn = "medium"
+    least_confidence: Confidence = "medium"
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    budgets: Mapping[str, float] = field(default_factory=dict)
+    max_regression: float = 0.05
+    inconclusive_fails: bool = False
+
+
+def judge(
+    reports: Sequence[Report], terms: Terms, before: Sequence[Report] = (), regression: Regression | None = None
+) -> Gate:
+    """Judge one run, or several repeats of it: advice that most of them have counts, and medians of figures.
+
+    Advice that most runs of `before`, the baseline, have as well is passed over, unless its impact has grown.
+    """
+    there = {one.fingerprint: one.impact for one in _of_most(before)}
+    tripped, over = [], []
+    for one in _of_most(reports, terms):
+        if not _reaches(one, terms):
+            continue
+        if _covered(one, terms.accepted):
+            over.append(PassedOver(advice=one, why="it is accepted"))
+        elif _covered(one, there):
+            over.append(PassedOver(advice=one, why="the baseline has it too"))
+        else:
+            tripped.append(one)
+    counted = {one.rule for one in (*tripped, *(each.advice for each in over))}
+    worst = max(reports, key=lambda one: _WORST.index(one.trust.level))
+    unknown = {one.rule: one for report in reports for one in report.skipped}
+    could_not = {one.rule for report in reports for one in report.skipped if not one.set_aside}
+    return decided(
+        Gate(
+            dptune=__version__,
+            outcome="passed",
+            runs=[one.run.subject for one in reports],
+            baseline=[one.run.subject for one in before],
+            step_ns=reports[0].measured.step.known("median_ns") if len(reports) == 1 else None,
+            fail_on=terms.fail_on,
+            least_confidence=terms.least_confidence,
+            tripped=tripped,
+            passed_over=over,
+            verified=[
+                proof for one in reports for proof in one.verified if proof.advice in {each.rule for each in tripped}
+            ],
+            budgets=[_budget(name, limit, reports) for name, limit in terms.budgets.items()],
+            regression=regression,
+            inconclusive_fails=terms.inconclusive_fails,
+            trust=worst.trust,
+            skipped=list(unknown.values()),
+            below=[name for name in dict.fromkeys(e.rule for r in reports for e in r.advice) if name not in counted],
+            quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
+            reservations=[
+                *_reservations(worst, len(could_not)),
+                *(
+                    f"{one.rule} is accepted up to {terms.accepted[one.fingerprint]} impact and now has {one.impact} "
+                    "impact"
+                    for one in tripped
+                    if one.fingerprint in terms.accepted
+                ),
+            ],
+        )
+    )
+
+
+def decided(gate: Gate) -> Gate:
+    """The gate with what all of it comes to; what cannot be judged does not pass."""
+    return gate.model_copy(update={"outcome": _outcome(gate)})
+
+
+def of_comparison(found: Comparison, limit: float) -> Regression:
+    """The verdict of a comparison of recordings, A being the baseline."""
+    told = found.compared
+    verdict = told.verdict
+    ratio = verdict.known("ratio") or told.known("ratio")
+    between = (verdict.known("low_ratio"), verdict.known("high_ratio"))
+    return _regression(told.objective, limit, verdict.outcome, _Times(ratio, *between, between[1]), verdict.reason)
+
+
+def of_proof(found: Proof, limit: float, at_most: float | None = None) -> Regression:
+    """The verdict of trials, A being the baseline. `at_most`: the ratio of which they exclude more, if known."""
+    if found.ended in ("cannot run", "not comparable"):
+        return Regression(objective=found.objective, limit_share=limit, outcome="unjudgeable", text=found.reason)
+    mean, fast = _Times(found.known("ratio")), _Times(found.known("fast_ratio"))
+    if found.looks:
+        last = found.looks[-1]  # later trials, up to the next one, do not count yet
+        mean = _Times(last.ratio, last.low_ratio, last.high_ratio, at_most)
+        fast = _Times(last.fast_ratio, last.fast_low_ratio, last.fast_high_ratio)
+    deciding = fast if found.decided_by == "fast" else None
+    return _regression(found.objective, limit, found.outcome, mean, found.reason, deciding)
+
+
+class _Times(NamedTuple):
+    """How many times as long it takes as the baseline, and the interval of that; None where not known.
+
+    `most`: more than that is excluded.
+    """
+
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
+    most: float | None = None
+
+
+def _regression(
+    objective: Literal["time per sample", "time per step"],
+    limit: float,
+    found: str,
+    mean: _Times,
+    reason: str,
+    fast: _Times | None = None,
+) -> Regression:
+    """Found to be worse, and by more than the limit, fails; it passes where more than that is excluded.
+
+    `fast` are the times of the fastest steps where these decide: whether that is more than is allowed is asked of
+    them, and whether more can be excluded of all steps.
+    """
+    deciding, allowed_ratio = fast or mean, 1 + limit
+    allowed = f"{100 * limit:g} % more is allowed"
+    steps = " of the fastest steps" if fast else ""
+    more = f"{objective}{steps} is {_change(deciding.ratio)}" if deciding.ratio is not None else ""
+    outcome: Literal["passed", "failed", "inconclusive"]
+    if found == "worse" and deciding.ratio is not None and deciding.ratio > allowed_ratio:
+        outcome, text = "failed", f"{more}; {allowed}"
+    elif _at_most(mean.most, allowed_ratio) or (found == "better" and _at_most(mean.ratio, allowed_ratio)):
+        outcome, text = "passed", f"{more}; {allowed}" if more else allowed
+    elif found in ("better", "worse"):
+        limits = f", and {_change(mean.most)} is not excluded" if mean.most is not None else ""
+        outcome, text = "inconclusive", f"{more}{limits}; {allowed}"
+    else:
+        outcome, text = "inconclusive", f"{more}, which decides nothing: {reason}" if more else reason
+    return Regression(
+        objective=objective,
+        limit_share=limit,
+        outcome=outcome,
+        fast_steps=fast is not None,
+        ratio=deciding.ratio,
+        low_ratio=deciding.low,
+        high_ratio=deciding.high,
+        text=text[0].upper() + text[1:],
+    )
+
+
+def _at_most(ratio: float | None, allowed: float) -> bool:
+    return ratio is not None and ratio <= allowed
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'}"
+
+
+def _reaches(one: Advice, terms: Terms) -> bool:
+    """Whether it has the impact and the confidence that trip the gate."""
+    if terms.fail_on == "never" or _level(one) < IMPACTS.index(terms.fail_on):
+        return False
+    return CONFIDENCES.index(one.confidence) >= CONFIDENCES.index(terms.least_confidence)
+
+
+def _of_most(reports: Sequence[Report], terms: Terms | None = None) -> list[Advice]:
+    """Advice that more than half of the runs have, in their order, at the impact that more than half reach.
+
+    With `terms` it reaches what trips the gate only where more than half do, each with impact and confidence.
+    """
+    of: dict[str, list[Advice]] = {}
+    for report in reports:
+        for name, one in {each.fingerprint: each for each in reversed(report.advice)}.items():
+            of.setdefault(name, []).append(one)
+    order = {name: n for n, name in enumerate(dict.fromkeys(e.fingerprint for r in reports for e in r.advice))}
+    middle = len(reports) // 2
+
+    def rank(one: Advice) -> tuple[bool, int]:
+        return terms is not None and _reaches(one, terms), _level(one)
+
+    kept = [sorted(own, key=rank, reverse=True)[middle] for own in of.values() if len(own) > middle]
+    return sorted(kept, key=lambda one: order[one.fingerprint])
+
+
+def _covered(one: Advice, known: Mapping[str, str]) -> bool:
+    """Whether it is known at this impact or a worse one."""
+    at = known.get(one.fingerprint)
+    return at is not None and (at not in IMPACTS or _level(one) <= IMPACTS.index(at))
+
+
+def _level(one: Advice) -> int:
+    return IMPACTS.index(one.impact)
+
+
+def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
+    what, read = BUDGETS[name]
+    try:
+        values = [float(read(one.measured)) for one in reports]
+    except Missing as missing:
+        return Budget(name=name, what=what, limit=limit, value=None, why_missing=missing.reason)
+    except (ValueError, ArithmeticError):
+        return Budget(name=name, what=what, limit=limit, value=None, why_missing="it was not measured")
+    if name in _OF_TIME and any(one.measured.step.basis == "traced" for one in reports):
+        what += ", of traced steps, which take longer"
+    return Budget(name=name, what=what, limit=limit, value=median(values))
+
+
+def _outcome(gate: Gate) -> Outcome:
+    slower = gate.regression.outcome if gate.regression is not None else "passed"
+    if gate.trust.level == "unjudgeable":
+        return "unjudgeable"
+    if gate.tripped or any(one.value is not None and not one.kept for one in gate.budgets) or gate.baseline_fails:
+        return "failed"
+    if slower == "unjudgeable" or any(one.value is None for one in gate.budgets):
+        return "unjudgeable"
+    return "inconclusive" if slower == "inconclusive" else "passed"
+
+
+def _reservations(worst: Report, unknown: int) -> list[str]:
+    found = ["the run is partial"] if worst.trust.level == "partial" else []
+    broken = sum(one.code == "rule-pack" for one in worst.trust.findings)
+    if broken:
+        found.append(f"{broken} rule pack{'' if broken == 1 else 's'} did not load (see `dptune rules list`)")
+    if not (worst.advice or worst.quiet or worst.skipped):
+        found.append("no rule was asked")
+    if unknown:
+        found.append(f"{unknown} rule{'' if unknown == 1 else 's'} could not run on it (see `dptune report`)")
+    return found

@@ -1,0 +1,96 @@
+"""What every verb does that runs trials: progress lines while they run, and what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import zlib
+from typing import TYPE_CHECKING
+
+from dptune.commands.shared.amounts import count, positive, seconds_or_none
+from dptune.present import terminal
+from dptune.present.visible import visible
+
+if TYPE_CHECKING:
+    from dptune.prove.engine import Show
+    from dptune.prove.result import Proof
+    from dptune.prove.task import Task
+
+_LONGEST = 80
+_ABSOLUTE = re.compile(r"(?:^|=)(?:/|~|[A-Za-z]:\\)")
+
+
+def trial_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare how long a trial is."""
+    group.add_argument("--warmup", type=count, default=5, metavar="N", help="steps let pass first (default: 5)")
+    group.add_argument(
+        "--steps", type=positive, default=30, metavar="N", help="steps timed in a trial, at least (default: 30)"
+    )
+    words = "seconds for which a trial times them, at least (default: 3; short ones tell more of the machine)"
+    group.add_argument("--seconds", type=seconds_or_none, default=3.0, metavar="S", help=words)
+
+
+def progress(quiet: bool) -> Show:
+    """A line on stderr before each trial."""
+    from dptune.present.sections.proof import line_of
+
+    def show(proof: Proof, what: str) -> None:
+        if not quiet and what:
+            print(f"dptune: {visible(line_of(proof, what))}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def folder_name(name: str) -> str:
+    """The name of a folder for what is proven, and for nothing else."""
+    plain = re.sub(r"[^A-Za-z0-9.=,+-]+", "_", name).replace(",_", ",").lstrip(".")
+    number = zlib.crc32(name.encode(errors="surrogateescape"))
+    return plain if plain == name and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{number:08x}"
+
+
+def caution(task: Task, quiet: bool) -> None:
+    """Say on stderr how many trials it takes, where they run, and that the script's own files may be written over."""
+    if quiet:
+        return
+    from dptune.prove.sequential import LOOKS
+
+    counts = [count for count in LOOKS if count <= task.most] or [task.most]
+    many = f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}" if counts[1:] else str(counts[0])
+    print(f"dptune: it takes {many} trials a side, and {task.budget_s:g} s at most (--time-limit)", file=sys.stderr)
+    copied = {side: path for side, path in task.sources.items() if path is not None}
+    same = len(set(copied.values())) == 1
+    folders = str(*set(copied.values())) if same else " and ".join(task.side(side).name for side in copied)
+    if not folders:
+        words = f"trials run in {task.a.directory} itself: checkpoints and outputs of the script are written over"
+    else:
+        outside = dict.fromkeys(word for side in (task.a, task.b) for word in side.command if _ABSOLUTE.search(word))
+        named = f", as to {' and '.join(outside)}" if outside else ""
+        words = (
+            f"trials run in a copy of {folders}; what the script writes by an absolute path{named}, such as a "
+            f"checkpoint, is written there, not in the copy"
+        )
+    print(f"dptune: {visible(words)}", file=sys.stderr)
+
+
+def show(proof: Proof, form: str, promised: str = "") -> int:
+    """Print it, with what was promised; 1 where a side cannot run. Raises KeyboardInterrupt where Ctrl-C ended it."""
+    from dptune.present.ink import paint
+    from dptune.present.sections.proof import page
+
+    if form == "json":
+        sys.stdout.write(proof.model_dump_json(indent=1) + "\n")
+    else:
+        sys.stdout.write(paint(page(proof, terminal.width(sys.stdout), promised), terminal.colours(sys.stdout)))
+    how_to_go_on(proof)
+    return 1 if proof.ended == "cannot run" else 0
+
+
+def how_to_go_on(proof: Proof) -> None:
+    """Say so where trials ended before it was decided. Raises KeyboardInterrupt where Ctrl-C ended them."""
+    if proof.ended == "interrupted":
+        print("dptune: the same command goes on with these trials", file=sys.stderr)
+        raise KeyboardInterrupt
+    if proof.ended == "out of time":
+        words = "the time was up: the same command with a longer --time-limit goes on with these trials"
+        print(f"dptune: {words}", file=sys.stderr)

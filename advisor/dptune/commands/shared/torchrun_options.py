@@ -1,0 +1,40 @@
+"""torchrun's options, of every verb that starts ranks through it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from dptune.commands.shared.amounts import count, nodes, ranks_per_node
+
+if TYPE_CHECKING:
+    from dptune.capture.torchrun import Torchrun
+
+
+def torchrun_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    group = parser.add_argument_group("start the ranks through torchrun, whose options these are")
+    options = (
+        ("nproc-per-node", ranks_per_node, "N|gpu|cpu|auto", "ranks on this node (default: 1)"),
+        ("nnodes", nodes, "N|MIN:MAX", "nodes; run dptune on each"),
+        ("node-rank", count, "I", "this node's number"),
+        ("master-addr", str, "HOST", "address of node 0"),
+        ("master-port", count, "PORT", "port there"),
+        ("rdzv-backend", str, "NAME", "rendezvous, where no node is the master"),
+        ("rdzv-endpoint", str, "HOST:PORT", "where the nodes meet"),
+        ("rdzv-id", str, "ID", "name of the job; names the run folder too"),
+        ("rdzv-conf", str, "K=V,...", "more for the rendezvous"),
+    )
+    for name, kind, metavar, text in options:
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+        if "-" in name:  # torchrun takes both
+            hidden = argparse.SUPPRESS
+            group.add_argument(f"--{name.replace('-', '_')}", type=kind, default=hidden, help=hidden)
+
+
+def torchrun_of(args: argparse.Namespace) -> Torchrun:
+    """What was asked of torchrun."""
+    from dptune.capture.torchrun import Torchrun
+
+    return Torchrun(**{one.name: getattr(args, one.name) for one in fields(Torchrun)})

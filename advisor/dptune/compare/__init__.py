@@ -1,0 +1,1 @@
+"""Two sides of a comparison: what differs, why, and whether it is more than noise."""

@@ -1,0 +1,1 @@
+"""Formats that programs read: JSON, JUnit, Markdown, annotations of GitHub Actions."""

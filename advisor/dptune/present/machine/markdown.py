@@ -1,0 +1,78 @@
+"""The outcome of `dptune check` as Markdown: for the summary of a CI job, or a comment on a pull request.
+
+GitHub drops a summary of more than 1 MiB as a whole, so that no more advice is written out than a reader would read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Advice
+from dptune.check.result import Gate
+from dptune.present.sections.advice import saving
+from dptune.present.sections.gate import budget_value, opening, proofs
+from dptune.present.visible import visible
+
+MOST = 50  # pieces of advice, runs, findings
+_MOST_CHARACTERS = 500  # of a cell: a title or a name out of a trace may be as long as someone likes
+# What Markdown or HTML would take for its own; addresses and names are not to become links or mentions either.
+# Parentheses and the like are theirs only beside one of these, and colons where they make an address or a picture.
+_SIGNS = re.compile(r"([\\`*_{}\[\]#|~<>&@]|:(?=//|[\w+-]+:))")
+# What GitHub takes for a mention, an issue or an address once Markdown is gone.
+_LINKING = re.compile(r"(@|#(?=\d)|\bwww)")
+
+
+def text(gate: Gate) -> str:
+    """The whole of it, ending with a line break."""
+    return "\n".join(_rows(gate)) + "\n"
+
+
+def _rows(gate: Gate) -> Iterator[str]:
+    yield f"## dptune: {_plain(opening(gate))}"
+    yield ""
+    yield from _capped([f"run: {_plain(run)}" for run in gate.runs])
+    yield from _capped([f"baseline: {_plain(run)}" for run in gate.baseline])
+    yield from _capped([f"{one.level}: {_plain(one.text)}" for one in gate.trust.findings if one.level != "info"])
+    if gate.tripped:
+        yield from ("", "| impact | confidence | rule | what | saves | where |", "|---|---|---|---|---|---|")
+        yield from (_advice(one, gate) for one in gate.tripped[:MOST])
+        if len(gate.tripped) > MOST:
+            yield from ("", f"and {len(gate.tripped) - MOST} more")
+    if gate.budgets:
+        yield from ("", "| budget | now | at most | kept |", "|---|---:|---:|---|")
+        for one in gate.budgets:
+            kept = "not judged" if one.value is None else "yes" if one.kept else "**no**"
+            yield f"| {_plain(one.name)}, {_plain(one.what)} | {budget_value(one)} | {one.limit:g} | {kept} |"
+    if gate.regression is not None:
+        yield from ("", f"Against the baseline: **{gate.regression.outcome}**. {_plain(gate.regression.text)}")
+    if gate.outcome != "passed" and gate.reservations:
+        yield ""
+        yield from (f"- but: {_plain(one)}" for one in gate.reservations)
+    if gate.passed_over:
+        yield ""
+        told = [(over.why, over.advice) for over in gate.passed_over]
+        yield from _capped([f"passed over, for {why}: {_plain(one.rule)} {_plain(one.title)}" for why, one in told])
+
+
+def _capped(points: Sequence[str]) -> Iterator[str]:
+    yield from (f"- {one}" for one in points[:MOST])
+    if len(points) > MOST:
+        yield f"- and {len(points) - MOST} more"
+
+
+def _advice(one: Advice, gate: Gate) -> str:
+    at = next((str(change.at) for change in one.changes if change.at), "")
+    saves = "<br>".join(
+        _plain(words) for words in ([saving(one.saves, gate.step_ns)] if one.saves else []) + proofs(one, gate)
+    )
+    rule = f"{_plain(one.rule)} {_plain(one.slug)}"
+    return f"| {one.impact} | {one.confidence} | {rule} | {_plain(one.title)} | {saves} | {_plain(at)} |"
+
+
+def _plain(words: str) -> str:
+    """Words that read as they are, in one line."""
+    shown = visible(words)
+    if len(shown) > _MOST_CHARACTERS:
+        shown = shown[: _MOST_CHARACTERS - 3] + "..."
+    return _LINKING.sub(r"\1<!-- -->", _SIGNS.sub(r"\\\1", shown))

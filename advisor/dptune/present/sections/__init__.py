@@ -1,0 +1,1 @@
+"""The sections of a text report, each formatted by itself."""

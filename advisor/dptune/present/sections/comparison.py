@@ -1,0 +1,271 @@
+"""What changed between A and B as a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dptune.compare.result import Compared, ComparedRun, Comparison, Pair, RankDifference, TrafficDifference
+from dptune.knobs import Value
+from dptune.present.amounts import Hole, data, number, percent, several, shown, times
+from dptune.present.lines import Line, Role, heading, labelled, wrapped
+from dptune.present.sections import account
+from dptune.present.table import Cell, Column, table
+
+_AT_MOST = 12
+_NAMES = {kind.field: kind.name for kind in account.CLASSES} | {
+    "exposed_communication_ns": "exposed communication",
+    "input_or_host_idle_ns": "input or host",
+}
+_RUNS = (Column("side", right=False), Column("run", right=False, least=12), Column("step ms"), Column("us a sample"))
+_CATEGORIES = (
+    Column("class", right=False),
+    Column("A ms"),
+    Column("B ms"),
+    Column("B - A"),
+    Column("of the difference"),
+)
+_PHASES = (
+    Column("phase", right=False),
+    Column("A compute"),
+    Column("B compute"),
+    Column("B - A"),
+    Column("A exposed"),
+    Column("B exposed"),
+    Column("B - A"),
+)
+_RANKS = (
+    Column("rank"),
+    Column("A ms"),
+    Column("B ms"),
+    Column("B - A"),
+    Column("compute"),
+    Column("exposed"),
+    Column("idle"),
+    Column("late"),
+)
+_TRAFFIC = (
+    Column("kind", right=False),
+    Column("A calls"),
+    Column("B calls"),
+    Column("A moved"),
+    Column("B moved"),
+    Column("A ms"),
+    Column("B ms"),
+    Column("B - A"),
+)
+
+
+def page(comparison: Comparison, width: int) -> Iterator[Line]:
+    """Every section of the comparison, as lines."""
+    told, compared = comparison.headline, comparison.compared
+    yield from labelled("Verdict", told.verdict, width, role="strong")
+    yield from labelled("Why", told.why, width)
+    yield from labelled("Next", told.next, width)
+    for section in (_runs, _verdict, _comparable, _categories, _phases, _ranks, _collectives, _copies, _waits, _facts):
+        yield from section(compared, width)
+
+
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    if abs(value) < 0.005:
+        return "0"
+    return f"{'+' if value > 0 else '-'}{number(abs(value))}"
+
+
+def _runs(compared: Compared, width: int) -> Iterator[Line]:
+    yield from heading("Runs", width)
+    per_sample = compared.objective == "time per sample"
+    columns = _RUNS if per_sample else _RUNS[:-1]
+    rows = [_run(run)[: len(columns)] for run in compared.runs]
+    yield from table(columns, rows, width)
+    steps = "medians of steps without the profiler"
+    if compared.basis == "traced":
+        steps = "means of traced steps, which the profiler slows"
+    yield from wrapped(f"Times are {steps}.", width, "  ", role="dim")
+    for remark in compared.remarks:
+        yield from wrapped(f"{remark[:1].upper()}{remark[1:]}.", width, "  ", role="warning")
+
+
+def _run(run: ComparedRun) -> list[Cell]:
+    return [
+        run.side,
+        run.name,
+        shown(lambda: run.step_ns, _ms),
+        shown(lambda: run.time_ns, lambda ns: number(ns / 1e3)),
+    ]
+
+
+def _verdict(compared: Compared, width: int) -> Iterator[Line]:
+    yield from heading(f"Verdict on the {compared.objective}", width)
+    verdict = compared.verdict
+    yield from labelled("Outcome", verdict.outcome, width, column=13, indent="  ")
+    median = shown(lambda: compared.ratio, _slower)
+    yield from labelled("Difference", f"{median}, of the medians", width, column=13, indent="  ")
+    if verdict.known("p_value") is None:
+        yield from labelled("Tested", f"no: {verdict.missing['p_value']}", width, column=13, indent="  ")
+        return
+    between = f"{_slower(verdict.low_ratio)} to {_slower(verdict.high_ratio)}"
+    middle = f"{_slower(verdict.ratio)} is the median over all pairs of a run of A and one of B"
+    sure = f"{100 * (1 - verdict.level):.0f} % sure"
+    yield from labelled(sure, f"{between}; {middle}", width, column=13, indent="  ")
+    tested = f"p = {verdict.p_value:.2g}: exact rank-sum test, two-sided, on one time per run"
+    yield from labelled("Tested", tested, width, column=13, indent="  ")
+
+
+def _comparable(compared: Compared, width: int) -> Iterator[Line]:
+    yield from heading("Are they comparable?", width)
+    for condition in compared.conditions:
+        a, b = (_values(values) for values in (condition.a, condition.b))
+        text = f"{a} in A, {b} in B" if condition.differs else _values([*dict.fromkeys([*condition.a, *condition.b])])
+        if condition.unknown:
+            every = len(condition.unknown) == len(compared.runs)
+            known = "" if every else f"{text}; "
+            whose = "any run" if every else ", ".join(condition.unknown)
+            text = f"{known}not recorded in {whose}; assumed equal"
+        role: Role = "error" if condition.differs else "plain"
+        yield from labelled(condition.name, text, width, column=18, indent="  ", role=role)
+
+
+def _categories(compared: Compared, width: int) -> Iterator[Line]:
+    label = "scaled" if compared.basis == "unprofiled" else "traced"
+    yield from heading(f"Where the difference of a step lies ({label})", width)
+    found = compared.known("categories")
+    if found is None:
+        yield from wrapped(str(Hole(compared.missing["categories"])), width, "  ")
+        return
+    rows: list[list[Cell]] = [
+        [
+            _NAMES[one.category],
+            _ms(one.a_ns),
+            _ms(one.b_ns),
+            signed(one.difference_ns / 1e6),
+            shown(lambda one=one: one.share, percent),  # type: ignore[misc]
+        ]
+        for one in found
+        if one.a_ns or one.b_ns
+    ]
+    whole = [sum(ends) for ends in zip(*((one.a_ns, one.b_ns, one.difference_ns) for one in found), strict=True)]
+    rows.append(["the step", _ms(whole[0]), _ms(whole[1]), signed(whole[2] / 1e6), percent(1) if whole[2] else "0 %"])
+    yield from table(_CATEGORIES, rows, width)
+
+
+def _phases(compared: Compared, width: int) -> Iterator[Line]:
+    found = compared.known("phases")
+    yield from heading("Phases: compute, and communication beside which nothing is calculated (ms per step)", width)
+    if found is None:
+        yield from wrapped(str(Hole(compared.missing["phases"])), width, "  ")
+        return
+    rows = [[one.phase, *_both(one.compute_ns), *_both(one.exposed_communication_ns)] for one in found]
+    yield from table(_PHASES, rows, width)
+
+
+def _ranks(compared: Compared, width: int) -> Iterator[Line]:
+    found = compared.known("ranks")
+    if found is None or len(found) < 2:
+        return
+    yield from heading(f"Ranks ({len(found)})", width)
+    largest = sorted(found, key=lambda rank: -abs(rank.step_ns.known("difference") or 0))[:_AT_MOST]
+    yield from table(_RANKS, [_rank(rank) for rank in largest], width)
+    if len(found) > _AT_MOST:
+        yield from wrapped(_more(len(found), "more rank"), width, "  ", role="dim")
+    words = (
+        "Step, and B - A of it, of its compute, of communication beside which nothing is calculated, of idle, and of "
+        "how late it comes to collectives: ms per step."
+    )
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def _rank(rank: RankDifference) -> list[Cell]:
+    step = rank.step_ns
+    others = (rank.compute_ns, rank.exposed_communication_ns, rank.idle_ns, rank.lag_ns)
+    return [str(rank.rank), *_both(step), *map(_change, others)]
+
+
+def _collectives(compared: Compared, width: int) -> Iterator[Line]:
+    title = "Collectives (traced, per rank and step, waiting included)"
+    yield from _traffic(title, "collectives", compared, width)
+
+
+def _copies(compared: Compared, width: int) -> Iterator[Line]:
+    yield from _traffic("Copies (traced, per rank and step)", "copies", compared, width)
+
+
+def _traffic(title: str, name: str, compared: Compared, width: int) -> Iterator[Line]:
+    found: list[TrafficDifference] | None = compared.known(name)
+    yield from heading(title, width)
+    if found is None:
+        yield from wrapped(str(Hole(compared.missing[name])), width, "  ")
+    elif not found:
+        yield from wrapped("None inside the steps.", width, "  ")
+    else:
+        rows = [
+            [
+                one.kind,
+                *_ends(one.calls_per_step, times),
+                *_ends(one.moved_bytes, lambda size: data(round(size))),
+                *_both(one.time_ns),
+            ]
+            for one in found[:_AT_MOST]
+        ]
+        yield from table(_TRAFFIC, rows, width)
+
+
+def _waits(compared: Compared, width: int) -> Iterator[Line]:
+    yield from heading("Waiting", width)
+    yield from labelled("Loader", _pair(compared.loader_wait_ns), width, column=13, indent="  ")
+    straggler = compared.known("straggler")
+    if straggler is None:
+        yield from labelled("Late rank", str(Hole(compared.missing["straggler"])), width, column=13, indent="  ")
+        return
+    a, b = (_values(sorted(set(ranks))) for ranks in (straggler.a_ranks, straggler.b_ranks))
+    late = f"rank {a} in A, rank {b} in B; how late: {_pair(straggler.lag_ns)}"
+    yield from labelled("Late rank", late, width, column=13, indent="  ")
+
+
+def _facts(compared: Compared, width: int) -> Iterator[Line]:
+    yield from heading("What is set otherwise", width)
+    found = compared.known("facts")
+    if found is None:
+        yield from wrapped(str(Hole(compared.missing["facts"])), width, "  ")
+    elif not found:
+        yield from wrapped("Nothing of what the runs recorded.", width, "  ")
+    for one in found or ():
+        where = f" ({one.at})" if one.at else ""
+        text = f"{one.name}{where}: {_values(one.a)} in A, {_values(one.b)} in B"
+        yield from wrapped(text, width, "  ", "    ")
+
+
+def _pair(pair: Pair) -> str:
+    if pair.known("difference") is None:
+        return str(Hole(pair.missing["difference"]))
+    return f"{_ms(pair.a)} ms in A, {_ms(pair.b)} ms in B ({signed(pair.difference / 1e6)} ms per step)"
+
+
+def _ends(pair: Pair, write: Callable[[float], str]) -> list[Cell]:
+    return [shown(lambda: pair.a, write), shown(lambda: pair.b, write)]
+
+
+def _both(pair: Pair) -> list[Cell]:
+    return [*_ends(pair, _ms), _change(pair)]
+
+
+def _change(pair: Pair) -> Cell:
+    return shown(lambda: pair.difference, lambda ns: signed(ns / 1e6))
+
+
+def _ms(ns: float) -> str:
+    return number(ns / 1e6)
+
+
+def _slower(ratio: float) -> str:
+    if ratio == 1:
+        return "0 %"
+    return f"{percent(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'}"
+
+
+def _values(values: list[Value] | list[int]) -> str:
+    return " or ".join("unset" if value is None else str(value) for value in values) or "not known"
+
+
+def _more(found: int, thing: str) -> str:
+    return f"and {several(found - _AT_MOST, thing)}: see --format json"

@@ -1,0 +1,59 @@
+"""The longest stretches in which a device ran nothing, and how far the host runs ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.measured import GapFigures, LaunchFigures, Missing, short_name
+from dptune.present.amounts import Hole, number, percent, shown, times
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.sections.account import CLASSES
+
+_AT_MOST = 5
+_NAMES = {kind.field.removesuffix("_idle_ns"): kind.name for kind in CLASSES}
+
+
+def gaps(report: Report, width: int) -> Iterator[Line]:
+    """Each gap with its causes, what lies before and after it, and what the host was in."""
+    measured = report.measured
+    yield from heading("Longest gaps (traced times)", width)
+    try:
+        found = measured.gaps
+    except Missing as missing:
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    if not found:
+        yield from wrapped("None: the devices were never idle inside a step.", width, "  ")
+    for gap in found[:_AT_MOST]:
+        yield from wrapped(where(gap), width, "  ", "    ")
+        yield from wrapped(around(gap), width, "    ", role="dim")
+    launching = measured.known("launching")
+    if launching is not None:
+        yield from wrapped(_ahead(launching), width, "  ")
+
+
+def where(gap: GapFigures) -> str:
+    """How long it is, of which rank and step, and why."""
+    causes = sorted(gap.causes_ns, key=lambda cause: -gap.causes_ns[cause])
+    said = ", ".join(f"{_NAMES[cause]} {percent(gap.causes_ns[cause] / gap.length_ns)}" for cause in causes)
+    return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {said}"
+
+
+def around(gap: GapFigures) -> str:
+    """What ran before and after it, and what the host was in."""
+    before, after, meanwhile = (gap.known(name) for name in ("before", "after", "meanwhile"))
+    start = f"after {short_name(before)}, " if before else ""
+    end = (
+        f"before {'' if before else 'the first operation, '}{short_name(after)}" if after else "at the end of the step"
+    )
+    return f"{start}{end}" + (f"; host mostly in {short_name(meanwhile)}" if meanwhile else "")
+
+
+def _ahead(launching: LaunchFigures) -> str:
+    latency = shown(lambda: launching.latency_median_ns, lambda ns: f"{number(ns / 1e3)} us")
+    took = "" if isinstance(latency, Hole) else f"; from such a launch to its start it takes {latency} (median)"
+    return (
+        f"The host runs ahead of the device by {times(launching.queue_median)} operations (median); "
+        f"{percent(launching.empty_share)} of them were launched when the device had nothing to do{took}."
+    )

@@ -1,0 +1,121 @@
+"""The outcome of `dptune check` as text: what tripped the gate, or why the run cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice
+from dptune.check.result import Budget, Gate
+from dptune.present.amounts import several
+from dptune.present.lines import Line, Role, wrapped
+from dptune.present.sections.advice import in_words, promise, tag
+
+_OPENING: dict[str, tuple[str, Role]] = {
+    "unjudgeable": ("UNJUDGEABLE: {why}, so it does not pass.", "error"),
+    "failed": ("FAILED: {why}.", "error"),
+    "inconclusive": ("INCONCLUSIVE: {why}.", "warning"),
+}
+
+
+def opening(gate: Gate) -> str:
+    """One sentence: the outcome, and why it is that."""
+    if gate.outcome in _OPENING:
+        return _OPENING[gate.outcome][0].format(why=_why(gate))
+    if gate.reservations:
+        return f"PASSED with reservations: {_nothing(gate)}, but {' and '.join(gate.reservations)}."
+    return f"PASSED: {_nothing(gate)}."
+
+
+def page(gate: Gate, width: int) -> Iterator[Line]:
+    """One sentence on the outcome, then the reasons for it."""
+    role: Role = _OPENING[gate.outcome][1] if gate.outcome in _OPENING else "warning" if gate.reservations else "good"
+    yield from wrapped(opening(gate), width, role=role)
+    for run in gate.runs:
+        yield from wrapped(f"run: {run}", width, "  ", "    ", "dim")
+    for run in gate.baseline:
+        yield from wrapped(f"baseline: {run}", width, "  ", "    ", "dim")
+    for one in gate.tripped:
+        yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
+        if one.saves:
+            words = promise(one.saves, gate.step_ns)
+            yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", role="dim")
+        for proven in proofs(one, gate):
+            yield from wrapped(proven, width, "    ", "      ")
+    for budget in gate.budgets:
+        yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
+    if gate.regression is not None:
+        yield from wrapped(
+            f"baseline: {gate.regression.outcome}: {gate.regression.text}".removesuffix(".") + ".", width, "  ", "    "
+        )
+    for over in gate.passed_over:
+        yield from wrapped(f"passed over, for {over.why}: {tag(over.advice)}", width, "  ", "    ", "dim")
+    if gate.outcome != "passed":
+        for reservation in gate.reservations:
+            yield from wrapped(f"but: {reservation}", width, "  ", "    ", "dim")
+    if gate.outcome != "failed":
+        for finding in gate.trust.findings:
+            if finding.level != "info":
+                yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
+
+
+def proofs(one: Advice, gate: Gate) -> list[str]:
+    """What running the change gave, where it was run: `proven: better: time per sample 34 % less (...)`."""
+    return [f"proven: {in_words(proof)}" for proof in gate.verified if proof.advice == one.rule]
+
+
+def budget_in_words(budget: Budget) -> str:
+    """`kept: step_ms, step time in ms: 12.3, at most 15`."""
+    told = f"{budget.name}, {budget.what}"
+    if budget.value is None:
+        return f"not judged: {told}: not measured: {budget.why_missing}"
+    outcome = "kept" if budget.kept else "broken"
+    return f"{outcome}: {told}: {budget_value(budget)}, at most {budget.limit:g}"
+
+
+def budget_value(budget: Budget) -> str:
+    """With as many digits as tell on which side of the limit it is."""
+    if budget.value is None:
+        return "not measured"
+    whole = len(f"{budget.value:.0f}")
+    shown = (f"{budget.value:.{max(digits, whole)}g}" for digits in (3, 4, 6, 9, 17))
+    return next(text for text in shown if (float(text) <= budget.limit) == budget.kept)
+
+
+def at_level(gate: Gate) -> str:
+    """The advice that trips the gate, by its impact and confidence."""
+    if gate.fail_on == "never":
+        return "advice is not judged"
+    impact = "high impact" if gate.fail_on == "high" else f"at least {gate.fail_on} impact"
+    least = "at least " if gate.fail_on == "high" else ""  # else said of both
+    confidence = {"low": "", "medium": f" and {least}medium confidence", "high": " and high confidence"}
+    return f"advice of {impact}{confidence[gate.least_confidence]}"
+
+
+def _why(gate: Gate) -> str:
+    if gate.outcome == "inconclusive":
+        return "whether it is slower than the baseline is not known"
+    broken = [one for one in gate.budgets if one.value is not None and not one.kept]
+    unknown = [one for one in gate.budgets if one.value is None]
+    if gate.outcome == "unjudgeable":
+        if gate.trust.level == "unjudgeable":
+            return "this run cannot be judged"
+        if unknown:
+            return f"{several(len(unknown), 'budget')} cannot be judged"
+        return "it cannot be compared with the baseline"
+    reasons = [f"{several(len(gate.tripped), 'piece', 'pieces')} of {at_level(gate)}"] if gate.tripped else []
+    reasons += [f"{several(len(broken), 'budget')} broken"] if broken else []
+    if gate.baseline_fails and gate.regression is not None:
+        known = gate.regression.outcome == "failed"
+        reasons.append("slower than the baseline" if known else "not known to be no slower than the baseline")
+    return ", ".join(reasons)
+
+
+def _nothing(gate: Gate) -> str:
+    told = at_level(gate) if gate.fail_on == "never" else f"no {at_level(gate)}"
+    if gate.budgets:
+        told += f", {several(len(gate.budgets), 'budget')} kept"
+    return told + (", no slower than the baseline by more than is allowed" if gate.regression is not None else "")
+
+
+def _at(one: Advice) -> str:
+    return next((f" ({change.at})" for change in one.changes if change.at), "")

@@ -1,0 +1,87 @@
+"""Verdict, Why, Next, and how far they can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report, Together
+from dptune.finding import Finding
+from dptune.present.amounts import between, percent
+from dptune.present.lines import Line, Role, heading, labelled
+from dptune.present.sections.advice import proven
+
+_AT_MOST = 12
+_LEVELS: dict[str, tuple[str, Role]] = {
+    "sound": ("yes", "good"),
+    "partial": ("in part; keep these in mind", "warning"),
+    "unjudgeable": ("no: that no advice is given does not mean that the run is healthy", "error"),
+}
+
+
+def which(report: Report, width: int) -> Iterator[Line]:
+    """The run that is spoken of: where it lies, and what was recorded."""
+    yield from labelled("Run", report.run.subject, width, role="dim")
+
+
+def headline(report: Report, width: int) -> Iterator[Line]:
+    """The three sentences at the top of every report."""
+    told = report.headline
+    yield from labelled("Verdict", told.verdict, width, role="strong")
+    yield from labelled("Why", told.why, width)
+    yield from labelled("Next", told.next, width)
+    yield from proven(report, told.rule, width)
+    for one in report.together:
+        yield from labelled("Together", _together(one), width)
+
+
+def _together(one: Together) -> str:
+    """`DP102 and DP101 save 18.0 to 39.0 % of a sample's time; what is learned stays as it is.`"""
+    saves, rules = one.saves, " and ".join([", ".join(one.rules[:-1]), one.rules[-1]])
+    shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
+    learning = "what is learned stays as it is" if one.numerics == "same" else "what is learned may change"
+    return f"{rules} save {shares} of a sample's time; {learning}."
+
+
+def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:
+    """One line on whether the run can be judged."""
+    words, role = _LEVELS[report.trust.level]
+    yield from labelled("Judgeable", words, width, role=role)
+
+
+def trust(report: Report, width: int) -> Iterator[Line]:
+    """Whether the run can be judged, and each thing that limits it."""
+    words, role = _LEVELS[report.trust.level]
+    yield from heading("Can this run be judged?", width)
+    yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
+    findings = [one for one in report.trust.findings if not _in_headline(one, report)]
+    for finding in findings[:_AT_MOST]:
+        yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
+    if len(findings) > _AT_MOST:
+        more = f"and {len(findings) - _AT_MOST:,} more: see --format json"
+        yield from labelled("", more, width, column=13, indent="  ", role="dim")
+
+
+def _in_headline(finding: Finding, report: Report) -> bool:
+    """Whether it is what Why says already, but for the capital letter and the full stop."""
+    return finding.level == "unjudgeable" and finding.text[1:] == report.headline.why[1:].removesuffix(".")
+
+
+def source(report: Report, width: int) -> Iterator[Line]:
+    """What was read, and where it came from."""
+    run = report.run
+    yield from heading("What was read", width)
+    for place, path in enumerate(run.sources[:3]):
+        yield from labelled("Files" if place == 0 else "", path, width, indent="  ")
+    if len(run.sources) > 3:
+        yield from labelled("", f"and {len(run.sources) - 3:,} more", width, indent="  ")
+    said = (
+        ("Command", run.command),
+        ("Recorded", run.recorded),
+        ("Ended", run.how_it_ended),
+        ("Set", "; ".join(run.settings)),
+        ("torch", run.torch),
+        ("Ranks", run.rank_basis),
+    )
+    for label, text in said:
+        if text:
+            yield from labelled(label, text, width, indent="  ")

@@ -1,0 +1,150 @@
+"""What came of running a change, as a page of text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from dptune.advise.headline import sentence
+from dptune.present.amounts import Hole, ns_as_ms, several
+from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.sections.advice import change, changes
+from dptune.present.table import Cell, Column, table
+from dptune.prove.result import PAIRED, Proof, Side, SideName, Trial
+from dptune.runfile.facts import MOST_TAKEN
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_TRIALS = (
+    Column("trial"),
+    Column("side", right=False),
+    Column("came to", right=False),
+    Column("step ms"),
+    Column("fastest tenth"),
+    Column("steps"),
+    Column("s"),
+)
+
+
+def _compared(proof: Proof) -> str:
+    """What the verdict's ratio is the median of."""
+    if proof.pairs < PAIRED:
+        return "every trial of B and every one of A"
+    return "the means of any two of the ratios within pairs of trials"
+
+
+def line_of(proof: Proof, what: str) -> str:
+    """The state and what happens next, in one line."""
+    ran = Counter(trial.side for trial in proof.trials if trial.status == "ran")
+    words = f"{what} ({ran['A']} and {ran['B']} made"
+    ratio = proof.known("ratio")
+    return f"{words}; so far B takes {change(ratio)})" if ratio is not None else f"{words})"
+
+
+def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
+    """Verdict, what was promised, sides, what it does to learning, and the trials."""
+    yield from labelled("Verdict", _verdict(proof), width, role="strong")
+    if promised:
+        yield from labelled("Promised", promised, width)
+    yield from labelled("Why", f"{sentence(proof.reason)} {sentence(proof.learning.reason)}", width)
+    for side, own in (("A", proof.a), ("B", proof.b)):
+        yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
+    if proof.b.patched:
+        words = (
+            f"B runs {' and '.join(proof.b.patched)} with the patch of `dptune report --patch --advice {proof.advice}`"
+        )
+        yield from labelled("Patch", f"{words}.", width)
+    if any(trial.beside and trial.status == "ran" for trial in proof.trials):
+        words = f"The script does not run in a copy of {proof.a.directory} alone: trials also had links to its siblings"
+        yield from labelled("Copy", f"{words}, so a script that writes there writes to your files.", width)
+    for words in proof.rewritten:
+        yield from labelled("Script", sentence(words), width, role="warning")
+    for name, why in _vain(proof).items():
+        yield from labelled("Setting", f"{name}: {why}", width, role="warning")
+    for path, (trial, why) in _written_over(proof).items():
+        words = f"{path}, while trial {trial.number} ({trial.side}) ran, which had no copy of it: {why}"
+        yield from labelled("Changed", words, width, role="warning")
+    for path, why in dict(each for trial in proof.trials for each in trial.not_copied.items()).items():
+        yield from labelled("Lacking", f"{path}, which trials had no copy of: {why}", width, role="warning")
+    yield from heading("Trials", width)
+    yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
+    words = (
+        f"Times are of steps without the profiler: their mean, and the one than which a tenth are faster. The verdict "
+        f"is on {proof.objective}: the median of B / A over {_compared(proof)}, which need not be the ratio of the two "
+        f"medians. Sides that do not differ are called better or worse in at most "
+        f"{100 * proof.level:.1f} % of cases."
+    )
+    yield from wrapped(words, width, "  ", role="dim")
+    lost = [one for one in proof.trials if one.status == "ran" and not one.set_aside and one.taken_share > MOST_TAKEN]
+    if lost:
+        numbers = ", ".join(str(one.number) for one in lost)
+        words = (
+            f"Of trial{'s' if len(lost) > 1 else ''} {numbers}, which count, more than {100 * MOST_TAKEN:g} % of the "
+            "time of the cores went to others, too: the host of this virtual machine is busy, and differences are "
+            "harder to see."
+        )
+        yield from wrapped(words, width, "  ", role="warning")
+    for trial in proof.trials:
+        if trial.note:
+            yield from wrapped(f"Trial {trial.number} ({trial.side}): {trial.note}", width, "  ", "    ")
+
+
+def _named(side: Side) -> str:
+    """Its name, and of a commit what that is for certain."""
+    is_commit = _COMMIT.fullmatch(side.directory) and not side.directory.startswith(side.name)
+    return f"{side.name} ({side.directory[:10]})" if is_commit else side.name
+
+
+def _verdict(proof: Proof) -> str:
+    ratio = proof.known("ratio")
+    if proof.ended == "cannot run":
+        return "It cannot be tried: a side does not run."
+    if proof.ended == "without effect":
+        some = proof.changes.keys() - proof.trials[-1].in_vain
+        words = f"not all of {proof.b.name} took effect" if some else f"{proof.b.name} did not take effect"
+        return f"It cannot be told: {words}."
+    if proof.ended == "not comparable":
+        return "Inconclusive: the sides cannot be compared."
+    if ratio is None:
+        return f"Inconclusive: {proof.missing['ratio']}."
+    words = {"better": "Better", "worse": "Worse", "inconclusive": "Inconclusive"}[proof.outcome]
+    other = ". What is learned is not the same" if proof.learning.outcome == "other" else ""
+    mean, fast = change(ratio), change(proof.fast_ratio)
+    last = proof.looks[-1] if proof.looks else None
+    if last is not None and last.runs == proof.pairs:  # between looks there is no interval
+        mean += f" ({changes(last.low_ratio, last.high_ratio)})"
+        fast += f" ({changes(last.fast_low_ratio, last.fast_high_ratio)})"
+    with_it = f"{words}: with {proof.b.name} the {proof.objective}"
+    if proof.decided_by == "fast":
+        return f"{with_it} of the fastest steps is {fast}, which decides; of all steps {mean}{other}."
+    return f"{with_it} is {mean}, of the fastest steps {fast}{other}."
+
+
+def _step(proof: Proof, side: SideName) -> str:
+    step_ns = proof.known("a_step_ns" if side == "A" else "b_step_ns")
+    if step_ns is None:
+        ran = any(trial.side == side and trial.status == "ran" for trial in proof.trials)
+        return "no trial of it ran beside one of the other side" if ran else "no trial of it ran"
+    return f"{ns_as_ms(step_ns)} ms a step, the median of {several(proof.pairs, 'trial')}"
+
+
+def _vain(proof: Proof) -> dict[str, str]:
+    return {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
+
+
+def _written_over(proof: Proof) -> dict[str, tuple[Trial, str]]:
+    """Each file or folder with the last trial that changed it, and why it was not copied."""
+    return {path: (trial, why) for trial in proof.trials for path, why in trial.written_over.items()}
+
+
+def _row(trial: Trial) -> list[Cell]:
+    step_ns = trial.known("step_ns")
+    return [
+        str(trial.number),
+        trial.side,
+        "set aside" if trial.set_aside else trial.status,
+        Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(step_ns),
+        Hole(trial.missing["step_ns"]) if step_ns is None else ns_as_ms(trial.fast_step_ns),
+        str(trial.steps),
+        f"{trial.seconds:.0f}",
+    ]

@@ -1,0 +1,213 @@
+"""Predictions as a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dptune.advise.headline import sentence
+from dptune.knobs import KNOBS, Value, written
+from dptune.predicted import Prediction, Strategy, WhatIf, missed
+from dptune.present.amounts import Hole, ns_as_ms, percent
+from dptune.present.lines import BLANK, Line, labelled, wrapped
+from dptune.present.sections.advice import change
+from dptune.present.table import Cell, Column, table
+
+_COLUMNS = (
+    Column("with", right=False),
+    Column("step ms"),
+    Column("from"),
+    Column("to"),
+    Column("samples"),
+    Column("time per sample", right=False),
+)
+_STRATEGIES = (
+    Column("strategy", right=False),
+    Column("state MB"),
+    Column("least ms"),
+    Column("most ms"),
+    Column("samples"),
+    Column("per sample", right=False),
+)
+_CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
+_BAR = 30
+_LONGEST_NAME = 30  # of a set of changes inside the table
+
+
+def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
+    """What it rests on, then the step with each set of changes. `run` is how the user named it; empty: not at all."""
+    for words in told.limits:
+        yield from labelled("Partial", sentence(words), width, role="warning")
+    measured_ns = told.known("measured_ns")
+    if measured_ns is None:
+        yield from labelled(
+            "No model", f"Nothing can be predicted: {told.missing['measured_ns']}.", width, role="warning"
+        )
+        return
+    how = "with the profiler, which slows the host" if told.traced else "without the profiler"
+    many = f", the median of {told.processes} processes" if told.processes > 1 else ""
+    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
+    words = (
+        f"{ns_as_ms(told.replayed_ns)} ms without changes ({percent(told.error_share)} error; "
+        f"{percent(told.held_out_share)} on held-out steps)."
+    )
+    yield from labelled("Replayed", words, width)
+    if told.known("floor_ns") is not None:
+        words = (
+            f"If communication took no time, a step would take {ns_as_ms(told.floor_ns)} ms. Removing all-reduces also "
+            "removes DDP's hook overhead."
+        )
+        yield from labelled("Exchange", words, width)
+    if told.known("link") is None:
+        yield from labelled("Link", f"Not known: {told.missing['link']}.", width)
+    else:
+        yield from labelled("Link", f"From {told.link}.", width)
+    yield BLANK
+    if told.curve:
+        yield from _searched(told, width, run)
+        return
+    if told.strategies:
+        yield from _compared(told, width)
+        return
+    if not told.predictions:
+        words = missed(told.error_share, told.held_out_share).capitalize()
+        hint = "Record more traced steps (--lean 20) and more processes (--repeat 3)."
+        yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
+        return
+    if not any(one.known("low_ns") is not None for one in told.predictions):
+        for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
+            yield from labelled("Prediction", f"Not available: {why}.", width, role="warning")
+        return
+    yield from _predicted(told, width, run)
+
+
+def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
+    """The sets of changes, and how to prove the best of them."""
+    alike = _alike(told.predictions)
+    if alike:
+        yield from labelled("Each with", _settings(alike), width)
+    names = [
+        _settings({knob: value for knob, value in one.changes.items() if knob not in alike}) for one in told.predictions
+    ]
+    short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
+    yield from table(_COLUMNS, [_row(*both, told) for both in zip(short, told.predictions, strict=True)], width)
+    for own, name in zip(short, names, strict=True):
+        if own != name:
+            yield from labelled(own.capitalize(), name, width)
+    bounds = [one for one in told.predictions if one.known("step_ns") is None and one.known("low_ns") is not None]
+    for why in dict.fromkeys(one.missing["step_ns"] for one in bounds):
+        yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
+    if bounds and missed(told.error_share, told.held_out_share):
+        share = percent(told.error_share + told.held_out_share)
+        yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
+    if len(bounds) < len(told.predictions):
+        yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
+    if any("world_size" in one.changes for one in told.predictions):
+        words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
+        yield from labelled("Per sample", words, width)
+    for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
+        yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
+    best = min(_saving(told), key=lambda one: _times(one, told), default=None)
+    if best is not None and set(best.changes) <= set(KNOBS):
+        settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
+        yield BLANK
+        yield from wrapped(f"Prove it: dptune verify {f'{run} ' if run else ''}{settings}", width)
+
+
+def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:
+    """What a sweep has beside its knob: settings that several sets of the same knobs have in common."""
+    first, *others = (one.changes for one in predictions)
+    if not others or any(one.keys() != first.keys() for one in others):
+        return {}
+    return {knob: value for knob, value in first.items() if all(one[knob] == value for one in others)}
+
+
+def _settings(changes: Mapping[str, Value]) -> str:
+    return ", ".join(f"{knob}={written(value)}" for knob, value in changes.items())
+
+
+def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
+    """The step by bucket size, and the best that was found."""
+    longest = max(one.step_ns for one in told.curve)
+    rows = [
+        [
+            "default" if one.cap_mb is None else f"{one.cap_mb:g}",
+            str(one.buckets),
+            ns_as_ms(one.step_ns),
+            "#" * max(1, round(_BAR * one.step_ns / longest)),
+        ]
+        for one in told.curve
+    ]
+    words = "Predicted step by bucket size, all else unchanged. Sizes that give the same buckets are shown once."
+    yield from labelled("Buckets", words, width)
+    yield from table(_CURVE, rows, width)
+    yield BLANK
+    if not told.predictions:
+        yield from labelled("Best", "No change: no setting that was tried saves 1 % of the step.", width)
+        return
+    words = "Best combination that does not affect training results:"
+    if not _saving(told):
+        words = "No change. The best combination found may save nothing: its interval includes the current step."
+    yield from labelled("Best", words, width)
+    yield from _predicted(told, width, run)
+
+
+def _compared(told: WhatIf, width: int) -> Iterator[Line]:
+    """Other ways to share the work, and their bounds."""
+    words = "Memory per rank, an upper bound, and bounds of the step, with the measured link:"
+    yield from labelled("Strategies", words, width)
+    yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
+    notes = [
+        "State: parameters that are trained, gradients, buckets and what the optimizer keeps, on each rank; frozen "
+        "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging "
+        "less often makes global batches larger (`ddp.no_sync` leaves them as they are, where gradients are "
+        "accumulated). ZeRO-1 shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that "
+        "within each node."
+    ]
+    if (most := max((one.known("rank_bytes") or 0 for one in told.strategies), default=0)) > 0:
+        notes.append(f"With activations a rank holds {most / 1e9:.3g} GB as it is; they are not sharded.")
+    if told.too_large:
+        notes.append(
+            "Even fully sharded, a rank's part does not fit in memory: use tensor or pipeline parallelism, activation "
+            "checkpointing, or more ranks."
+        )
+    for note in notes:
+        yield from wrapped(note, width)
+
+
+def _strategy(one: Strategy, told: WhatIf) -> list[Cell]:
+    high_ns = one.known("high_ns")
+    bounds = [one.low_ns] if high_ns is None else [one.low_ns, high_ns]
+    per_sample = [f"{ns / one.samples_times / told.measured_ns:.2f}" for ns in bounds]
+    return [
+        one.name,
+        f"{one.state_bytes / 1e6:.3g}",
+        ns_as_ms(one.low_ns),
+        Hole(one.missing["high_ns"], "not known") if high_ns is None else ns_as_ms(high_ns),
+        f"x {one.samples_times}",
+        f"{per_sample[0]} or more" if high_ns is None else " to ".join(dict.fromkeys(per_sample)),
+    ]
+
+
+def _saving(told: WhatIf) -> list[Prediction]:
+    """Predictions whose whole interval is below the step as it is."""
+    predicted = [one for one in told.predictions if one.known("step_ns") is not None]
+    return [one for one in predicted if _times(one, told, one.high_ns) < 1]
+
+
+def _times(one: Prediction, told: WhatIf, step_ns: float | None = None) -> float:
+    """The time per sample with the changes / without; per step where the batch is not known."""
+    times = (one.step_ns if step_ns is None else step_ns) / told.measured_ns
+    before, after = told.known("global_batch"), one.known("global_batch")
+    return times * before / after if before and after else times
+
+
+def _row(name: str, one: Prediction, told: WhatIf) -> list[Cell]:
+    batch = one.known("global_batch")
+    if one.known("step_ns") is None:
+        why, least = Hole(one.missing["step_ns"], "not predicted"), one.known("low_ns")
+        if least is None:
+            return [name, why, why, why, why, why]
+        return [name, f"at least {ns_as_ms(least)}", "", "", "" if batch is None else str(batch), ""]
+    samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)
+    times = [ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns)]
+    return [name, *times, samples, change(_times(one, told))]

@@ -1,0 +1,151 @@
+"""What was proven of a run, as its later reports tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from dptune.advice import Advice, Report, Saving, Verified
+from dptune.errors import RunError
+from dptune.finding import Finding
+from dptune.knobs import Value
+from dptune.measured import digits
+from dptune.prove import folder as folders
+from dptune.prove import judging, rerun
+from dptune.prove.result import Proof
+from dptune.runfile.paths import VERIFIED
+from dptune.runfile.recognition import record_of
+
+_OTHERWISE = 1.25  # times as long: a mean step may be so much longer than a median one
+
+
+def with_proofs(report: Report, folder: Path, shown: str) -> Report:
+    """The report with the proofs that lie in the run's folder, and with the command that proves each advice.
+
+    `shown` is how the user names the folder.
+    """
+    unread: list[str] = []
+    promised = {one.rule: one for one in report.advice}
+    found = [_beside(_of_machine(one, report), promised.get(one.advice)) for one in verified(folder, unread)]
+    proven = {one.advice for one in found if one.outcome != "inconclusive"}
+    advice = [_provable(one, shown, proven) for one in report.advice] if _startable(folder) else report.advice
+    lost = [Finding(code="proof-unreadable", level="info", text=why) for why in sorted(unread)]
+    trust = report.trust.model_copy(update={"findings": [*report.trust.findings, *lost]})
+    return report.model_copy(update={"verified": found, "advice": advice, "trust": trust})
+
+
+def verified(folder: Path, unread: list[str]) -> list[Verified]:
+    """What was proven of it, the latest last; why a proof cannot be read is added to `unread`.
+
+    Of one change the latest trials that came to a verdict, else the latest: those of other code, or cut short, take
+    nothing away from a verdict that there is.
+    """
+    found: dict[tuple[str, str], Proof] = {}
+    for proof in sorted(_proofs(folder / VERIFIED, unread), key=lambda one: one.trials[-1].began):
+        change = (proof.b.name, proof.command)
+        if proof.outcome != "inconclusive" or change not in found or found[change].outcome == "inconclusive":
+            found[change] = proof
+    return [as_told(one) for one in sorted(found.values(), key=lambda one: one.trials[-1].began)]
+
+
+def _of_machine(one: Verified, report: Report) -> Verified:
+    """With a word where the script as it is took otherwise long in its trials than when it was recorded."""
+    step = report.measured.step
+    recorded_ns = step.known("median_ns") if step.basis == "unprofiled" else None
+    if recorded_ns is None or one.before_ns is None or one.command:
+        return one
+    times = one.before_ns / recorded_ns
+    if 1 / _OTHERWISE < times < _OTHERWISE:
+        return one
+    what = f"as it is, a step took {digits(one.before_ns / 1e6)} ms in trials, and {digits(recorded_ns / 1e6)} ms when"
+    words = f"{what} the run was recorded: the machine or the script is not what it was"
+    return one.model_copy(update={"warnings": [*one.warnings, words]})
+
+
+def _beside(one: Verified, advice: Advice | None) -> Verified:
+    """With a word where what was measured of an advice is not what it promises."""
+    if advice is None or advice.saves is None or one.command or one.changes != _set_by(advice):
+        return one
+    words = against(advice.saves, one)
+    return one.model_copy(update={"warnings": [*one.warnings, words]}) if words else one
+
+
+def _set_by(advice: Advice) -> dict[str, Value]:
+    return {change.knob: change.then for change in advice.changes}
+
+
+def against(saves: Saving, one: Verified) -> str:
+    """How the interval of what was measured lies outside of what was promised; empty where they have a value in common.
+
+    A promise is of mean steps, and of samples where a step has more of them.
+    """
+    of_steps = one.objective == "time per step" and saves.samples_times != 1
+    if one.low_ratio is None or one.high_ratio is None or one.fast_steps or of_steps:
+        return ""
+    shares = f"{digits(100 * saves.low_share)} to {digits(100 * saves.high_share)} %"
+    if 1 - one.low_ratio < saves.low_share:
+        return f"less than was promised ({shares}): what is predicted of it does not hold here"
+    if 1 - one.high_ratio > saves.high_share:
+        most = f"the upper bound of {digits(100 * saves.high_share)} %"
+        return f"more than {most if saves.large_unknown else f'was promised ({shares})'}"
+    return ""
+
+
+def _proofs(place: Path, unread: list[str]) -> Iterator[Proof]:
+    for path in (*place.glob(f"*/{folders.PROOF}"), *place.glob(f"{folders.EARLIER}/*/{folders.PROOF}")):
+        try:
+            proof = folders.read(path)
+        except RunError as error:
+            unread.append(error.message)
+            continue
+        if proof.trials and proof.ended not in ("cannot run", "not comparable"):
+            yield proof
+
+
+def _startable(folder: Path) -> bool:
+    """Whether the run can be started again from here."""
+    try:
+        record = record_of(folder)
+        rerun.directory_of(record)
+        rerun.words_of(record)
+        rerun.settings_of(record)
+    except (OSError, ValueError, RunError):
+        return False
+    return True
+
+
+def _provable(advice: Advice, shown: str, proven: Collection[str]) -> Advice:
+    """With the command that proves it, where that was not done."""
+    if advice.verify or not advice.changes or advice.rule in proven:
+        return advice
+    return advice.model_copy(update={"verify": f"dptune verify {shown} --advice {advice.rule}"})
+
+
+def _in_vain(proof: Proof) -> list[str]:
+    """Settings that were not in force in some trial, or of which it cannot be told."""
+    told = {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
+    return [f"{name}: {why}" for name, why in told.items()]
+
+
+def as_told(proof: Proof) -> Verified:
+    """A proof as a report has it."""
+    fast = proof.decided_by == "fast"
+    last = proof.looks[-1] if proof.looks and proof.looks[-1].runs == proof.pairs else None  # of these very trials
+    return Verified(
+        name=proof.b.name,
+        advice=proof.advice,
+        changes=proof.changes,
+        outcome=proof.outcome,
+        reason=proof.reason,
+        objective=proof.objective,
+        fast_steps=fast,
+        ratio=proof.known("fast_ratio" if fast else "ratio"),
+        low_ratio=None if last is None else last.fast_low_ratio if fast else last.low_ratio,
+        high_ratio=None if last is None else last.fast_high_ratio if fast else last.high_ratio,
+        before_ns=None if (step_ns := proof.known("a_step_ns")) is None else round(step_ns),
+        trials=proof.pairs,
+        learning=proof.learning.reason,
+        learns=proof.learning.outcome,
+        command=proof.command,
+        warnings=[*judging.failures(proof.trials), *_in_vain(proof), *proof.rewritten],
+    )

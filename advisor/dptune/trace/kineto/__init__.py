@@ -1,0 +1,1 @@
+"""The format of torch.profiler: bytes to columns. Another input format is a sibling of this package."""

@@ -1,0 +1,350 @@
+"""Events to columns: whole blocks of typed events at once, odd ones one at a time; the columns are the same."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptune.trace.columns import NONE, Collectives, Columns, Counters, Memory
+from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
+from dptune.trace.kineto.buffers import Labels, Table, Words
+from dptune.trace.kineto.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nanoseconds
+from dptune.trace.kineto.faults import faults, unusable
+from dptune.trace.kineto.repair import REFUSED, decoded, repair
+from dptune.trace.kineto.schema import (
+    ABSENT,
+    PHASES,
+    Args,
+    Complete,
+    Counter,
+    Event,
+    Instant,
+    Named,
+    TypedArgs,
+    integer,
+)
+
+MOST_EVENTS = 100_000_000  # of any kind; complete ones are 7.6 GB as columns: what 30 GB of text hold
+MOST_CHARACTERS = 2**29  # of distinct names and other words together
+MEMORY_NAME = "[memory]"
+THREAD_NAME = "thread_name"
+
+_SHORT = ("name_id", "category_id", "pid_id", "tid_id", "position")
+_ROWS = {
+    name: np.int32 if name in _SHORT else np.int64
+    for name in Columns.__dataclass_fields__
+    if name not in ("names", "categories", "labels")
+}
+_COLLECTIVES = {name: np.int64 for name in Collectives.__dataclass_fields__ if name != "words"}
+_MEMORY = dict.fromkeys(Memory.__dataclass_fields__, np.int64)
+_COUNTERS = {"ts_ns": np.int64, "series": np.int64, "value": np.float64}
+_INT64_MIN = -(2**63)  # has no opposite number, so no identity may be it
+_KEPT = (Instant, Counter, Named)
+_ARGS = msgspec.json.Decoder(Args)
+_ANY = msgspec.json.Decoder(float_hook=float)  # which takes 1e400 for infinite
+_EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_WRITTEN = ("input_dims", "input_types")  # stay as they were written
+
+
+class Builder:
+    """Collects events in the order of the file; `columns()` and the tables close it.
+
+    `events` counts all of them, `negative` the durations below zero (taken as zero), `unreadable` events of no known
+    phase and complete ones without a usable time, `skipped` elements that are no object. `faulty` counts the complete
+    events of which some field has the wrong type, `fields` those fields by name; `described` the events that describe
+    a collective, `unusable` those of them with an impossible argument, `arguments` those arguments by name.
+    `thread_names` is by (pid, tid).
+    """
+
+    def __init__(self) -> None:
+        self.events = self.negative = self.unreadable = self.skipped = self.faulty = 0
+        self.described = self.unusable = 0
+        self.fields: Counts[str] = Counts()
+        self.arguments: Counts[str] = Counts()
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self._rows, self._collectives = Table(_ROWS), Table(_COLLECTIVES)
+        self._memory, self._counters = Table(_MEMORY), Table(_COUNTERS)
+        self._names, self._categories, self._words, self._series = Words(), Words(), Words(), Words()
+        self._pids = Labels(Words())
+        self._tids = Labels(self._pids.words)
+        self._waiting: list[tuple[int, ...]] = []
+        self._speaking = np.zeros(0, dtype=np.bool_)  # by name id: whether it is the name of a collective's operator
+
+    @property
+    def full(self) -> str:
+        """Which limit was reached; "" for none."""
+        if self.events > MOST_EVENTS:
+            return f"{MOST_EVENTS:,} events"
+        words = (self._names, self._categories, self._words, self._series, self._pids.words)
+        if sum(each.characters for each in words) > MOST_CHARACTERS or len(self.thread_names) > MOST_EVENTS // 100:
+            return f"{MOST_CHARACTERS:,} characters of names"
+        return ""
+
+    def typed(self, events: Sequence[Any]) -> bool:
+        """Take a block of typed events; False, and nothing taken, where one of them has to be looked at by itself."""
+        whole = [kind is Complete for kind in map(type, events)]
+        complete: list[Complete] = list(compress(events, whole))
+        args = [event.args for event in complete]
+        ts = all_nanoseconds([event.ts for event in complete])
+        dur = short_nanoseconds([event.dur for event in complete])
+        numbers = _typed_numbers(args)
+        if ts is None or dur is None or numbers is None:
+            return False
+        negative = dur < 0
+        np.maximum(dur, 0, out=dur)
+        if (ts + dur > LIMIT_NS).any():
+            return False
+        rest = [event for event in events if type(event) in _KEPT] if len(complete) < len(events) else []
+        if not self._typed_rest(rest):
+            return False
+        below = int((numbers[-1] < NONE).sum())
+        np.maximum(numbers[-1], NONE, out=numbers[-1])
+        self._flush()
+        names, categories, pids, tids = self._names, self._categories, self._pids, self._tids
+        name_id = np.fromiter([names[event.name] for event in complete], np.int32, len(complete))
+        self._typed_collectives(name_id, args)
+        self._rows.extend(
+            (
+                ts,
+                dur,
+                name_id,
+                np.fromiter([categories[event.cat] for event in complete], np.int32, len(complete)),
+                np.fromiter([pids[event.pid] for event in complete], np.int32, len(complete)),
+                np.fromiter([tids[event.tid] for event in complete], np.int32, len(complete)),
+                *numbers,
+                np.flatnonzero(np.fromiter(whole, np.bool_, len(whole))) + self.events,
+            )
+        )
+        self.negative += int(negative.sum())
+        self.faulty += below
+        self.fields["bytes"] += below
+        self.events += len(events)
+        return True
+
+    def _typed_collectives(self, name_id: NDArray[np.int32], args: list[TypedArgs]) -> None:
+        if len(self._speaking) < len(self._names):
+            names = list(self._names)[len(self._speaking) :]
+            more = np.fromiter([name.startswith(COLLECTIVE_PREFIXES) for name in names], np.bool_, len(names))
+            self._speaking = np.concatenate((self._speaking, more))
+        described = [at for at, each in enumerate(args) if each.collective is not None or each.in_elements is not None]
+        shaped = [at for at in np.flatnonzero(self._speaking[name_id]).tolist() if args[at].input_dims != ABSENT]
+        for at in sorted({*described, *shaped}):
+            self._keep(len(self._rows) + at, args[at])
+
+    def _typed_rest(self, rest: Sequence[Any]) -> bool:
+        """Allocations, counters and names of threads; False, and nothing taken, where one of them is odd."""
+        instants = [event for event in rest if type(event) is Instant]
+        memory = [(each.ts, each.args) for each in instants if each.name == MEMORY_NAME and each.args is not None]
+        if memory:
+            ts = all_nanoseconds([at for at, _ in memory])
+            args = [each for _, each in memory]
+            columns = (
+                _int64([each.size_bytes for each in args]),
+                _int64([each.device_type for each in args]),
+                _int64([each.device for each in args]),
+                _int64([each.allocated_bytes for each in args]),
+                _int64([each.reserved_bytes for each in args]),
+                _int64([each.address for each in args]),
+            )
+            if ts is None or any(column is None for column in columns):
+                return False
+            self._memory.extend((ts, *columns))
+        if len(instants) == len(rest):
+            return True
+        for event in rest:
+            if type(event) is Counter:
+                self._count(event.name, event.ts, event.args)
+            elif type(event) is Named and event.name == THREAD_NAME:
+                self._name_thread(event.pid, event.tid, event.args)
+        return True
+
+    def add(self, event: Event) -> None:
+        """Take one element of `traceEvents`, whatever it holds."""
+        position = self.events
+        self.events += 1
+        if event.ph != "X":
+            if not (isinstance(event.ph, str) and event.ph in PHASES):
+                self.unreadable += 1
+            self._add_other(event)
+            return
+        ts = nanoseconds(bytes(event.ts))
+        dur = nanoseconds(bytes(event.dur)) if event.dur != ABSENT else 0
+        if ts is None or dur is None or ts + dur > LIMIT_NS:
+            self.unreadable += 1
+            return
+        if dur < 0:
+            self.negative += 1
+            dur = 0
+        args, wrong = _args(event.args)
+        wrong += faults(event, args)
+        self.faulty += bool(wrong)
+        self.fields.update(wrong)
+        external = integer(args.external_id)
+        row = len(self._rows) + len(self._waiting)
+        name = _word(event.name)
+        described = args.collective is not None or args.in_elements is not None
+        if described or (args.input_dims != ABSENT and name.startswith(COLLECTIVE_PREFIXES)):
+            self._keep(row, args)
+        self._waiting.append(
+            (
+                ts,
+                dur,
+                self._names[name],
+                self._categories[_category(event) if event.cat in (None, msgspec.UNSET) else _word(event.cat)],
+                self._pids[_word(event.pid)],
+                self._tids[_word(event.tid)],
+                integer(args.stream),
+                integer(args.device),
+                integer(args.correlation),
+                integer(args.old_external_id) if external == NONE else external,
+                max(integer(args.total_bytes), NONE),
+                position,
+            )
+        )
+        if len(self._waiting) >= 4096:
+            self._flush()
+
+    def _add_other(self, event: Event) -> None:
+        if event.ph == "M" and event.name == THREAD_NAME:
+            self._name_thread(event.pid, event.tid, event.args)
+        elif event.ph == "C":
+            self._count(_word(event.name), event.ts, _any(event.args))
+        elif event.ph == "i" and event.name == MEMORY_NAME:
+            ts, args = nanoseconds(bytes(event.ts)), _any(event.args)
+            if ts is not None and isinstance(args, dict):
+                keys = ("Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved", "Addr")
+                self._memory.append_rows([(ts, *(integer(args.get(key)) for key in keys))])
+
+    def _flush(self) -> None:
+        self._rows.append_rows(self._waiting)
+        self._waiting.clear()
+
+    def _keep(self, row: int, args: TypedArgs | Args) -> None:
+        wrong = [*unusable(args)]
+        self.described += 1
+        self.unusable += bool(wrong)
+        self.arguments.update(wrong)
+        words = self._words
+        kind, dtype, group, ranks, dims, types = (
+            NONE if word is None or word == ABSENT else words[_text(word)]
+            for word in (
+                args.collective,
+                args.dtype,
+                args.group,
+                args.group_ranks,
+                args.input_dims,
+                args.input_types,
+            )
+        )
+        sizes = (integer(args.in_elements), integer(args.out_elements))
+        numbers = (integer(args.group_size), group, ranks, integer(args.sequence))
+        self._collectives.append_rows([(row, kind, *sizes, dtype, *numbers, dims, types)])
+
+    def _count(self, name: str, ts: msgspec.Raw, args: object) -> None:
+        at = nanoseconds(bytes(ts))
+        if at is None or not isinstance(args, dict):
+            return
+        for key, value in args.items():
+            if type(value) in (int, float) and abs(value) <= 1e308:
+                self._counters.append_rows([(at, self._series[f"{name}: {key}"], float(value))])
+
+    def _name_thread(self, pid: object, tid: object, args: msgspec.Raw) -> None:
+        said = _any(args)
+        key = (_word(pid), _word(tid))
+        if isinstance(said, dict) and "name" in said:
+            self.thread_names.setdefault(key, _word(said["name"]))
+
+    def columns(self) -> Columns:
+        """The complete events. To be called once, when all were added."""
+        self._flush()
+        names, categories, labels = tuple(self._names), tuple(self._categories), tuple(self._pids.words)
+        return Columns(**self._rows.columns(), names=names, categories=categories, labels=labels)
+
+    def collectives(self) -> Collectives:
+        """What was said of collectives."""
+        return Collectives(**self._collectives.columns(), words=tuple(self._words))
+
+    def memory(self) -> Memory:
+        """The allocations."""
+        return Memory(**self._memory.columns())
+
+    def counters(self) -> Counters:
+        """The counters."""
+        return Counters(**self._counters.columns(), words=tuple(self._series))
+
+
+def _int64(values: list[int]) -> NDArray[np.int64] | None:
+    try:
+        column = np.fromiter(values, np.int64, len(values))
+    except OverflowError:
+        return None
+    return None if (column == _INT64_MIN).any() else column
+
+
+def _typed_numbers(args: list[TypedArgs]) -> list[NDArray[np.int64]] | None:
+    """Stream, device, correlation, external id and bytes; None where one is beyond int64."""
+    columns = (
+        _int64([each.stream for each in args]),
+        _int64([each.device for each in args]),
+        _int64([each.correlation for each in args]),
+        _int64([each.external_id for each in args]),
+        _int64([each.total_bytes for each in args]),
+    )
+    found = [column for column in columns if column is not None]
+    if len(found) < len(columns):
+        return None
+    external = found[3]
+    without = external == NONE
+    if without.any():
+        old = _int64([each.old_external_id for each in args])
+        if old is None:
+            return None
+        external[without] = old[without]
+    return found
+
+
+def _args(raw: msgspec.Raw) -> tuple[Args, list[str]]:
+    """The arguments, and by name those that no parser takes; where one is not sound, the others are."""
+    if raw == ABSENT:
+        return _NO_ARGS, []
+    try:
+        return _ARGS.decode(raw), []
+    except REFUSED:
+        pass
+    try:
+        each = _EACH.decode(repair(bytes(raw)))
+    except REFUSED:
+        return _NO_ARGS, ["args"]
+    found = Args()
+    for name, key in _KEYS:
+        if key in each:
+            setattr(found, name, each[key] if name in _WRITTEN else _any(each[key]))
+    return found, [key for name, key in _KEYS if key in each and getattr(found, name) is None]
+
+
+_NO_ARGS = Args()
+_KEYS = list(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
+
+
+def _any(raw: object) -> object:
+    return decoded(_ANY, bytes(raw)) if isinstance(raw, msgspec.Raw) else raw
+
+
+def _text(word: object) -> str:
+    return bytes(word).decode("utf-8", "replace") if isinstance(word, msgspec.Raw) else str(word)
+
+
+def _word(value: object) -> str:
+    """A name, pid or tid as text: `5555` and `"5555"` are the same thread."""
+    return "" if value is None else str(value)
+
+
+def _category(event: Event) -> str:
+    """The category of an event that names none, from its process."""
+    return LEGACY_PROCESSES.get(_word(event.pid), "")

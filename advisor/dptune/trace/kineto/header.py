@@ -1,0 +1,121 @@
+"""What stands beside the events of a trace file: devices, process group, clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+from dptune.finding import Finding
+from dptune.trace.columns import NONE
+from dptune.trace.events import Device, Distributed
+from dptune.trace.kineto.schema import Header, integer
+from dptune.trace.run import MOST_RANKS
+
+_MOST_SHOWN = 30  # characters of an impossible value
+
+
+class Metadata(TypedDict):
+    """The fields of a Trace that come from its header."""
+
+    devices: tuple[Device, ...]
+    distributed: Distributed
+    base_ns: int
+    host: str
+
+
+def metadata(header: Header) -> Metadata:
+    """The header's fields, whatever types they were written with; what does not fit is left out."""
+    listed = header.devices if isinstance(header.devices, list) else header.old_devices
+    devices = [_device(entry) for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return Metadata(
+        devices=tuple(devices),
+        distributed=_distributed(header.distributed),
+        base_ns=max(integer(header.base_ns), 0),
+        host=header.host if isinstance(header.host, str) else "",
+    )
+
+
+def is_torch(header: Header) -> bool:
+    """Whether a header holds anything that only torch.profiler writes."""
+    return any(
+        value is not None
+        for value in (header.schema_version, header.devices, header.old_devices, header.distributed, header.base_ns)
+    )
+
+
+RANK_IMPOSSIBLE = "rank-impossible"
+
+
+def impossible(name: str, header: Header) -> Iterator[Finding]:
+    """Impossible numbers of the process group; they are ignored."""
+    given = header.distributed
+    if given is not None and not isinstance(given, dict):
+        text = f"{name}: distributedInfo is not a JSON object and is ignored"
+        yield Finding(code=RANK_IMPOSSIBLE, level="partial", text=text)
+        return
+    found = given or {}
+    for key, what, least in (("rank", "rank", 0), ("world_size", "world size", 1)):
+        value = found.get(key)
+        if value is None or least <= integer(value) <= MOST_RANKS:
+            continue
+        why = f"above {MOST_RANKS:,}" if _beyond(value) else f"impossible ({_shown(value)})"
+        text = f"{name}: the {what} in distributedInfo is {why} and is ignored"
+        yield Finding(code=f"{what.replace(' ', '-')}-impossible", level="partial", text=text)
+    rank, world = _of_ranks(found.get("rank")), _of_ranks(found.get("world_size"))
+    if rank is not None and world and rank >= world:
+        text = f"{name}: distributedInfo says rank {rank} of a world size of {world}, which is impossible"
+        yield Finding(code="world-size-too-small", level="partial", text=text)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _beyond(value: object) -> bool:
+    """Whether it is a number above MOST_RANKS, as JSON or as digits of any length."""
+    if isinstance(value, str):
+        digits = value.strip().lstrip("0")
+        return digits.isdecimal() and (len(digits) > len(str(MOST_RANKS)) or int(digits) > MOST_RANKS)
+    return isinstance(value, (int, float)) and value > MOST_RANKS
+
+
+def _device(entry: dict[str, Any]) -> Device:
+    name = entry.get("name")
+    return Device(
+        index=integer(entry.get("id")),
+        name=name.strip() if isinstance(name, str) else "",
+        compute_major=_known(entry.get("computeMajor", entry.get("major"))),
+        compute_minor=_known(entry.get("computeMinor", entry.get("minor"))),
+        memory_bytes=_known(entry.get("totalGlobalMem")),
+    )
+
+
+def _distributed(entry: object) -> Distributed:
+    if not isinstance(entry, dict):
+        return Distributed()
+    backend = entry.get("backend")
+    return Distributed(
+        rank=_of_ranks(entry.get("rank")),
+        world_size=_of_ranks(entry.get("world_size"), 1),
+        backend=backend if isinstance(backend, str) and backend else None,
+        groups=dict(_groups(entry.get("pg_config"))),
+    )
+
+
+def _groups(config: object) -> Iterator[tuple[str, int]]:
+    for group in config if isinstance(config, list) else []:
+        size = _known(group.get("pg_size")) if isinstance(group, dict) else None
+        if size is not None:
+            yield str(group.get("pg_name", "")), size
+
+
+def _of_ranks(value: object, least: int = 0) -> int | None:
+    number = integer(value)
+    return number if least <= number <= MOST_RANKS else None
+
+
+def _known(value: object) -> int | None:
+    number = integer(value)
+    return None if number == NONE else number

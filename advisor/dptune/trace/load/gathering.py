@@ -1,0 +1,220 @@
+"""What a user names -> a Run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from dptune.errors import DptuneError, NotATraceError, RunError
+from dptune.finding import Finding
+from dptune.runfile.ranks import spans
+from dptune.trace.events import Trace
+from dptune.trace.kineto.header import RANK_IMPOSSIBLE
+from dptune.trace.load import ranks, run_folder
+from dptune.trace.load.reading import read, read_all
+from dptune.trace.load.same_run import DOUBTFUL_NS, apart
+from dptune.trace.places.files import Files, find
+from dptune.trace.places.source import located, redacted, shown
+from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
+
+_MOST_SIZES = 8  # that are named where traces contradict each other
+
+
+def load(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    jobs: int = 1,
+    cached: bool = False,
+) -> Run:
+    """Read a run folder, one trace, several files or globs, or a folder of foreign traces.
+
+    `progress` is called with what is being read, how many bytes are done, and how many there are. `jobs` processes read
+    several large traces at once; a script that asks for more than one needs its `if __name__ == "__main__":`. Or
+    `executor` does: any concurrent.futures.Executor, of one machine or of many that see the same files. `cached` takes
+    the columns of traces that were read before, and keeps those of new ones. A file that cannot be read is a finding as
+    long as another can; otherwise its TraceError, or a RunError that counts them, is raised.
+    """
+    files = find(paths)
+    recorded = [run_folder.contents(path) for path in files.run_folders]
+    _check_one_run(recorded)
+    report = progress or (lambda _what, _done, _total: None)
+    named = [path for part in recorded for path in part.traces.values()] + files.traces
+    names = list(map(os.fspath, named))
+    gathered = _Gathered(files, read_all(names, executor, jobs, cached, report), cached)
+    for part in recorded:
+        gathered.add_folder(part)
+        for rank, path in part.traces.items():
+            trace = gathered.take(path)
+            if trace is not None:
+                gathered.place(rank, ranks.FACTS, trace, part.details.get(rank))
+    for path in files.traces:
+        trace = gathered.take(path)
+        if trace is not None:
+            gathered.foreign.append(trace)
+            known = ranks.rank_of(trace, path)
+            if ranks.beyond(path.name):
+                text = f"{shown(path)}: the rank in the file name is above {MOST_RANKS:,} and is ignored"
+                gathered.findings.append(Finding(code=RANK_IMPOSSIBLE, level="partial", text=text))
+            if known is None:
+                gathered.rankless.append(trace)
+            else:
+                gathered.place(*known, trace)
+    return gathered.run()
+
+
+def _check_one_run(recorded: Sequence[run_folder.Contents]) -> None:
+    """Folders of several nodes hold different ranks; folders that share a rank are different recordings."""
+    seen: dict[int, run_folder.Contents] = {}
+    for part in recorded:
+        for rank in {*part.facts, *part.traces}:
+            if rank in seen:
+                both = f"{shown(seen[rank].path)} and {shown(part.path)}"
+                raise RunError(
+                    f"{both} are different recordings: both hold rank {rank}, and their figures would be mixed",
+                    "name one recording, or the folders of the nodes of one",
+                )
+            seen[rank] = part
+
+
+class _Gathered:
+    """What was read, where it has its place, and what went wrong on the way."""
+
+    def __init__(self, files: Files, read: dict[str, Trace | DptuneError], cached: bool) -> None:
+        self.read = read
+        self.cached = cached
+        self.placed: dict[int, RankTrace] = {}
+        self.foreign: list[Trace] = []
+        self.rankless: list[Trace] = []
+        self.failed: list[DptuneError] = []
+        self.parts: list[run_folder.Contents] = []
+        self.bare = [run_folder.contents(path) for path in files.bare]
+        self.findings: list[Finding] = list(files.findings)
+        self.bases: list[str] = []
+
+    def add_folder(self, part: run_folder.Contents) -> None:
+        self.parts.append(part)
+        self.findings += part.findings
+
+    def take(self, path: Path) -> Trace | None:
+        found = self.read.pop(os.fspath(path))
+        if isinstance(found, Trace):
+            return found
+        self.failed.append(found)
+        if isinstance(found, NotATraceError) and not _claims_a_rank(path):
+            self.findings.append(Finding(code="file-not-a-trace", level="info", text=f"skipped: {found.message}"))
+        else:
+            self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
+        return None
+
+    def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
+        if basis not in self.bases:
+            self.bases.append(basis)
+        if rank in self.placed:
+            kept = shown(self.placed[rank].source)
+            text = f"two files claim rank {rank}: {kept} is used, {shown(trace.path)} left out"
+            self.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
+            return
+        self.findings += (_with_rank(finding, rank, basis) for finding in trace.findings)
+        detail = None if rich is None else os.fspath(rich)
+        read_rich = None if detail is None else partial(read, detail, self.cached)
+        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_rich)
+
+    def run(self) -> Run:
+        if not self.parts and (why := apart(self.foreign)):
+            raise RunError(
+                f"these traces are not of one run: {why}", "name the traces of one run; two runs: `dptune compare A B`"
+            )
+        if not self.parts and (why := apart(self.foreign, DOUBTFUL_NS)):
+            text = f"{why}: ranks of one run record at the same time, so these may be traces of two runs"
+            self.findings.append(Finding(code="ranks-apart", level="partial", text=text))
+        free = 0
+        for trace in self.rankless:
+            while free in self.placed:
+                free += 1
+            self.place(free, ranks.ORDER, trace)
+        facts = {rank: own for part in self.parts for rank, own in part.facts.items()}
+        if not self.placed and not facts:
+            self._nothing()
+        run = Run(
+            ranks=[self.placed[rank] for rank in sorted(self.placed)],
+            record=next((part.record for part in self.parts if part.record is not None), None),
+            facts=dict(sorted(facts.items())),
+            repeats=self.parts[0].repeats if len(self.parts) == 1 else [],
+            findings=self.findings,
+            rank_basis="; ".join(self.bases),
+            sources=[str(part.path) for part in self.parts]
+            + [trace.source for trace in self.placed.values() if not self._inside(trace.lean.path)],
+        )
+        run.findings.extend(_absent(run))
+        return run
+
+    def _inside(self, name: str) -> bool:
+        return any(part.path in located(name).parents for part in self.parts)
+
+    def _nothing(self) -> None:
+        if self.bare and all(isinstance(error, NotATraceError) for error in self.failed):
+            self.parts += self.bare
+            self.failed = []
+        if len(self.failed) == 1:
+            raise self.failed[0]
+        if self.failed:
+            first = self.failed[0]
+            raise RunError(f"none of {len(self.failed)} files could be read; the first: {first.message}", first.hint)
+        where = ", ".join(str(part.path) for part in self.parts)
+        raise RunError(f"{where} holds neither traces nor facts{self._ended()}", "the recording did not reach a step")
+
+    def _ended(self) -> str:
+        """How the recording ended, where the folder says it."""
+        record = next((part.record for part in self.parts if part.record is not None), None)
+        if record is None or record.ending.how in ("recording", "complete"):
+            return ""
+        status = "" if record.ending.exit_status is None else f" with exit status {record.ending.exit_status}"
+        return f": the script ended ({record.ending.how}){status}" + (
+            f", {record.ending.note}" if record.ending.note else ""
+        )
+
+
+def _with_rank(finding: Finding, rank: int, basis: str) -> Finding:
+    """An impossible rank with the one that is used for the trace."""
+    if finding.code != RANK_IMPOSSIBLE:
+        return finding
+    source = "by the order of the files" if basis == ranks.ORDER else f"from {basis}"
+    return replace(finding, text=f"{finding.text}; rank {rank} is used, {source}")
+
+
+def _claims_a_rank(path: Path) -> bool:
+    """Whether the file name is that of a rank's trace: if it is not a trace, one is missing."""
+    return ranks.rank_in_name(path.name) is not None or ".trace." in path.name
+
+
+def _absent(run: Run) -> list[Finding]:
+    """Ranks of which something is missing."""
+    found = []
+    traced = {rank.rank for rank in run.ranks}
+    for rank in sorted(set(run.facts) - traced):
+        text = f"rank {rank} has facts but no readable trace"
+        found.append(Finding(code="trace-missing", level="partial", text=text))
+    world = run.world_size or 0
+    claims = {rank.lean.distributed.world_size for rank in run.ranks} - {None}
+    if len(claims) > 1:
+        sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
+        text = f"the traces name different world sizes ({sizes}): {world} is used"
+        found.append(Finding(code="world-size-differs", level="partial", text=text))
+    absent = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
+    asked = None if run.record is None or run.record.ranks is None else set(run.record.ranks)
+    missing = [rank for rank in absent if asked is None or rank in asked]
+    if missing:
+        which = f"rank {spans(missing)} is" if len(missing) == 1 else f"ranks {spans(missing)} are"
+        text = f"{which} missing: {world - len(absent)} of {world} ranks were given"
+        found.append(Finding(code="ranks-missing", level="partial", text=text))
+    if sampled := sorted(set(absent) - set(missing)):
+        which = f"rank {spans(sampled)} was" if len(sampled) == 1 else f"ranks {spans(sampled)} were"
+        text = f"{which} not recorded, as asked: what {'it' if len(sampled) == 1 else 'they'} did is not known"
+        found.append(Finding(code="ranks-sampled", level="partial", text=text))
+    return found

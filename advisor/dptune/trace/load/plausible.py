@@ -1,0 +1,121 @@
+"""Facts that no run can have: found in one place, before any figure is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from math import inf, isfinite
+
+from dptune.finding import Finding
+from dptune.runfile.facts import Facts, Window
+from dptune.trace.kineto.clock import LIMIT_NS
+from dptune.trace.run import MOST_RANKS
+
+PER_STEP = (
+    "device_durations_ns",
+    "loader_wait_ns",
+    "loader_cpu_ns",
+    "backward_ns",
+    "backward_cpu_ns",
+    "gc_ns",
+    "compile_ns",
+    "loader_batches",
+    "loader_samples",
+    "backwards",
+    "unsynced_backwards",
+    "unsynced_updates",
+    "recomputed_ns",
+)
+# Scripts may give these as they like, and schedulers take a learning rate below 0.
+_SIGNED = (
+    *("losses", "learning_rates", "sampler_epoch", "local_rank", "bucket_cap_bytes", "bucket_caps_bytes"),
+    "sums",  # of parameters
+)
+_LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
+_MOST_OF_ALL = 2**63 - 1  # what data sets without an end give as their length
+_LONGEST = 1e300
+_MOST_OF_A_SETTING = 1e9  # that advice may be to change: dptune sets none to more
+_MOST = {
+    **dict.fromkeys(("num_workers", "cores", "usable_cores", "torch_threads", "replicas", "local_rank"), MOST_RANKS),
+    **dict.fromkeys(("batch_size", "prefetch_factor"), _MOST_OF_A_SETTING),
+    **dict.fromkeys(("first_learning_rate", "default_learning_rate", "base_learning_rate"), _MOST_OF_A_SETTING),
+}
+
+
+def checked(facts: Facts, rank: int) -> Facts:
+    """The same facts; raises ValueError for a number that no run has, or a rank that is not that of the file's name."""
+    if facts.rank != rank:
+        raise ValueError(f"the facts of rank {rank} claim to be of rank {facts.rank}")
+    if not 1 <= facts.world_size <= MOST_RANKS:
+        raise ValueError(f"the facts of rank {rank} claim {_shown(facts.world_size)} ranks")
+    if wrong := next(_absurd("", facts), ""):
+        raise ValueError(f"the facts of rank {rank} say that {wrong}, which no run has")
+    return facts
+
+
+def _absurd(name: str, value: object) -> Iterator[str]:
+    """Numbers that no run has, as `loaders[0].num_workers = -3`; what is inf or nan a live process may have held."""
+    if is_dataclass(value):
+        for one in fields(value):
+            if one.name not in _LOOKED_THROUGH_APART:
+                yield from _absurd(f"{name}.{one.name}".removeprefix("."), getattr(value, one.name))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _absurd(f"{name}[{at}]", item)
+    elif isinstance(value, (int, float)) and (isinstance(value, int) or isfinite(value)):
+        field = name.rpartition(".")[2].partition("[")[0]
+        most = _MOST.get(field, _MOST_OF_ALL if isinstance(value, int) else inf)  # squares of norms can be of any size
+        if (value < 0 and field not in _SIGNED) or abs(value) > most:
+            yield f"{name} = {f'{value:.9g}' if abs(value) < _LONGEST else 'a number of very many digits'}"
+
+
+def possible(facts: Facts) -> tuple[Facts, list[Finding]]:
+    """The facts without the windows that no run can have, and a finding for each of those and for having none."""
+    found, kept = [], []
+    for window in facts.windows:
+        why = next(_impossible(window), "")
+        if why:
+            text = f"rank {facts.rank}: its window `{window.name[:40]}` is left out: {why}"
+            found.append(Finding(code="window-impossible", level="partial", text=text))
+        else:
+            kept.append(window)
+    if not facts.windows:
+        text = f"rank {facts.rank} recorded no window: its facts hold no step"
+        found.append(Finding(code="windows-missing", level="partial", text=text))
+    return replace(facts, windows=kept), found
+
+
+def _impossible(window: Window) -> Iterator[str]:
+    """What about a window cannot be."""
+    if not 0 <= window.first_step <= LIMIT_NS:
+        yield f"it begins with step {_shown(window.first_step)}"
+    for name, durations in (("step", window.durations_ns), ("step on the device", window.device_durations_ns or [])):
+        for duration in durations:
+            if not 0 < duration <= LIMIT_NS:
+                yield f"a {name} took {_shown(duration)} ns"
+    for name in PER_STEP:
+        values: list[int] = getattr(window, name) or []
+        if values and window.durations_ns and len(values) != window.steps:
+            yield f"{name} holds {len(values):,} steps and durations_ns {window.steps:,}"
+        for value in values:
+            if not 0 <= value <= LIMIT_NS:
+                yield f"{name} holds {_shown(value)}"
+    for name in ("skipped_steps", "trace_text_bytes", "saving_ns"):
+        if not 0 <= (getattr(window, name) or 0) <= LIMIT_NS:
+            yield f"its {name} is {_shown(getattr(window, name))}"
+    if window.taken_share is not None and not 0 <= window.taken_share <= 1:
+        yield f"{window.taken_share:.3g} of the time of its cores were taken away"
+    if any(len(each) != 2 or not 0 <= each[0] <= each[1] <= LIMIT_NS for each in window.collections_ns):
+        yield "it collected garbage at impossible times"
+    if any(not 0 <= number <= LIMIT_NS for call in window.collect_calls for number in (call.calls, call.spent_ns)):
+        yield "it counts impossible calls of gc.collect"
+    for waited, duration in zip(window.loader_wait_ns, window.durations_ns, strict=False):
+        if waited > duration:
+            yield f"a step of {duration:,} ns waited {waited:,} ns for its loader"
+    for held, every in zip(window.unsynced_backwards, window.backwards, strict=False):
+        if held > every:
+            yield f"{held:,} of {every:,} backward calls ran under no_sync"
+
+
+def _shown(number: int) -> str:
+    return f"{number:,}" if abs(number) <= LIMIT_NS else "too large a number of"

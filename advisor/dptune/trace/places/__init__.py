@@ -1,0 +1,1 @@
+"""Where traces lie: paths, URLs, run folders."""

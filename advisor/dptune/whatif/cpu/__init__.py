@@ -1,0 +1,1 @@
+"""Step models of runs whose gradients are averaged by gloo on CPUs."""

@@ -1,0 +1,391 @@
+"""A recorded run -> its step model, in unprofiled time.
+
+The profiler slows what the script's thread does. By how much is told by what is recorded in the unprofiled window and
+in the traced one alike: of backward passes the time that the thread computed, of the rest of a step but the wait for
+batches its host time, for nothing is exchanged in it. The exchange itself is never scaled by it: it is by the link,
+and slower beside compute by what the traced steps tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from statistics import median
+from typing import NamedTuple
+
+from dptune.measure.across_ranks import across
+from dptune.measure.complete import complete
+from dptune.measure.steps.accumulation import samples_per_step
+from dptune.measure.steps.steady import steady
+from dptune.measure.views import view
+from dptune.measured import LinkFigures, Measured, Missing
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts, Window
+from dptune.trace.load.plausible import PER_STEP
+from dptune.trace.run import Run
+from dptune.whatif.cpu.buckets import Caps, assign
+from dptune.whatif.cpu.latency import latency_of, seen
+from dptune.whatif.cpu.model import Latency, Loading, LowRank, RankStep, StepModel
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.timeline import Timeline, timeline
+from dptune.whatif.cpu.topology import ALONE
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.building import build
+from dptune.whatif.gpu.program import Program
+
+_GLOO_LANES = 2  # threads of a process group of gloo
+# Of an exchange beside compute. What a whole step lacks tells little of it where ranks have cores of their own: in 40
+# recordings over shaped links exchanges in flight while all ranks computed took 0.9 to 1.1 times what the fit says, and
+# what steps lacked said 1.0 to 1.5 and more. Of 32 changes predicted over such links effects were 3.0 % off in the mean
+# with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more, and told so.
+_BESIDE = 1.2
+# Where ranks share the cores of one host with the threads that exchange, what is in flight waits for a core.
+_MOST_BESIDE, _HALVINGS = 6.0, 6
+_FLOAT_BYTES = 4
+# What a pass takes whatever the batch, besides what its thread takes between operators: calling one, so many times what
+# one takes that only looks at memory in another way, or so long where a trace has none of those; and each byte of the
+# parameters, which is read twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and
+# 4.0 MB, batches of 16 to 256 doubled: 1.3 to 2.7 ms more than operators' calls for 4.0 MB in three layers). Of a model
+# of 33 kB with batches of 9, 94 and 98 % of what passes computed did not grow with 8 times the batch (on a machine that
+# called operators half as quickly, and on one as quick as that); 1.5 us for each operator alone told 43 and 80 %.
+# Operators that prepare samples on the same thread are none of a pass: with them, 80 instead of 40 % of a convolutional
+# model's passes did not grow, and 8 times its batch was told to take 208 ms; it took 413 (without: told 262 to 497).
+OPERATOR_VIEWS, OPERATOR_NS, PARAMETER_NS = 1.9, 1500.0, 0.45
+ALL = slice(None)
+_OLD = "the run was recorded by a dptune that did not yet record it: record it again"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
+
+    `crowded`: whether all ranks are on one host with no core but their own. `latency` is in the link's already.
+    """
+
+    facts: Mapping[int, Facts]
+    timelines: Mapping[int, Timeline]
+    ddp: DdpFacts
+    link: Link
+    samples: float | None
+    crowded: bool = False
+    latency: Latency = field(default_factory=Latency)
+
+    def model(self, part: slice = ALL) -> StepModel:
+        """The step model, from all steps or from a part of them."""
+        passes = {tuple(len(step.passes) for step in own.steps) for own in self.timelines.values()}
+        if len(passes) > 1:
+            raise Missing("the ranks do not run as many backward passes in the same steps")
+        facts = {rank: _part(own, part) for rank, own in self.facts.items()}
+        stretch = {rank: stretched(own) for rank, own in facts.items()}
+        sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
+        copy_ns = median(own.copy_ns / stretch[rank].backward for rank, own in self.timelines.items())
+        traced = self._traced(part, sizes)
+        others = round(median(own.others for own in self.timelines.values()))
+        others_ns = {rank: own.others_ns / stretch[rank].rest for rank, own in self.timelines.items()}
+        return replace(
+            traced,
+            steps={rank: _unprofiled(own, part, stretch[rank], facts[rank]) for rank, own in self.timelines.items()},
+            start_ns=median(own.start_ns / stretch[rank].backward for rank, own in self.timelines.items()),
+            copy_ns_per_byte=copy_ns / max(1, sum(sizes)),
+            fixed_share=_fixed_share(self.timelines, stretch, sum(sizes)),
+            loading=_loading(facts),
+            samples=self.samples,
+            low_rank=_low_rank(self.ddp),
+            dtype=next(iter(self.ddp.gradient_dtypes), None),
+            hosts=hosts_of(self.facts),
+            others=others,
+            others_ns=others_ns,
+            buffers_ns=_buffers_ns(self.ddp, next(iter(traced.steps.values()))[0], others, others_ns),
+        )
+
+    def _traced(self, part: slice, sizes: tuple[int, ...]) -> StepModel:
+        """The model of the traced steps in their own time.
+
+        All of it but the exchange is as recorded, so where ranks share cores how much longer they took than it says
+        tells by how much an exchange is slower while ranks compute.
+        """
+        own = self.timelines.values()
+        model = StepModel(
+            steps={rank: one.steps[part] or one.steps for rank, one in self.timelines.items()},
+            gradient_bytes=sizes,
+            caps=_caps(self.ddp),
+            link=self.link,
+            start_ns=median(one.start_ns for one in own),
+            copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
+            slowdown=median(one.slowdown for one in own),
+            latency=self.latency,
+            least_cap_bytes=max((one.least_bucket_bytes for one in self.facts.values()), default=0),
+        )
+        if not self.crowded:
+            return replace(model, beside=_BESIDE)
+        took = median(median(one.durations_ns[part] or one.durations_ns) for one in own)
+        low, high = 1.0, _MOST_BESIDE
+        if step_ns(model) >= took:
+            return model
+        for _ in range(_HALVINGS):
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if step_ns(replace(model, beside=middle)) < took else (low, middle)
+        return replace(model, beside=(low * high) ** 0.5)
+
+
+def read(run: Run, measured: Measured) -> Recorded:
+    """What the run tells. Raises Missing with the reason where that is not enough for a model."""
+    if not run.facts:
+        raise Missing("only a run that `dptune profile` recorded says how long unprofiled steps are")
+    if measured.device_kind != "cpu":
+        raise Missing("the step model is of steps that a CPU computes")
+    if {rank.rank for rank in run.ranks} != set(range(measured.world_size)):
+        raise Missing(f"{len(run.ranks)} of {measured.world_size} ranks were read")
+    lacking = sorted({rank.rank for rank in run.ranks} - run.facts.keys())
+    if lacking:
+        raise Missing(f"rank {lacking[0]} has a trace but no facts")
+    facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
+    for own in facts.values():
+        unprofiled(own)
+    ddp = _ddp(facts[0])
+    timelines = {}
+    for rank in run.ranks:
+        window = facts[rank.rank].window("lean")
+        timelines[rank.rank] = timeline(view(rank.rank, rank.lean, window), computed_ns(window))
+        _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
+    samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
+    figures = link_figures(measured)
+    crowded = (ddp.backend or "gloo") == "gloo" and _crowded(facts)
+    link = _link(figures, ddp.backend or "gloo")
+    latency = latency_of(seen(timelines, _bucket_sizes(ddp), link), figures, link, crowded)
+    return Recorded(facts, timelines, ddp, latency.on(link), samples, crowded, latency)
+
+
+def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[int, float]) -> dict[int, float]:
+    """What sending buffers takes of a forward pass, by rank, where passes exchange nothing else outside of backward.
+
+    They travel in one broadcast, or one for each of two types.
+    """
+    sending = sum(bool(one.ready_ns) for one in step.passes)
+    if not (ddp.broadcast_buffers and ddp.buffer_bytes and sending) or others not in (sending, 2 * sending):
+        return {}
+    return {rank: ns / sending for rank, ns in others_ns.items()}
+
+
+def _bucket_sizes(ddp: DdpFacts) -> list[int]:
+    sizes = [ddp.gradient_sizes[index] for index in ddp.grad_ready_order]
+    return [sum(sizes[place] for place in bucket) for bucket in assign(sizes, _caps(ddp))]
+
+
+def hosts_of(facts: Mapping[int, Facts]) -> int:
+    """How many hosts the ranks were on; 1 where the recording does not say."""
+    return len({own.host for own in facts.values()}) or 1
+
+
+def _crowded(facts: Mapping[int, Facts]) -> bool:
+    """Whether all ranks are on one host, with no core but their own; False where its cores are not known.
+
+    Ranks that may use some of a host's cores only may have been bound to cores of their own each.
+    """
+    hosts = {own.host for own in facts.values()}
+    devices = [own.device for own in facts.values() if own.device is not None and own.device.usable_cores]
+    if len(hosts) != 1 or len(facts) < 2 or len(devices) < len(facts):
+        return False
+    bound = any(one.usable_cores != one.cores for one in devices)
+    cores = min(one.usable_cores or 0 for one in devices)
+    return cores <= (1 if bound else len(facts))
+
+
+def built(run: Run, measured: Measured) -> Program:
+    """The program of the traced steps of GPUs. Raises Missing with the reason where the traces do not tell it."""
+    windows = {rank: facts.window("lean") for rank, facts in run.facts.items()}
+    viewed = [view(rank.rank, rank.lean, windows.get(rank.rank)) for rank in run.ranks]
+    views, _ = steady(complete(viewed, run.world_size))
+    lacking = next((own.no_steps for own in views if own.no_steps), "")
+    if lacking:
+        raise Missing(lacking)
+    try:
+        figures: LinkFigures | None = link_figures(measured)
+    except Missing:
+        figures = None
+    link = None if figures is None else _link(figures, "nccl")
+    ranks = measured.known("world_size") or len(run.ranks)
+    program = build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
+    return replace(program, hosts=hosts_of(run.facts))
+
+
+def _batch(facts: Mapping[int, Facts]) -> int | None:
+    """The samples that the loader of each rank gives at once; None where they differ, or come from several."""
+    sizes = {tuple(one.batch_size for one in own.loaders if one.batches_drawn) for own in facts.values()}
+    if len(sizes) != 1:
+        return None
+    (own,) = sizes
+    return own[0] if len(own) == 1 else None
+
+
+def _part(facts: Facts, part: slice) -> Facts:
+    """The facts with only a part of the steps of their unprofiled window."""
+    return replace(facts, windows=[_cut(one, part) if one.name == "unprofiled" else one for one in facts.windows])
+
+
+def _cut(window: Window, part: slice) -> Window:
+    """The window with a part of its steps: every list of them is cut alike."""
+    lists = {field.name: getattr(window, field.name) for field in fields(window)}
+    cut = {name: own[part] for name, own in lists.items() if name in PER_STEP and own}
+    return replace(window, durations_ns=window.durations_ns[part], **cut)
+
+
+def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretch], total: int) -> float:
+    """The part of forward and backward that grows with no batch: the median over ranks. `total`: gradients' bytes."""
+    shares = []
+    for rank, own in timelines.items():
+        computed = median(
+            sum(one.forward_ns - one.sent_ns + one.backward_ns for one in step.passes) for step in own.steps
+        )
+        passes = median(len(step.passes) for step in own.steps)
+        calling = own.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
+        fixed = own.between_ns + own.operators * calling + passes * total * PARAMETER_NS * stretch[rank].rest
+        shares.append(min(1.0, fixed / max(1.0, computed)))
+    return median(shares)
+
+
+def _loading(facts: Mapping[int, Facts]) -> Loading | None:
+    """How batches come, of the rank that waits longest: the others wait for it; None where not from one loader."""
+    first = max(facts.values(), key=loader_waits)
+    loaders = [one for one in first.loaders if one.batches_drawn]
+    window = first.window("unprofiled")
+    if len(loaders) != 1 or window is None or not loaders[0].batch_size:
+        return None
+    (loader,) = loaders
+    sizes = {one.batch_size for own in facts.values() for one in own.loaders if one.batches_drawn}
+    batches, waited = sum(window.loader_batches), sum(window.loader_wait_ns)
+    cores = first.device.usable_cores if first.device and first.device.usable_cores else 1
+    neighbours = sum(own.host == first.host for own in facts.values())
+    prepare = waited / batches if batches and not loader.num_workers else None
+    return Loading(
+        batch=(loader.batch_size or 0) if len(sizes) == 1 else None,
+        workers=loader.num_workers or 0,
+        prepare_ns=prepare,
+        computing=sum(window.loader_cpu_ns) / waited if waited else 0.0,
+        cores_per_rank=cores / max(1, neighbours),
+        epoch=loader.epoch_batches(first.world_size),
+        persistent=bool(loader.persistent_workers),
+        sharded=bool(loader.distributed_sampler),
+    )
+
+
+class Stretch(NamedTuple):
+    """How many times as long as without the profiler: what a thread computes in backward passes, and the rest."""
+
+    backward: float
+    rest: float
+
+
+def stretched(facts: Facts) -> Stretch:
+    """That of a rank's own thread in the traced window."""
+    plain, traced = (facts.window(name) for name in ("unprofiled", "lean"))
+    backward, rest = [computed_ns(one) for one in (plain, traced)], [alone_ns(one) for one in (plain, traced)]
+    if min(backward) <= 0 or min(rest) <= 0:
+        raise Missing("a step holds nothing beside its backward passes, or no such pass")
+    return Stretch(backward[1] / backward[0], rest[1] / rest[0])
+
+
+def unprofiled(facts: Facts) -> Window:
+    """The window without the profiler, of several steps."""
+    window = facts.window("unprofiled")
+    if window is None or window.steps < 2:
+        raise Missing("fewer than 2 steps were recorded without the profiler")
+    return window
+
+
+def computed_ns(window: Window | None) -> float:
+    """What the thread computes in the backward passes of a step: the median over steps. Raises Missing."""
+    if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
+        raise Missing(f"time in backward passes is not known: {_OLD}")
+    return median(window.backward_cpu_ns)
+
+
+def alone_ns(window: Window | None) -> float:
+    """What a step takes beside its waits for batches and its backward passes: the median over steps. Raises Missing."""
+    if window is None or not window.steps or len(window.backward_ns) != window.steps:
+        raise Missing(f"time in backward passes is not known: {_OLD}")
+    if len(window.loader_wait_ns) != window.steps:
+        raise Missing("how long steps waited for batches is not known")
+    parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
+    return median(whole - loader - backward for whole, loader, backward in parts)
+
+
+def _ddp(facts: Facts) -> DdpFacts:
+    modules = facts.ddp
+    if len(modules) != 1:
+        raise Missing(f"the script has {len(modules)} modules of DistributedDataParallel; the model is of one")
+    (ddp,) = modules
+    if not ddp.gradient_sizes:
+        raise Missing(f"sizes of gradients are not known: {_OLD}")
+    if not ddp.grad_ready_order or max(ddp.grad_ready_order) >= len(ddp.gradient_sizes):
+        raise Missing("the order in which gradients become ready was not recorded")
+    if len(ddp.gradient_dtypes) > 1:
+        raise Missing(f"gradients are of {' and '.join(ddp.gradient_dtypes)}: a bucket holds those of one type")
+    if ddp.comm_hook:
+        raise Missing(f"gradients are exchanged by a communication hook ({ddp.comm_hook})")
+    return ddp
+
+
+def _low_rank(ddp: DdpFacts) -> LowRank | None:
+    """A matrix is compressed where its rows and columns are less than half of what it holds, as torch decides it."""
+    if len(ddp.gradient_rows) != len(ddp.gradient_sizes):
+        return None
+    matrices = sent = 0
+    for size, rows in zip(ddp.gradient_sizes, ddp.gradient_rows, strict=True):
+        columns = size // _FLOAT_BYTES // rows if rows else 0
+        compressed = 2 * (rows + columns) < rows * columns
+        matrices += compressed
+        sent += (rows + columns) * _FLOAT_BYTES if compressed else size
+    return LowRank(matrices, sent)
+
+
+def _caps(ddp: DdpFacts) -> Caps:
+    if ddp.bucket_caps_bytes:
+        return Caps(tuple(ddp.bucket_caps_bytes))
+    if ddp.bucket_cap_bytes is None or ddp.first_bucket_bytes is None:
+        raise Missing(f"the sizes that were asked for buckets are not known: {_OLD}")
+    return Caps((ddp.first_bucket_bytes, ddp.bucket_cap_bytes))
+
+
+def _check(own: Timeline, gradients: int, rank: int) -> None:
+    for step in own.steps:
+        for one in step.passes:
+            if one.ready_ns and len(one.ready_ns) != gradients:
+                raise Missing(
+                    f"{len(one.ready_ns)} gradients become ready in a step of rank {rank}, and {gradients} are known: "
+                    "some are unused, or come twice"
+                )
+
+
+def _unprofiled(own: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
+    """The steps of a rank as they would be without the profiler: a part of them, or all if they are too few for one."""
+    waits = loader_waits(facts)
+    steps = []
+    for step in own.steps[part] or own.steps:
+        passes = []
+        for one in step.passes:
+            plain = one.scaled(1 / stretch.backward)
+            forward_ns, sent_ns = one.forward_ns / stretch.rest, one.sent_ns / stretch.rest
+            passes.append(replace(plain, loader_ns=waits / len(step.passes), forward_ns=forward_ns, sent_ns=sent_ns))
+        steps.append(RankStep(tuple(passes), step.after_ns / stretch.rest))
+    return steps
+
+
+def loader_waits(facts: Facts) -> float:
+    """What a step waits for its batches, the median over steps; 0 where it is not known."""
+    window = facts.window("unprofiled")
+    return median(window.loader_wait_ns) if window and window.loader_wait_ns else 0.0
+
+
+def _link(figures: LinkFigures, backend: str) -> Link:
+    return Link(figures.alpha_us * 1e3, figures.algbw_gb_per_s, _GLOO_LANES if backend == "gloo" else 1)
+
+
+def link_figures(measured: Measured) -> LinkFigures:
+    """The link that all-reduces go over: by `dptune links`, else by what the trace shows."""
+    fitted = [one for one in measured.links if one.kind == "all_reduce" and one.known("algbw_gb_per_s")]
+    if measured.known("world_size") == 1:
+        raise Missing(ALONE)
+    if not fitted:
+        raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
+    return min(fitted, key=lambda one: (one.basis != "sweep", -len(one.ranks)))

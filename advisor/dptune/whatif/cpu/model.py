@@ -1,0 +1,175 @@
+"""A step as its parts: what each rank computes, when its gradients are ready, and what they are exchanged over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.wire import Link
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward and backward pass of one rank, ns.
+
+    `loader_ns` is the wait for its batch, `forward_ns` what else comes before the backward pass, `backward_ns` the
+    compute of that, as long as nothing slows it. `ready_ns` counts from its start: when each gradient is ready, in the
+    order in which they are; empty where the pass does not exchange them. `hooks_ns` is the part of `backward_ns` that
+    it takes only because they are exchanged, `sent_ns` the part of `forward_ns` in which something else is exchanged.
+    """
+
+    loader_ns: float
+    forward_ns: float
+    backward_ns: float
+    ready_ns: tuple[float, ...] = ()
+    hooks_ns: float = 0.0
+    sent_ns: float = 0.0
+
+    def scaled(self, compute: float, loader: float = 1.0) -> Pass:
+        """The pass whose compute, and whose wait for its batch, takes so many times as long."""
+        return Pass(
+            self.loader_ns * loader,
+            (self.forward_ns - self.sent_ns) * compute + self.sent_ns,
+            self.backward_ns * compute,
+            tuple(ready * compute for ready in self.ready_ns),
+            self.hooks_ns * compute,
+            self.sent_ns,
+        )
+
+    def silent(self) -> Pass:
+        """The pass without its exchange."""
+        return replace(self, backward_ns=self.backward_ns - self.hooks_ns, ready_ns=(), hooks_ns=0.0)
+
+    def exchanging_as(self, other: Pass) -> Pass:
+        """The pass with an exchange like another's: its gradients are ready when that one's are."""
+        backward_ns = self.backward_ns - self.hooks_ns + other.hooks_ns
+        return replace(self, backward_ns=backward_ns, ready_ns=other.ready_ns, hooks_ns=other.hooks_ns)
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """One step of one rank: its passes, and what comes after the last (the optimizer, and the rest), ns."""
+
+    passes: tuple[Pass, ...]
+    after_ns: float
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches come: the batch of a rank, the processes that prepare them, and what one takes to prepare, ns.
+
+    `batch` are the samples that each rank takes at once, None where they take different ones.
+    `prepare_ns` is None where workers prepare them already: how long one takes then is not seen. `computing` is the
+    part of it in which a core computes; `cores_per_rank` are those of its host that a rank may use. `epoch` is how many
+    batches a rank draws until the loader starts again, None if not known; `persistent`: whether workers outlive that;
+    `sharded`: whether each rank draws its part of the samples.
+    """
+
+    batch: int | None
+    workers: int
+    prepare_ns: float | None
+    computing: float
+    cores_per_rank: float
+    epoch: int | None = None
+    persistent: bool = False
+    sharded: bool = False
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """What PowerSGD of rank 1 makes of all gradients: how many it compresses, and the bytes that are sent then."""
+
+    matrices: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class Latency:
+    """That of exchanges while ranks train: how many times what the link's fit tells of one alone, and `why`.
+
+    `alone`: of one that nothing else is in flight with. `queued`: of as many as there are lanes, by message size in
+    bytes, ascending; as if alone where there is none. `others` are how many times all that it may be as well.
+    """
+
+    alone: float = 1.0
+    queued: tuple[tuple[float, float], ...] = ()
+    others: tuple[float, ...] = ()
+    why: str = ""
+
+    def on(self, link: Link) -> Link:
+        """The link as training finds it."""
+        crowding = tuple((size, times / self.alone) for size, times in self.queued)
+        return replace(link, alpha_ns=self.alone * link.alpha_ns, crowding=crowding)
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Everything a replay needs.
+
+    `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting an exchange
+    takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
+    `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of;
+    `hook_ns` is what calling it takes that thread for each bucket.
+    `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
+    as long an exchange takes while every rank computes; less so where some do. `exchange_times`: how many times as long
+    any takes as the link tells. `latency` is in the link's already.
+    `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
+    `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
+    to the late one's exchange, so a recording of that does not show it.
+    `uneven_left`: the part of the difference between ranks that balancing their work leaves.
+    `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
+    recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
+    any. `fixed_share` is the part of forward and backward that does not grow with the batch. `low_rank` is None where
+    the shapes of gradients are not known; `hook_times`: how many times as long as usual a hook computes. `dtype` is
+    that of all gradients, None if not known. The ranks were on so many `hosts`. `others` are the exchanges of a step
+    outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns` of each rank: who
+    sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
+    sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not
+    known. `least_cap_bytes`: torch refuses buckets of which none may be as large, because the module is compiled.
+    """
+
+    steps: Mapping[int, Sequence[RankStep]]
+    gradient_bytes: tuple[int, ...]
+    caps: Caps
+    link: Link
+    start_ns: float = 0.0
+    copy_ns_per_byte: float = 0.0
+    prepare_ns_per_byte: float = 0.0
+    hook_ns: float = 0.0
+    wire_share: float = 1.0
+    slowdown: float = 1.0
+    beside: float = 1.0
+    exchange_times: float = 1.0
+    quiet_times: float = 1.0
+    crowded_slowdown: float = 1.5
+    uneven_left: float = 0.0
+    latency: Latency = Latency()
+    supply_ns: Mapping[int, float] = field(default_factory=dict)
+    restart_ns: float = 0.0
+    fixed_share: float = 0.0
+    loading: Loading | None = None
+    samples: float | None = None
+    low_rank: LowRank | None = None
+    hook_times: float = 1.0
+    dtype: str | None = None
+    hosts: int = 1
+    others: int = 0
+    others_ns: Mapping[int, float] = field(default_factory=dict)
+    buffers_ns: Mapping[int, float] = field(default_factory=dict)
+    least_cap_bytes: int = 0
+
+    def each_pass(self, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
+        """The steps with something done to each of their passes, by rank."""
+        return {
+            rank: [replace(step, passes=tuple(of(one) for one in step.passes)) for step in steps]
+            for rank, steps in self.steps.items()
+        }
+
+    def computing(self, times: float) -> StepModel:
+        """The model in which everything that the ranks' own threads compute takes so many times as long."""
+        steps = {
+            rank: [replace(step, after_ns=step.after_ns * times) for step in own]
+            for rank, own in self.each_pass(lambda one: one.scaled(times)).items()
+        }
+        return replace(self, steps=steps)

@@ -1,0 +1,80 @@
+"""Other models that the data allow, each group of one cause: how far a prediction may be off by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from dptune.knobs import Value
+from dptune.measured import Measured
+from dptune.whatif.cpu.building import link_figures
+from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.program import Program
+
+_HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from what is told of it
+_LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
+_OTHER_BESIDE = (0.8, 1.25)  # times what is told of exchanges beside compute
+_OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
+_UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
+# Times what a pass computes once it exchanges nothing any more: the threads and the kernel that moved its gradients
+# leave cores and caches to it, after the exchange, too. Of two scripts with four passes, of which three exchanged no
+# more, one computed 12 % less in all of a step; the other's step was 7 % of what it computes shorter than was told.
+_QUIET = 0.85
+
+
+def relinked(program: Program, measured: Measured) -> Iterator[Program]:
+    """The program with other links that the data allow."""
+    for link in _links(measured) if program.link is not None else ():
+        yield replace(program, link=link)
+
+
+def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
+    """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
+    alone = model.latency.alone
+    yield tuple(
+        replace(model, link=replace(model.link, alpha_ns=alone * one.alpha_ns, bytes_per_ns=one.bytes_per_ns))
+        for one in _links(measured)
+    )
+    yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
+    yield tuple(
+        replace(model, slowdown=one)
+        for one in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
+    )
+    yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
+    links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in model.latency.others]
+    yield tuple(replace(model, link=one) for one in links)
+    count = min(map(len, model.steps.values()))
+    if count > 1:
+        halves = (slice(0, count // 2), slice(count // 2, count))
+        yield tuple(replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()}) for half in halves)
+
+
+def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator[StepModel | Program]:
+    """Models that differ in what only these changes do: what a hook computes, how kernels grow with the batch, ..."""
+    if isinstance(model, Program):
+        if "loader.batch_size" in changes:
+            yield replace(model, growing=_LEAST_GROWING)
+        return
+    if changes.get("ddp.comm_hook") not in (None, "none"):
+        for times in _HOOK_TIMES:
+            yield replace(model, hook_times=times)
+    if "ddp.no_sync" in changes:
+        yield replace(model, quiet_times=_QUIET)
+    if changes.get("straggler.balanced"):
+        yield replace(model, uneven_left=_UNEVEN_LEFT)
+    if changes.get("straggler.removed") or changes.get("straggler.balanced"):
+        for slowdown in _OTHER_CROWDED:
+            yield replace(model, crowded_slowdown=slowdown)
+
+
+def _links(measured: Measured) -> list[Link]:
+    """The quickest and the slowest link that the fit allows."""
+    link = link_figures(measured)
+    if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
+        return []
+    factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
+    return [
+        Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor),
+        Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor),
+    ]
