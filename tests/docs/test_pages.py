@@ -16,7 +16,7 @@ import pytest
 from dptune.knobs import KNOBS
 from dptune.measured import Account, AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 from dptune.rule import Missing, RunView
-from dptune.trace.load.reading import LEAST_BYTES
+from dptune.trace.loading.reading import LEAST_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -19,8 +19,8 @@ import pytest
 from dptune.finding import Finding
 from dptune.trace import load
 from dptune.trace.kineto.decode import decode
-from dptune.trace.load import cache, private_folder
-from dptune.trace.load.reading import read
+from dptune.trace.loading import cache, private_folder
+from dptune.trace.loading.reading import read
 
 of_users = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the platform knows no users")
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
@@ -63,7 +63,7 @@ def refuse(*_args, **_kwargs):
 def test_what_is_kept_is_what_was_read(trace_file, monkeypatch):
     first = read(str(trace_file))
     assert len(entries(trace_file)) == 1
-    monkeypatch.setattr("dptune.trace.load.reading.decode", refuse)
+    monkeypatch.setattr("dptune.trace.loading.reading.decode", refuse)
     again = read(str(trace_file))
     assert again is not first
     assert same(again, first)
@@ -77,7 +77,7 @@ def test_findings_are_kept(trace_file, real_traces, name, monkeypatch):
     age(path)
     first = read(str(path))
     assert first.findings
-    monkeypatch.setattr("dptune.trace.load.reading.decode", refuse)
+    monkeypatch.setattr("dptune.trace.loading.reading.decode", refuse)
     assert same(read(str(path)), first)
 
 
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_entered_leaves_it_to_the_users(trace_file, tmp_
     monkeypatch.setattr(private_folder, "opened", refusing)
     first = read(str(trace_file))
     assert len(list((tmp_path / "home" / "dptune" / "columns").glob("*.columns"))) == 1
-    monkeypatch.setattr("dptune.trace.load.reading.decode", refuse)
+    monkeypatch.setattr("dptune.trace.loading.reading.decode", refuse)
     assert same(read(str(trace_file)), first)
 
 
@@ -268,7 +268,7 @@ def test_traces_of_another_user_are_kept_in_the_users_own_folder(trace_file, tmp
     first = read(str(trace_file))
     assert not (trace_file.parent / cache.FOLDER).exists()
     assert len(in_home(tmp_path)) == 1
-    monkeypatch.setattr("dptune.trace.load.reading.decode", refuse)
+    monkeypatch.setattr("dptune.trace.loading.reading.decode", refuse)
     assert same(read(str(trace_file)), first)
 
 
@@ -434,7 +434,7 @@ def test_a_folder_that_cannot_be_written_leaves_it_to_the_users(trace_file, tmp_
     first = read(str(trace_file))
     (entry,) = (tmp_path / "home" / "dptune" / "columns").glob("*.columns")
     assert entry.stat().st_size > 1000
-    monkeypatch.setattr("dptune.trace.load.reading.decode", refuse)
+    monkeypatch.setattr("dptune.trace.loading.reading.decode", refuse)
     assert same(read(str(trace_file)), first)
 
 

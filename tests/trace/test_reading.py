@@ -17,8 +17,8 @@ import pytest
 from dptune.errors import RunError
 from dptune.measure import measure
 from dptune.trace import load
-from dptune.trace.load import reading
-from dptune.trace.load.workers import workers
+from dptune.trace.loading import reading
+from dptune.trace.loading.workers import workers
 
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
 
@@ -143,7 +143,7 @@ def _end(how, *arguments):
 
 def test_a_script_that_workers_cannot_import_is_told_of_its_guard(tmp_path):
     (tmp_path / "read.py").write_text(
-        "from dptune.trace.load.workers import workers\n"
+        "from dptune.trace.loading.workers import workers\n"
         "with workers(2, None) as pool:\n    pool.submit(print).result()\n"
     )
     done = subprocess.run([sys.executable, "read.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

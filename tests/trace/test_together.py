@@ -6,7 +6,7 @@ import pytest
 
 from dptune.errors import RunError
 from dptune.trace import load
-from dptune.trace.load.same_run import APART_NS
+from dptune.trace.loading.same_run import APART_NS
 
 EPOCH_US = 1_700_000_000_000_000
 FAR_US = APART_NS // 1000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dptune.trace.columns import Columns
     from dptune.trace.events import Trace
-    from dptune.trace.load.gathering import load
+    from dptune.trace.loading.gathering import load
     from dptune.trace.run import RankTrace, Run
 
 __all__ = ["Columns", "RankTrace", "Run", "Trace", "load"]
@@ -21,7 +21,7 @@ _HOMES = {
     "RankTrace": "dptune.trace.run",
     "Run": "dptune.trace.run",
     "Trace": "dptune.trace.events",
-    "load": "dptune.trace.load.gathering",
+    "load": "dptune.trace.loading.gathering",
 }
 
 

@@ -21,7 +21,7 @@ from dptune.measure.views import view
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts, Window
-from dptune.trace.load.plausible import PER_STEP
+from dptune.trace.loading.plausible import PER_STEP
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.latency import latency_of, seen

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from dptune.finding import Finding
 from dptune.trace.columns import Collectives, Columns, Counters, Memory
 from dptune.trace.events import Blocks, Device, Distributed, Trace
-from dptune.trace.load import private_folder
-from dptune.trace.load.private_folder import PrivateFolder
+from dptune.trace.loading import private_folder
+from dptune.trace.loading.private_folder import PrivateFolder
 from dptune.trace.places import source
 
 FOLDER = ".dptune-cache"

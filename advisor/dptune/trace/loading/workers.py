@@ -16,9 +16,9 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from dptune.errors import RunError
-from dptune.trace.load import cache
+from dptune.trace.loading import cache
 
-PRELOADED = "dptune.trace.load.reading"
+PRELOADED = "dptune.trace.loading.reading"
 
 
 @contextmanager

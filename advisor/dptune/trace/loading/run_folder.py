@@ -13,7 +13,7 @@ from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
 from dptune.runfile.record import RunRecord
-from dptune.trace.load import plausible
+from dptune.trace.loading import plausible
 
 _MOST_UNRECORDED, _MOST_SIGNS = 16, 300  # lines of the list that are read, and of each so much
 

@@ -12,9 +12,9 @@ from dptune.errors import DptuneError, RunError
 from dptune.trace.events import Trace
 from dptune.trace.kineto.decode import decode
 from dptune.trace.kineto.text import Tick
-from dptune.trace.load.cache import Entry
-from dptune.trace.load.parcel import Parcel, folder, parcel
-from dptune.trace.load.workers import workers
+from dptune.trace.loading.cache import Entry
+from dptune.trace.loading.parcel import Parcel, folder, parcel
+from dptune.trace.loading.workers import workers
 from dptune.trace.places import source
 from dptune.trace.places.source import shown
 from dptune.trace.run import Progress

@@ -14,9 +14,9 @@ from dptune.finding import Finding
 from dptune.runfile.ranks import spans
 from dptune.trace.events import Trace
 from dptune.trace.kineto.header import RANK_IMPOSSIBLE
-from dptune.trace.load import ranks, run_folder
-from dptune.trace.load.reading import read, read_all
-from dptune.trace.load.same_run import DOUBTFUL_NS, apart
+from dptune.trace.loading import ranks, run_folder
+from dptune.trace.loading.reading import read, read_all
+from dptune.trace.loading.same_run import DOUBTFUL_NS, apart
 from dptune.trace.places.files import Files, find
 from dptune.trace.places.source import located, redacted, shown
 from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
