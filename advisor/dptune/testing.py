@@ -120,7 +120,7 @@ def measured_run(
         "copies": [],
         "step": StepTime(
             basis="unprofiled",
-            median_ns=STEP_NS,
+            time_ns=STEP_NS,
             unprofiled_median_ns=STEP_NS,
             unprofiled_q1_ns=int(0.99 * STEP_NS),
             unprofiled_q3_ns=int(1.01 * STEP_NS),

@@ -175,7 +175,7 @@ def test_a_figure_that_the_headline_lacks(make_measured, hand_made):
     times = hand_made.figures(hand_made.StepTime, basis="traced")
     told = said(make_measured(step=times))
     assert told.verdict == "This run cannot be judged."
-    assert told.why == "median_ns was not measured."
+    assert told.why == "time_ns was not measured."
 
 
 def test_a_part_of_a_run_is_not_called_healthy(make_measured):

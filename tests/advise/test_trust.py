@@ -85,7 +85,7 @@ def test_no_account(make_measured):
 def test_no_step_time(make_measured, hand_made):
     trust = judge(make_measured(step=hand_made.figures(StepTime, basis="traced")), [])
     assert trust.level == "unjudgeable"
-    assert "median_ns was not measured" in text_of(trust, "step-time-missing")
+    assert "time_ns was not measured" in text_of(trust, "step-time-missing")
 
 
 def test_no_ranks_at_all(make_measured):
@@ -127,7 +127,7 @@ def test_the_reader_can_find_a_run_unjudgeable(make_measured):
 
 
 def step(hand_made, **known):
-    return hand_made.figures(StepTime, **{"basis": "unprofiled", "median_ns": 10_000_000, **known})
+    return hand_made.figures(StepTime, **{"basis": "unprofiled", "time_ns": 10_000_000, **known})
 
 
 def test_times_that_are_traced_say_so(make_measured, hand_made):
@@ -355,7 +355,7 @@ def test_traced_steps_that_are_noisy_count_too(make_measured, hand_made):
     )
     assert text_of(judge(noisy, []), "steps-noisy") == said
     foreign = hand_made.figures(
-        StepTime, basis="traced", median_ns=12, lean_q1_ns=10_000_000, lean_median_ns=12_000_000, lean_q3_ns=13_800_000
+        StepTime, basis="traced", time_ns=12, lean_q1_ns=10_000_000, lean_median_ns=12_000_000, lean_q3_ns=13_800_000
     )
     assert text_of(judge(calm.model_copy(update={"step": foreign}), []), "steps-noisy") == said
     assert "steps-noisy" not in codes(judge(calm, []))

@@ -37,7 +37,7 @@ def collect(_: Path) -> dict[str, Any]:
         report = build_report(run, measure(run), Settings())
         results["runs"][name] = {
             "level": report.trust.level,
-            "step_ns": report.measured.step.known("median_ns"),
+            "step_ns": report.measured.step.known("time_ns"),
             "verdict": report.headline.verdict,
             "advice": [
                 {

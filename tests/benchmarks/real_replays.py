@@ -78,7 +78,7 @@ def _steps(made: Program) -> dict[int, int]:
 
 def paired(before: str, after: str, knob: str) -> dict[str, Any]:
     """The steps of a pair, and the least that the change is said to leave, from the first alone."""
-    steps = [measure(load([TRACES / path])).step.median_ns for path in (before, after)]
+    steps = [measure(load([TRACES / path])).step.time_ns for path in (before, after)]
     told = None
     if knob:
         run = load([TRACES / before])

@@ -172,7 +172,7 @@ def _read(place: Path, script: Script) -> dict[str, Any]:
         "verdict": report["headline"]["verdict"],
         "next": report["headline"]["next"],
         "trust": report["trust"]["level"],
-        "step_ms": (step.get("median_ns") or 0) / 1e6,
+        "step_ms": (step.get("time_ns") or 0) / 1e6,
         "advice": [_essentials(advice, script) for advice in report["advice"]],
         "together": report.get("together", []),
     }

@@ -34,7 +34,7 @@ def medians(folder) -> list[int]:
     words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json", "--no-cache"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300, check=True)
     step = json.loads(done.stdout)["measured"]["step"]
-    return [step["unprofiled_median_ns"], *step["repeats_ns"], step["median_ns"]]
+    return [step["unprofiled_median_ns"], *step["repeats_ns"], step["time_ns"]]
 
 
 @pytest.mark.records

@@ -47,7 +47,7 @@ def advice(fingerprint: str, impact: Impact = "high", confidence: Confidence = "
 def report(*found: Advice, level: str = "sound", step_ms: float = 10.0, **more: Any) -> Report:
     measured = Measured.only(
         WHY,
-        step=StepTime.only(WHY, basis="unprofiled", median_ns=round(step_ms * 1e6)),
+        step=StepTime.only(WHY, basis="unprofiled", time_ns=round(step_ms * 1e6)),
         ranks=[],
         input=InputFigures.only(WHY),
         accumulation=AccumulationFigures.only(WHY),
@@ -113,7 +113,7 @@ def test_impact_is_the_one_that_most_runs_reach_in_whatever_order_they_are_named
 
 
 def test_of_several_runs_no_step_is_named_that_is_another_one_s():
-    assert judge([report()], Terms()).step_ns == report().measured.step.median_ns
+    assert judge([report()], Terms()).step_ns == report().measured.step.time_ns
     assert judge([report()] * 2, Terms()).step_ns is None
 
 

@@ -94,7 +94,7 @@ def test_a_report_of_odd_figures_is_compared_all_the_same(
         own = told["measured"]["account"]
         told["measured"]["account"] = {name: 0 if isinstance(one, int) else one for name, one in own.items()}
     else:
-        told["measured"]["step"]["median_ns"] = 10**400
+        told["measured"]["step"]["time_ns"] = 10**400
     Path("a.json").write_text(json.dumps(told), encoding="utf-8")
     capsys.readouterr()
     assert main(["check", b, "--baseline", "a.json", "--fail-on", "never"]) in (0, 1, 2)
@@ -309,7 +309,7 @@ def test_four_loader_workers_instead_of_none(real_traces: Path, capsys: pytest.C
     for end, path in (("a_ns", a), ("b_ns", b)):  # by another way: the report's shares of its own step time
         measured = measure(load([path]))
         for one in comparison.compared.categories:
-            scaled_ns = measured.share(one.category) * measured.step.median_ns
+            scaled_ns = measured.share(one.category) * measured.step.time_ns
             assert getattr(one, end) == pytest.approx(scaled_ns, abs=1.01)
     assert comparison.compared.loader_wait_ns.a / 1e6 == pytest.approx(52.15, abs=0.01)  # 24.43 % of 213.4 ms
     assert comparison.compared.loader_wait_ns.b / 1e6 == pytest.approx(1.358, abs=0.002)  # 1.017 % of 133.6 ms

@@ -76,7 +76,7 @@ def run(
     step = StepTime.only(
         WHY,
         basis="traced" if traced else "unprofiled",
-        median_ns=step_ns,
+        time_ns=step_ns,
         unprofiled_median_ns=None if traced else step_ns,
         lean_median_ns=step_ns if traced else 2 * step_ns,
     )
@@ -165,7 +165,7 @@ def made(drawn: list[tuple[int, dict[str, int]]], odd: bool = False, times: int 
 def test_the_differences_of_the_classes_sum_to_that_of_the_step(a: Any, b: Any) -> None:
     one, other = made(a), made(b, odd=True)
     found = compared(one, other)
-    steps = [round(median(run.measured.step.median_ns for run in side)) for side in (one, other)]
+    steps = [round(median(run.measured.step.time_ns for run in side)) for side in (one, other)]
     for end, step_ns in zip(("a_ns", "b_ns"), steps, strict=True):
         assert sum(getattr(category, end) for category in found.categories) == step_ns
     whole = steps[1] - steps[0]
@@ -176,9 +176,9 @@ def test_the_differences_of_the_classes_sum_to_that_of_the_step(a: Any, b: Any) 
     for category in found.categories:  # of the runs in the middle, nearly: rounding loses less than a nanosecond
         names = JOINED.get(category.category, [category.category])
         for end, side in (("a_ns", one), ("b_ns", other)):
-            in_order = sorted(side, key=lambda run: run.measured.step.median_ns)
+            in_order = sorted(side, key=lambda run: run.measured.step.time_ns)
             middle = in_order[(len(side) - 1) // 2 : len(side) // 2 + 1]
-            spent = [run.measured.step.median_ns * sum(run.measured.share(name) for name in names) for run in middle]
+            spent = [run.measured.step.time_ns * sum(run.measured.share(name) for name in names) for run in middle]
             assert getattr(category, end) == pytest.approx(mean(spent), abs=1.01 * len(names), rel=1e-9)
 
 
@@ -242,7 +242,7 @@ def test_medians_over_runs_by_hand() -> None:
 
 
 def test_a_run_of_several_processes_counts_once_by_their_median() -> None:
-    step = StepTime.only(WHY, basis="unprofiled", median_ns=120, unprofiled_median_ns=100, repeats_ns=[120, 130])
+    step = StepTime.only(WHY, basis="unprofiled", time_ns=120, unprofiled_median_ns=100, repeats_ns=[120, 130])
     found = compared(run("a", 100), run("b", 100, step=step))
     assert (found.time_ns.a, found.time_ns.b, len(found.runs)) == (100, 120, 2)
 

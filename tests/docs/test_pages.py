@@ -59,7 +59,7 @@ def trace(copy_ns: int | None) -> RunView:
     return RunView(
         Measured.only(
             why,
-            step=StepTime.only(why, basis="traced", median_ns=1000),
+            step=StepTime.only(why, basis="traced", time_ns=1000),
             account=account or None,
             ranks=[],
             input=InputFigures.only(why),

@@ -104,7 +104,7 @@ def test_figures_from_the_facts(folder):
     assert measured.step.model_dump() == {
         "missing": {},
         "basis": "unprofiled",
-        "median_ns": 1000 * US,
+        "time_ns": 1000 * US,
         "repeats_ns": [],
         "unprofiled_median_ns": 1000 * US,
         "unprofiled_q1_ns": 925 * US,
@@ -183,14 +183,14 @@ def test_device_durations_go_before_host_durations(folder):
     own.windows[0].device_durations_ns = [2000 * US] * 3
     form.write(folder / "rank-00000.facts.json", own)
     (folder / "rank-00001.facts.json").unlink()
-    assert measure(load([folder])).step.median_ns == 2000 * US
+    assert measure(load([folder])).step.time_ns == 2000 * US
 
 
 def test_facts_without_traces_still_give_the_step_time(folder):
     for path in folder.glob("*.gz"):
         path.unlink()
     measured = measure(load([folder]))
-    assert measured.step.median_ns == 1000 * US
+    assert measured.step.time_ns == 1000 * US
     assert [rank.rank for rank in measured.ranks] == [0, 1]
     with pytest.raises(Missing, match="no trace was recorded"):
         _ = measured.account

@@ -141,7 +141,7 @@ def test_the_run(measured):
     assert (measured.world_size, measured.backend, measured.device_kind) == (2, "nccl", "cuda")
     assert [rank.device_name for rank in measured.ranks] == ["NVIDIA A100-SXM4-80GB"] * 2
     assert measured.step.basis == "traced"
-    assert (measured.step.median_ns, measured.step.lean_steps) == (70 * US, 2)
+    assert (measured.step.time_ns, measured.step.lean_steps) == (70 * US, 2)
 
 
 def test_collectives(measured):
@@ -237,7 +237,7 @@ def test_without_profiler_steps_only_the_whole_is_accounted_for(tmp_path):
     with pytest.raises(Missing, match="the trace marks no steps"):
         _ = measured.account
     with pytest.raises(Missing, match="the trace marks no steps"):
-        _ = measured.step.median_ns
+        _ = measured.step.time_ns
 
 
 def test_a_trace_that_breaks_off_has_no_steady_steps(tmp_path):

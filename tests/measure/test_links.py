@@ -17,6 +17,7 @@ from dptune.measure.exchange.matching import RankCalls, match
 from dptune.measured import RankFigures
 from dptune.runfile import form
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, read
+from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
 KB = 1000
@@ -215,7 +216,7 @@ NOT_MEASURED = [
 def test_a_sweep_that_nobody_measured_is_refused_where_named_and_else_left_out(tmp_path, capsys, wrong):
     good = SizeTimes(KB, 1e-6, 1e-6, 1e-6, 7, 70)
     path = tmp_path / "links.json"
-    (tmp_path / "run.json").touch()
+    form.write(tmp_path / "run.json", RunRecord())
     form.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [good])]))
     assert sweep_of([tmp_path], None).record.kinds[0].sizes == [good]
     form.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [replace(good, **wrong)])]))

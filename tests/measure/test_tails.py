@@ -34,7 +34,7 @@ def test_the_share_does_not_depend_on_how_many_steps_were_recorded(tmp_path: Pat
     figures = measure_events(tmp_path, waiting_steps(count))
     assert figures.steps.cut_short == [count - 1]
     assert figures.share("compute_ns") == 0.5
-    assert figures.step.median_ns == 100 * US
+    assert figures.step.time_ns == 100 * US
 
 
 def test_two_steps_are_too_few_to_leave_one_out(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_queue_that_drains_is_work_of_the_steps(tmp_path: Path) -> None:
     windows = [one.account.window_ns // US for one in figures.ranks[0].devices[0].steps]
     assert windows == [60, 60, 310 - 125]
     assert figures.step.lean_median_ns == 60 * US
-    assert figures.step.median_ns == round(305 * US / 3)
+    assert figures.step.time_ns == round(305 * US / 3)
 
 
 def lagging(count: int, lag: int, *, recorded: bool) -> list[Event]:
@@ -99,7 +99,7 @@ def test_work_queued_before_the_first_step_is_counted(tmp_path: Path, recorded: 
     figures = measure_events(tmp_path, lagging(3, 160, recorded=recorded))
     assert [one.account.window_ns // US for one in figures.ranks[0].devices[0].steps] == [100, 100, 248]
     assert figures.steps.queued_before_ns == 148 * US
-    assert figures.step.median_ns == round(448 * US / 3)  # without the 148 it is 100, what a step takes
+    assert figures.step.time_ns == round(448 * US / 3)  # without the 148 it is 100, what a step takes
     found = {one.code: one.text for one in judge(figures, []).findings}
     assert found["work-queued-before"].endswith(
         "for 0.148 ms, so the mean step and its parts are up to 0.0493 ms shorter than shown: record more steps"
@@ -142,7 +142,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 def adds_up(figures: Measured) -> None:
     """Milliseconds of the classes are those of the mean step, and sum to it."""
     parts = [figures.milliseconds(figures.share(name)) for name in CLASSES]
-    assert sum(parts) == pytest.approx(figures.step.median_ns / 1e6, rel=1e-9)
+    assert sum(parts) == pytest.approx(figures.step.time_ns / 1e6, rel=1e-9)
     steps = [one.account for rank in figures.ranks for device in rank.devices for one in device.steps]
     for name, ms in zip(CLASSES, parts, strict=True):
         assert ms == pytest.approx(sum(getattr(one, name) for one in steps) / len(steps) / 1e6, rel=1e-6, abs=1e-9)

@@ -66,7 +66,7 @@ def measured() -> Measured:
         samples_per_step=512,
         step=StepTime(
             basis="unprofiled",
-            median_ns=140_200_000,
+            time_ns=140_200_000,
             unprofiled_median_ns=140_200_000,
             unprofiled_q1_ns=138_000_000,
             unprofiled_q3_ns=145_000_000,

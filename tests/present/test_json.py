@@ -13,8 +13,8 @@ def test_a_report_comes_back_as_it_was(report: Report, foreign: Report) -> None:
 
 def test_a_hole_is_null_with_its_reason(foreign: Report) -> None:
     step = json.loads(text(foreign))["measured"]["step"]
-    assert step["median_ns"] is None
-    assert step["missing"]["median_ns"] == "no ProfilerStep in the trace"
+    assert step["time_ns"] is None
+    assert step["missing"]["time_ns"] == "no ProfilerStep in the trace"
 
 
 def test_any_name_of_a_file_can_be_carried(report: Report) -> None:

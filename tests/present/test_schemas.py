@@ -22,5 +22,5 @@ def test_the_committed_schema_is_that_of_the_words(name: str) -> None:
 def test_the_schema_of_a_report_names_its_fields() -> None:
     schema = json.loads((FOLDER / "report.json").read_text(encoding="utf-8"))
     assert set(schema["properties"]) == set(Report.model_fields)
-    median = schema["$defs"]["StepTime"]["properties"]["median_ns"]
+    median = schema["$defs"]["StepTime"]["properties"]["time_ns"]
     assert {"type": "null"} in median["anyOf"]

@@ -72,7 +72,7 @@ def test_a_last_step_that_the_median_leaves_out_is_told(report):
 
 def test_traced_times_are_of_the_mean_step(report):
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
-    assert "mean 240.0 ms (the step time of this report)" in said(report, found, basis="traced", median_ns=240_000_000)
+    assert "mean 240.0 ms (the step time of this report)" in said(report, found, basis="traced", time_ns=240_000_000)
     assert "mean" not in said(report, found)
 
 

@@ -92,7 +92,7 @@ def test_what_is_saved_by_the_links(ask, make_measured, make_facts, hand_made):
     measured = make_measured(device="cpu", links=[link])
     (advice,) = ask("DP110", measured, facts)
     assert advice.saves.basis == "timed"
-    left = (800_000 + 400) / measured.step.median_ns
+    left = (800_000 + 400) / measured.step.time_ns
     assert advice.saves.low_share == pytest.approx(0.8 * (0.5 - left))
     assert advice.saves.predicted_share == pytest.approx(0.55 - left)
     assert advice.saves.high_share == pytest.approx(1.1 * 0.6)

@@ -133,7 +133,7 @@ def test_what_the_profiler_adds_is_no_advice(ask, hand_made):
     """Steps timed without the profiler say themselves how much the host launches too late."""
     queued = QueuedSteps(numbers=[10], queued=316, length_ns=32_000_000, others_ns=[77_000_000, 83_000_000])
     figures = waited(hand_made, queued=queued)
-    traced = StepTime.only("not timed", basis="traced", median_ns=hand_made.STEP_NS)
+    traced = StepTime.only("not timed", basis="traced", time_ns=hand_made.STEP_NS)
     with pytest.raises(
         Missing, match="the profiler slows kernel launches: step 10 started with 316 launches queued and took"
     ):

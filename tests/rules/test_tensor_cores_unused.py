@@ -36,7 +36,7 @@ def test_quiet_on_cards_that_know_tf32_which_has_a_rule_of_its_own(ask, make_mea
 
 def test_steps_that_vary_are_not_stretched_by_a_profiler(ask, make_measured, hand_made):
     """Where all steps are traced, a median of 5 ms beside a mean of 10 makes no product take more of a step."""
-    step = make_measured().step.model_copy(update={"basis": "traced", "median_ns": 5_000_000})
+    step = make_measured().step.model_copy(update={"basis": "traced", "time_ns": 5_000_000})
     run = make_measured(matmul=products(hand_made, 0.2), exposed_share=0.5, step=step, **V100)
     (advice,) = ask("DP404", run)
     assert advice.saves.high_share == pytest.approx(0.35)  # the products, 20 %, and half of the other 30 %

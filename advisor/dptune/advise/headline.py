@@ -169,9 +169,7 @@ def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping
 
 def _mean_and_median(measured: Measured) -> str:
     step = measured.step
-    return (
-        f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median step {milliseconds(step.median_ns)}"
-    )
+    return f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median step {milliseconds(step.time_ns)}"
 
 
 def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
@@ -207,11 +205,9 @@ def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline
 def _why(measured: Measured) -> str:
     step = measured.step
     basis = "without the profiler" if step.basis == "unprofiled" else "traced"
-    takes = f"A step takes {milliseconds(step.median_ns)}"
+    takes = f"A step takes {milliseconds(step.time_ns)}"
     if step.slow_share:
-        takes = (
-            f"The median step takes {milliseconds(step.median_ns)}, the mean {milliseconds(step.unprofiled_mean_ns)}"
-        )
+        takes = f"The median step takes {milliseconds(step.time_ns)}, the mean {milliseconds(step.unprofiled_mean_ns)}"
     why = f"{takes} ({basis}): {parts(measured)}."
     if step.slow_share:
         why += " These shares exclude slow steps."

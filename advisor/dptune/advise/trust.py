@@ -170,8 +170,8 @@ def _account(measured: Measured) -> Iterator[Finding]:
         yield _unjudgeable("steps-few", text)
     elif measured.known("account") is None:
         yield _unjudgeable("account-missing", f"the steps cannot be accounted for: {measured.missing['account']}")
-    elif measured.step.known("median_ns") is None:
-        yield _unjudgeable("step-time-missing", f"no step has a time: {measured.step.missing['median_ns']}")
+    elif measured.step.known("time_ns") is None:
+        yield _unjudgeable("step-time-missing", f"no step has a time: {measured.step.missing['time_ns']}")
     short = [str(rank) for rank, count in steps.items() if count < LEAST_STEPS]
     if short and most >= LEAST_STEPS:
         text = f"fewer than {LEAST_STEPS} steady steps on rank {', '.join(short)}; other ranks recorded up to {most}"
@@ -218,7 +218,7 @@ def _longer_by_queue_ns(measured: Measured, steps: StepsFigures) -> float | None
     if account is None or not steps.by_rank:
         return None
     longer = steps.queued_before_ns / max(steps.by_rank.values())
-    computing_ns = account.share("compute_ns") * (measured.step.known("median_ns") or 0)
+    computing_ns = account.share("compute_ns") * (measured.step.known("time_ns") or 0)
     return longer if longer > _QUEUED_SHARE * computing_ns else None
 
 

@@ -19,8 +19,8 @@ _WORST = ("sound", "partial", "unjudgeable")
 
 # What a budget may be set for: in words with its unit, and how it is read.
 BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
-    "step_ms": ("step time in ms", lambda run: run.step.median_ns / 1e6),
-    "us_per_sample": ("time per sample in us", lambda run: run.step.median_ns / 1e3 / run.samples_per_step),
+    "step_ms": ("step time in ms", lambda run: run.step.time_ns / 1e6),
+    "us_per_sample": ("time per sample in us", lambda run: run.step.time_ns / 1e3 / run.samples_per_step),
     "exposed_communication_share": (
         "exposed communication as a share of the step",
         lambda run: run.step_share("exposed_communication_ns"),
@@ -80,7 +80,7 @@ def judge(
             outcome="passed",
             runs=[one.run.subject for one in reports],
             baseline=[one.run.subject for one in before],
-            step_ns=reports[0].measured.step.known("median_ns") if len(reports) == 1 else None,
+            step_ns=reports[0].measured.step.known("time_ns") if len(reports) == 1 else None,
             fail_on=terms.fail_on,
             least_confidence=terms.least_confidence,
             tripped=tripped,

@@ -177,7 +177,7 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     changes = [change for one in advice for change in one.changes]
     if not changes:
         raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
-    step_ns = report.measured.step.known("median_ns")
+    step_ns = report.measured.step.known("time_ns")
     saved = [one.saves for one in advice if one.saves]
     return code, changes, " ".join(saving(one, step_ns) for one in saved), saved[0] if len(saved) == 1 else None
 

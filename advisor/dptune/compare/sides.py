@@ -37,8 +37,8 @@ class ReadRun:
         """Its step time without the profiler, of all its processes, or traced; raises Missing where it has none."""
         step = self.measured.step
         if basis == "traced":
-            return step.median_ns if step.basis == "traced" else round(self.measured.traced_step_ns)
-        return step.median_ns if step.repeats_ns else step.unprofiled_median_ns
+            return step.time_ns if step.basis == "traced" else round(self.measured.traced_step_ns)
+        return step.time_ns if step.repeats_ns else step.unprofiled_median_ns
 
     def unjudged(self, basis: Basis) -> str:
         """Why no verdict can rest on it; empty where one can. Times without the profiler need no traced steps."""
@@ -171,6 +171,6 @@ def _check_whole(one: ReadRun, other: ReadRun) -> None:
 def _same(one: ReadRun, other: ReadRun) -> bool:
     """Whether two are one recording: its steps took the same time to the nanosecond, and were spent on the same."""
     mine, theirs = one.measured, other.measured
-    timed = mine.step.known("median_ns") is not None
-    steps = [own.step.model_copy(update={"repeats_ns": [], "median_ns": None}) for own in (mine, theirs)]
+    timed = mine.step.known("time_ns") is not None
+    steps = [own.step.model_copy(update={"repeats_ns": [], "time_ns": None}) for own in (mine, theirs)]
     return timed and steps[0] == steps[1] and mine.known("account") == theirs.known("account")

@@ -147,7 +147,7 @@ class Measured(Figures):
 
     def milliseconds(self, share: float) -> float:
         """A share of the step as milliseconds of the step time (`step.basis` says which)."""
-        return share * self.step.median_ns / 1e6
+        return share * self.step.time_ns / 1e6
 
     def share(self, class_ns: str) -> float:
         """The share of the traced step that `account` gives to a class, by its field or property name."""

@@ -78,7 +78,7 @@ class StepTime(Figures):
     """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
 
     basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
-    median_ns: Figure[Positive] = Field(
+    time_ns: Figure[Positive] = Field(
         ABSENT,
         description="the step time of the report, on `basis`: without the profiler the median, with `repeats_ns` "
         "over processes; traced the mean of the account's steps, whose parts add up to it",

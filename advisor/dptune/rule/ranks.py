@@ -55,7 +55,7 @@ class RanksView(RecordedView):
         if not step.repeats_ns:
             return 0.0
         processes = [step.unprofiled_median_ns, *step.repeats_ns]
-        return (max(processes) - min(processes)) / 2 / step.median_ns
+        return (max(processes) - min(processes)) / 2 / step.time_ns
 
     def busy_ns(self, *, feeding: bool = True) -> dict[int, float] | None:
         """Median time that each rank is busy in a step without the profiler, not waiting for another rank, ns by rank.
@@ -106,7 +106,7 @@ class RanksView(RecordedView):
         Empty otherwise: a sleep in a backward pass shows in traced steps only.
         """
         untraced = self.untraced_lags()
-        far_ns = max(_LAG_SHARE * (self.measured.step.known("median_ns") or 0), _STEADY * lag_ns)
+        far_ns = max(_LAG_SHARE * (self.measured.step.known("time_ns") or 0), _STEADY * lag_ns)
         late = [rank for rank, ns in untraced if ns >= far_ns > 0]
         return late if len(late) >= max(_ENOUGH_LAGS, len(untraced) / 2) else []
 

@@ -44,7 +44,7 @@ class RunView(RanksView):
         `in_few_steps`: most steps do not contain the time that is saved, so milliseconds refer to the mean step.
         """
         step = self.measured.step
-        mean_ns = (step.unprofiled_mean_ns or step.median_ns) if in_few_steps else None
+        mean_ns = (step.unprofiled_mean_ns or step.time_ns) if in_few_steps else None
         return self._saving(low_share, high_share, "bound", how, mean_ns=mean_ns)
 
     def bound_of_all(self, high_share: float, how: str, durations_ns: Sequence[float]) -> Saving:
@@ -53,7 +53,7 @@ class RunView(RanksView):
         `durations_ns` are all these steps. Their mean is scaled to the step time, like all milliseconds of a report.
         """
         times = mean(durations_ns) / median(durations_ns)
-        return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.median_ns)
+        return self._saving(0.0, high_share, "bound", how, mean_ns=times * self.measured.step.time_ns)
 
     def without_function(self, name: str, at: str, calling: str = "") -> Saving | None:
         """What a CPU run saves without a function of the script that is not part of training.
@@ -78,7 +78,7 @@ class RunView(RanksView):
         if not self._every_rank():
             return None
         ranks = self.measured.known("world_size") or len(self.facts)
-        share = saved_share(spent, self._busy_steps(feeding=True), self.measured.step.median_ns, ranks)
+        share = saved_share(spent, self._busy_steps(feeding=True), self.measured.step.time_ns, ranks)
         alone = [rank for rank, one in spent.items() if one.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
         how = f"{how}{by_rank}; the interval includes the sampling error"
@@ -137,7 +137,7 @@ class RunView(RanksView):
         With `durations_ns` of these steps, the shares refer to their mean, else to the step time.
         """
         times = 1.0 if durations_ns is None else mean(durations_ns) / median(durations_ns)
-        mean_ns = None if durations_ns is None else times * self.measured.step.median_ns
+        mean_ns = None if durations_ns is None else times * self.measured.step.time_ns
         most = min(1.0, saved_part[1] * high_share)
         low = min(most, saved_part[0] * low_share)
         return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
@@ -158,8 +158,8 @@ class RunView(RanksView):
     ) -> Saving:
         """The shares refer to the mean step if it is given, or if the step time is the mean of uneven steps."""
         step = self.measured.step
-        mean_ns = step.median_ns if mean_ns is None and step.uneven else mean_ns
-        step_ns = step.median_ns if mean_ns is None else mean_ns
+        mean_ns = step.time_ns if mean_ns is None and step.uneven else mean_ns
+        step_ns = step.time_ns if mean_ns is None else mean_ns
         batch = self.measured.known("samples_per_step")
         per_sample_us = step_ns / batch / 1e3 if batch else None
         return Saving(
@@ -187,7 +187,7 @@ class RunView(RanksView):
         if self.predictor is None:
             raise Missing(f"no step model to predict {', '.join(settings)} with")
         prediction = self.predictor(settings)
-        step_ns = self.measured.step.median_ns
+        step_ns = self.measured.step.time_ns
         before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
         grown = after / before if before and after else 1.0
         times = (prediction.high_ns, prediction.step_ns, prediction.low_ns)
@@ -211,7 +211,7 @@ class RunView(RanksView):
         prediction = self.predictor(settings)
         before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
         grown = after / before if before and after else 1.0
-        step_ns, least_ns = self.measured.step.median_ns, prediction.low_ns
+        step_ns, least_ns = self.measured.step.time_ns, prediction.low_ns
         if settings.keys() == {"loader.batch_size"} and grown > 1:
             least_ns = max(least_ns, step_ns)  # more samples make no step shorter
         most = min(1.0, max(0.0, 1 - least_ns / grown / step_ns))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -42,7 +41,7 @@ class DdpFacts:
     unused_parameter_bytes: int | None = None
     ranks: list[int] = field(default_factory=list)
     comm_hook: str | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
 
 @dataclass

@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass, field
 from math import ceil, floor
 from statistics import median, median_low
-from typing import Any
 
 from dptune.runfile.collected import CollectCallFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
@@ -229,7 +228,7 @@ class LoaderFacts:
     prepares_at: str | None = None
     drops_at: str | None = None
     padding: PaddingFacts | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""
@@ -262,7 +261,7 @@ class OptimizerFacts:
     parameter_tensors: int = 0
     parameters: int = 0
     dtypes: list[str] = field(default_factory=list)
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
 
 @dataclass

@@ -108,7 +108,7 @@ class Ground:
 
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> Ground:
-        own, step = measured.step.unprofiled_median_ns, measured.step.median_ns
+        own, step = measured.step.unprofiled_median_ns, measured.step.time_ns
         recorded = read(run, measured)
         processes = [run.facts, *({one.rank: one for one in facts} for facts in run.repeats)]
         unchanged = computing(recorded.model(), processes)
@@ -132,7 +132,7 @@ class Ground:
     @classmethod
     def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
         program = built(run, measured)
-        step, traced = measured.step.median_ns, program.recorded_step_ns()
+        step, traced = measured.step.time_ns, program.recorded_step_ns()
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.lean_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program tells
         model = without_profiler(program, wanted)

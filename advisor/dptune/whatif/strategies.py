@@ -125,7 +125,7 @@ def _optimizer_ns(measured: Measured) -> float:
     steps = sum(len(device.steps) for rank in measured.ranks for device in rank.devices)
     if not steps or "optimizer" not in phases:
         return 0.0
-    return float(phases["optimizer"] / steps * measured.step.median_ns / measured.traced_step_ns)
+    return float(phases["optimizer"] / steps * measured.step.time_ns / measured.traced_step_ns)
 
 
 def _ranks_of_a_node(facts: Sequence[Facts], ranks: int) -> int | None:

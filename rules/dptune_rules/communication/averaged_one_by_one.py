@@ -121,7 +121,7 @@ def _saving(run: RunView, shares: list[float], sent_bytes: float) -> Saving:
         link = max(links, key=lambda one: (one.basis == "sweep", len(one.ranks)))
         buckets = 1 + ceil(sent_bytes / BUCKET_BYTES)  # the first one is smaller
         buckets_ns = buckets * max(0.0, link.known("alpha_high_us") or link.alpha_us) * 1e3
-        left = (buckets_ns + sent_bytes / link.algbw_gb_per_s) / run.measured.step.median_ns
+        left = (buckets_ns + sent_bytes / link.algbw_gb_per_s) / run.measured.step.time_ns
         if min(shares) > left:
             how = f"the time in these calls, less {buckets} buckets by the link's latency and bandwidth"
             return run.timed(min(shares) - left, mean(shares) - left, max(shares), how)

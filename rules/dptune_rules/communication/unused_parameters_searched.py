@@ -71,7 +71,7 @@ def check(run: RunView) -> Iterator[Advice]:
     tensors = sum(one.parameter_tensors or 0 for one in looking)
     marks = [one for one in run.measured.collectives if _is_of_marks(one, {one.parameter_tensors for one in looking})]
     exchange = sum(one.calls_per_step * one.shortest_ns for one in marks) / run.measured.traced_step_ns
-    marking = MARKING_NS * tensors / run.measured.step.median_ns
+    marking = MARKING_NS * tensors / run.measured.step.time_ns
     share = min(1.0, run.unstretched(exchange) + marking)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:

@@ -187,7 +187,7 @@ def _casting(run: RunView, sizes: list[float]) -> float:
     """The share of a step that the hook takes on a CPU: a cast each way, and Python for each bucket."""
     if run.measured.device_kind != "cpu":
         return 0.0
-    return (sum(sizes) * CASTS_NS + len(sizes) * HOOK_NS) / run.measured.step.median_ns
+    return (sum(sizes) * CASTS_NS + len(sizes) * HOOK_NS) / run.measured.step.time_ns
 
 
 def _within(run: RunView, saves: Saving, exposed: float) -> Saving:

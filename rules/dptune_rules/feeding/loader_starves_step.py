@@ -119,7 +119,7 @@ def check(run: RunView) -> Iterator[Advice]:
     slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     culprit = _culprit(run, preparing)
-    batch_ms = wait * run.measured.step.median_ns / 1e6 / _batches(run)
+    batch_ms = wait * run.measured.step.time_ns / 1e6 / _batches(run)
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
     handover = run.limit(HANDOVER_MS) / batch_ms
     gain = wait * max(0.0, prepared - handover)
@@ -249,7 +249,7 @@ def _least_gain(run: RunView) -> float:
     """The share of a step from which workers are worth proposing: what the median of the timed steps is unsure by."""
     step = run.measured.step
     low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
-    unsure = (high - low) / step.median_ns / math.sqrt(step.unprofiled_steps) if low and high else 0.0
+    unsure = (high - low) / step.time_ns / math.sqrt(step.unprofiled_steps) if low and high else 0.0
     return max(run.limit(WORTH_SHARE), unsure)
 
 
@@ -278,7 +278,7 @@ def _unbusy(run: RunView) -> float:
     saves some of that, too.
     """
     busy = run.busy_ns(feeding=False)
-    return max(0.0, 1 - max(busy.values()) / run.measured.step.median_ns) if busy else 0.0
+    return max(0.0, 1 - max(busy.values()) / run.measured.step.time_ns) if busy else 0.0
 
 
 def _freed(run: RunView, preparing: PreparingFigures | None) -> float:
@@ -287,7 +287,7 @@ def _freed(run: RunView, preparing: PreparingFigures | None) -> float:
     if preparing is None or device is None or not device.usable_cores:
         return 1.0
     computed_ns = preparing.computed_share * preparing.batch_ns * _batches(run) * run.ranks_here()
-    return min(1.0, computed_ns / device.usable_cores / run.measured.step.median_ns)
+    return min(1.0, computed_ns / device.usable_cores / run.measured.step.time_ns)
 
 
 def _batches(run: RunView) -> int:

@@ -209,7 +209,7 @@ def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, m
     bound = run.bound(0.0, left * run.unstretched(most), bound_by)
     others = [ns for rank, ns in busy.items() if rank != late.rank]
     usual = (mean(busy.values()) if moves else max(others)) if others and late.rank in busy else None
-    unbusy = 0.0 if usual is None else 1 - usual / run.measured.step.median_ns
+    unbusy = 0.0 if usual is None else 1 - usual / run.measured.step.time_ns
     if unbusy > bound.high_share:
         what = "all ranks do on average" if moves else "the others do"
         bound = run.bound(0.0, unbusy, f"no more than the step less what {what} without waiting for it")

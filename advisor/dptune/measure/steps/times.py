@@ -47,7 +47,7 @@ def step_time(
     again = [_over_ranks(_durations(one, "unprofiled"), 50) for one in repeats]
     others = [one for one in again if one is not None] if unprofiled else []
     own = figures["unprofiled_median_ns"]
-    figures["median_ns"] = accounted_ns if own is None else median([own, *others])
+    figures["time_ns"] = accounted_ns if own is None else median([own, *others])
     figures = {name: value or None for name, value in figures.items()}
     no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
     no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
@@ -59,7 +59,7 @@ def step_time(
         "lean_q1_ns": no_lean,
         "lean_q3_ns": no_lean,
         "rich_median_ns": "no window with shapes and stacks was recorded",
-        "median_ns": no_lean,
+        "time_ns": no_lean,
     }
     longest_ns, longest_wait_ns = _longest_outlier(facts)
     return StepTime(

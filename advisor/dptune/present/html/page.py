@@ -69,7 +69,7 @@ def _step(report: Report) -> Iterator[str]:
             rows.append((f"rank {rank.rank}", _shares(sum(own[1:], own[0]))))
     if not rows:
         return
-    took = report.measured.step.known("median_ns")
+    took = report.measured.step.known("time_ns")
     yield "<h2>Where the time of a step goes</h2>" if account else "<h2>Where the time of the recording goes</h2>"
     if account is None:
         yield "<p>No steps were found in it.</p>"

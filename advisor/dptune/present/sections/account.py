@@ -79,7 +79,7 @@ def account(report: Report, width: int) -> Iterator[Line]:
     for kind, share in shares:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
             yield from _row(measured, kind, share, step_milliseconds(measured, share), width)
-    step = shown(lambda: measured.step.median_ns, lambda ns: milliseconds(ns / 1e6))
+    step = shown(lambda: measured.step.time_ns, lambda ns: milliseconds(ns / 1e6))
     mean = "A step" if measured.step.basis == "unprofiled" else "The mean step"
     yield from wrapped(
         f"{mean} takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"

@@ -151,7 +151,7 @@ def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_cod
     """The labelled lines below a card's title; `fold_code` where what runs over would be folded anyhow."""
     fold_at = width if fold_code or width < NARROW else None
     if one.saves:
-        step_ns = measured.step.known("median_ns")
+        step_ns = measured.step.known("time_ns")
         yield from labelled("Saves", saving(one.saves, step_ns), width, indent=indent, role="strong")
         per_sample = "" if one.saves.large_unknown else _per_sample(one.saves)
         if per_sample:

@@ -91,13 +91,13 @@ def _window(step: StepTime, median: str, count: int) -> str:
 
 def _mean(step: StepTime) -> str:
     """Of traced steps the report speaks of the mean, which the parts of a step add up to."""
-    mean = step.known("median_ns")
+    mean = step.known("time_ns")
     return "" if mean is None else f"; mean {milliseconds(mean / 1e6)} (the step time of this report)"
 
 
 def _again(step: StepTime) -> str:
     times = ", ".join(number(ns / 1e6) for ns in step.repeats_ns)
-    return f"{times} ms; the median of all, {milliseconds(step.median_ns / 1e6)}, is the step time of this report"
+    return f"{times} ms; the median of all, {milliseconds(step.time_ns / 1e6)}, is the step time of this report"
 
 
 def _half(step: StepTime, median: str) -> str:
