@@ -14,7 +14,7 @@ from dptune.capture.launch import Launch
 from dptune.capture.links import SweepRequest
 from dptune.cli import main
 from dptune.commands.shared.sweeps import sweep_of
-from dptune.measure.exchange.links import fitted
+from dptune.measure.communication.links import fitted
 from dptune.runfile import form, paths
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts

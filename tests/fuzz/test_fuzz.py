@@ -55,7 +55,7 @@ def test_no_set_of_ranks_ends_in_an_internal_error():
 
 
 def test_the_fuzzer_of_sets_sees_an_internal_error(monkeypatch):
-    from dptune.measure.exchange import clocks
+    from dptune.measure.communication import clocks
 
     def fails(*_args):
         raise ZeroDivisionError("planted")

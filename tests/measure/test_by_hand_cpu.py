@@ -12,7 +12,7 @@ import pytest
 
 from dptune.measure import measure
 from dptune.measure.intervals import Intervals
-from dptune.measure.steps import feeding
+from dptune.measure.steps import input_wait
 from dptune.measured import Missing
 from dptune.runfile import form
 from dptune.runfile.communication import DdpFacts
@@ -216,7 +216,7 @@ def test_fsdp_kinds_come_from_the_operator(tmp_path):
 
 
 def test_waits_of_traced_steps_do_not_mix_with_unprofiled_ones():
-    found = feeding.input_figures([(0.1, 100.0, True), (0.5, 400.0, False)])
+    found = input_wait.input_figures([(0.1, 100.0, True), (0.5, 400.0, False)])
     assert (found.basis, found.wait_share, found.wait_ns) == ("unprofiled", 0.1, 100)
 
 
@@ -225,9 +225,9 @@ def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():
     window = Window("unprofiled", 6, loader_batches=[1, 1, 61, 1], durations_ns=[10, 10, 900, 10])
     window.loader_wait_ns, window.loader_cpu_ns = [1, 1, 600, 1], [1, 0, 600, 0]
     own = Facts(rank=0, windows=[window])
-    share, of_a_step, unprofiled = feeding.waits(own, None)
+    share, of_a_step, unprofiled = input_wait.waits(own, None)
     assert (share, of_a_step, unprofiled) == (pytest.approx(0.1), pytest.approx(1.0), True)
-    assert feeding.computed_share([own]) == pytest.approx(1 / 3)
+    assert input_wait.computed_share([own]) == pytest.approx(1 / 3)
 
 
 def test_what_preparing_a_batch_is_made_of() -> None:
@@ -237,7 +237,7 @@ def test_what_preparing_a_batch_is_made_of() -> None:
     slow = [LoaderFacts(batches_drawn=3), LoaderFacts(batches_drawn=20, preparing=parts)]
     waits = [Window("unprofiled", 1, durations_ns=[9], loader_wait_ns=[wait]) for wait in (1, 5)]
     facts = [Facts(0, loaders=[quick], windows=[waits[0]]), Facts(1, loaders=slow, windows=[waits[1]])]
-    told = feeding.preparing(feeding.drawn_from(facts))
+    told = input_wait.preparing(input_wait.drawn_from(facts))
     assert told is not None
     assert told.batch_ns == 8_000_000
     assert (told.reading_share, told.collating_share) == (0.75, 0.25)
@@ -247,8 +247,8 @@ def test_what_preparing_a_batch_is_made_of() -> None:
 
 @pytest.mark.parametrize("impossible", [PreparingFacts(0, 5, 5, 5, 5), PreparingFacts(5), PreparingFacts(5, -1, 0, 9)])
 def test_parts_that_no_loader_has_are_none(impossible: PreparingFacts) -> None:
-    assert feeding.preparing(LoaderFacts(preparing=impossible)) is None
-    assert feeding.preparing(feeding.drawn_from([])) is None
+    assert input_wait.preparing(LoaderFacts(preparing=impossible)) is None
+    assert input_wait.preparing(input_wait.drawn_from([])) is None
 
 
 def test_what_waits_inside_an_operator_for_its_collective_is_no_compute(tmp_path):
@@ -274,12 +274,12 @@ def test_what_a_wait_is_besides_preparing_batches():
     """Steps of one batch wait 10, 20, 30: 24 of the 60 are the sampler's. A step of a validation does not count."""
     window = Window("unprofiled", 3, [100] * 4, loader_wait_ns=[10, 20, 30, 900], loader_batches=[1, 1, 1, 9])
     own = Facts(rank=0, windows=[window])
-    assert feeding.other_share([own]) == 0.0  # an older recording
+    assert input_wait.other_share([own]) == 0.0  # an older recording
     window.loader_fetch_ns = [6, 12, 18, 900]
-    assert feeding.other_share([own]) == pytest.approx(0.4)
-    assert feeding.input_figures([(0.1, 100.0, True)], [own]).other_share == pytest.approx(0.4)
+    assert input_wait.other_share([own]) == pytest.approx(0.4)
+    assert input_wait.input_figures([(0.1, 100.0, True)], [own]).other_share == pytest.approx(0.4)
     window.loader_fetch_ns = [0, 0, 0, 900]  # workers prepare those of the steps
-    assert feeding.other_share([own]) == 0.0
+    assert input_wait.other_share([own]) == 0.0
 
 
 def test_the_wait_of_uneven_traced_steps_is_its_share_of_their_mean() -> None:
@@ -288,4 +288,4 @@ def test_the_wait_of_uneven_traced_steps_is_its_share_of_their_mean() -> None:
     steps = [SimpleNamespace(start_ns=start, end_ns=end, length_ns=end - start) for start, end in spans]
     loading = Intervals.union(np.array([0, 100_000, 200_000]), np.array([10_000, 110_000, 300_000]))
     view = SimpleNamespace(steps=steps, host=SimpleNamespace(loading=loading), no_steps="")
-    assert feeding.waits(None, view) == (0.2, 40_000, False)
+    assert input_wait.waits(None, view) == (0.2, 40_000, False)

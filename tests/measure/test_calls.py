@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measure.exchange.calls import Call
-from dptune.measure.exchange.sizes import with_sizes
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.sizes import with_sizes
 from dptune.measured import collective
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dptune.measure.exchange.fit import Times, fit, pooled, times
+from dptune.measure.communication.fit import Times, fit, pooled, times
 
 SIZES = [4096 * 4**step for step in range(7)]
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure import measure
-from dptune.measure.exchange.arrivals import Computing, arrivals
-from dptune.measure.exchange.calls import Call
-from dptune.measure.exchange.lag import Lateness, lags
-from dptune.measure.exchange.matching import RankCalls, match
+from dptune.measure.communication.arrivals import Computing, arrivals
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.lag import Lateness, lags
+from dptune.measure.communication.matching import RankCalls, match
 from dptune.trace import load
 
 from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step, write

@@ -11,9 +11,9 @@ import pytest
 from dptune.commands.shared.sweeps import sweep_of
 from dptune.errors import UsageError
 from dptune.measure import measure
-from dptune.measure.exchange.calls import Call
-from dptune.measure.exchange.links import Sweep, fitted, from_sweep, links, scope
-from dptune.measure.exchange.matching import RankCalls, match
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.links import Sweep, fitted, from_sweep, links, scope
+from dptune.measure.communication.matching import RankCalls, match
 from dptune.measured import RankFigures
 from dptune.runfile import form
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, read

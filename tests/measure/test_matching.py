@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure import measure
-from dptune.measure.exchange.alignment import by_time
-from dptune.measure.exchange.calls import Call
-from dptune.measure.exchange.clocks import clocks, matched
-from dptune.measure.exchange.collectives import collectives
-from dptune.measure.exchange.matching import RankCalls, match
-from dptune.measure.exchange.waiting import splits
+from dptune.measure.communication.alignment import by_time
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.clocks import clocks, matched
+from dptune.measure.communication.collectives import collectives
+from dptune.measure.communication.matching import RankCalls, match
+from dptune.measure.communication.waiting import splits
 from dptune.trace import load
 
 from . import handmade as by_hand

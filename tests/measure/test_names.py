@@ -3,9 +3,9 @@ import json
 
 import pytest
 
+from dptune.measure.communication.dtypes import bytes_of, dtype_of
+from dptune.measure.communication.kinds import kernel_dtype
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
-from dptune.measure.exchange.dtypes import bytes_of, dtype_of
-from dptune.measure.exchange.kinds import kernel_dtype
 from dptune.measured.collectives import kind_of
 from dptune.trace.kernels import Work, work_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measure.exchange.peaks import PEAKS, intra_node, peak
+from dptune.measure.communication.peaks import PEAKS, intra_node, peak
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dptune.measure import measure
-from dptune.measure.exchange.links import Sweep, from_sweep
+from dptune.measure.communication.links import Sweep, from_sweep
 from dptune.measured import LinkFigures
 from dptune.runfile import form
 from dptune.runfile.links import LinkRecord

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measure.exchange.kinds import kernel_collective
+from dptune.measure.communication.kinds import kernel_collective
 from dptune.trace.collective_kernels import LIBRARIES, base_name, library_of
 
 COLLECTIVES = [

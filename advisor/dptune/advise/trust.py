@@ -99,7 +99,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 # What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
 OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
 _QUEUED_SHARE = 0.05  # of the time that a step computes: where that is off by less, nothing is said
-_OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("feeding",)}
+_OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("input",)}
 
 
 def only_times(trust: Trust) -> bool:

@@ -87,7 +87,7 @@ def _record(fault: str, python: str | None) -> Path:
     from dptune.capture.torchrun import Torchrun
     from dptune.commands.links import SIZES
     from dptune.errors import CaptureError
-    from dptune.measure.exchange.links import fitted
+    from dptune.measure.communication.links import fitted
     from dptune.runfile import form
     from dptune.runfile.links import LINKS_JSON
     from dptune.runfile.record import Schedule

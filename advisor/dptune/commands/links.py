@@ -87,7 +87,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, keep it, print it; 130 where it was interrupted, 2 where it failed, also with a part of the result."""
     from dptune.capture import links
-    from dptune.measure.exchange.links import fitted
+    from dptune.measure.communication.links import fitted
     from dptune.runfile import form
 
     sizes = args.sizes or [size for size in SIZES if size <= (args.max_size or SIZES[-1])] or [args.max_size]
@@ -190,7 +190,7 @@ def _show(kind: str, size: SizeTimes) -> None:
 
 
 def _text(record: LinkRecord, output: Path) -> str:
-    from dptune.measure.exchange.links import Sweep, from_sweep
+    from dptune.measure.communication.links import Sweep, from_sweep
     from dptune.present import terminal
     from dptune.present.ink import paint
     from dptune.present.sections import links

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dptune.measure.communication.arrivals import Computing, arrivals
+from dptune.measure.communication.calls import Collectives
+from dptune.measure.communication.calls import calls as collective_calls
+from dptune.measure.communication.clocks import Clock, matched
+from dptune.measure.communication.collectives import heard
+from dptune.measure.communication.lag import Track, comparable, lateness
+from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.waiting import splits
 from dptune.measure.device.accounts import device_figures, device_timeline
 from dptune.measure.device.phases import OPTIMIZER, Phased, Spent, bounds, phased
 from dptune.measure.device.timeline import Split, Timeline
-from dptune.measure.exchange.arrivals import Computing, arrivals
-from dptune.measure.exchange.calls import Collectives
-from dptune.measure.exchange.calls import calls as collective_calls
-from dptune.measure.exchange.clocks import Clock, matched
-from dptune.measure.exchange.collectives import heard
-from dptune.measure.exchange.lag import Track, comparable, lateness
-from dptune.measure.exchange.matching import Exchange, RankCalls
-from dptune.measure.exchange.waiting import splits
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView

@@ -8,11 +8,11 @@ from dataclasses import replace
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
 from dptune.measure.across_ranks import Across, across, host_of
+from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.exchange import arrivals, collectives, links, overlap, sharding
 from dptune.measure.host import attribution, launch_idle, launching, user_code
-from dptune.measure.steps import accumulation, feeding, noise, steady, tails
+from dptune.measure.steps import accumulation, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
@@ -31,7 +31,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     accounted, cut = tails.cut_short(views)
     stepped = _stepped(accounted)
     together = across(run, views, accounted)
-    waits = {rank: feeding.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
+    waits = {rank: input_wait.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
     late: StragglerFigures | str = no_steps
@@ -109,7 +109,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         longest=longest.longest(windowed, told),
         step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
         ranks=ranks,
-        input=feeding.input_figures(list(waits.values()), run.facts.values()),
+        input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
         matmul=matmul.matmul(views, next((own.device for own in facts if own.device), None)),
     )

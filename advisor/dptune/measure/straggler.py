@@ -7,9 +7,9 @@ from statistics import median
 
 from dptune.errors import TraceError
 from dptune.measure.across_ranks import Across
+from dptune.measure.communication.arrivals import straggler as latest
+from dptune.measure.communication.gain import gain
 from dptune.measure.device import longer as on_device
-from dptune.measure.exchange.arrivals import straggler as latest
-from dptune.measure.exchange.gain import gain
 from dptune.measure.host import longer as on_host
 from dptune.measure.host.elements import elements_per_step
 from dptune.measure.views import MANY_EVENTS, RankView, view

@@ -21,7 +21,7 @@ from dptune.present.sections.phases import phases
 from dptune.present.sections.ranks import ranks
 from dptune.present.sections.skipped import next_command, skipped
 from dptune.present.sections.steps import steps
-from dptune.present.sections.traffic import collectives, copies, feeding
+from dptune.present.sections.traffic import collectives, copies, data_loading
 
 _PAGE = (
     which,
@@ -40,7 +40,7 @@ _PAGE = (
     kernels,
     attribution,
     memory,
-    feeding,
+    data_loading,
     skipped,
     source,
     next_command,

@@ -57,16 +57,16 @@ class RanksView(RecordedView):
         processes = [step.unprofiled_median_ns, *step.repeats_ns]
         return (max(processes) - min(processes)) / 2 / step.time_ns
 
-    def busy_ns(self, *, feeding: bool = True) -> dict[int, float] | None:
+    def busy_ns(self, *, with_input: bool = True) -> dict[int, float] | None:
         """Median time that each rank is busy in a step without the profiler, not waiting for another rank, ns by rank.
 
-        This is the time outside of its backward passes plus the CPU time in them. With `feeding=False`, the wait for
+        This is the time outside of its backward passes plus the CPU time in them. With `with_input=False`, the wait for
         its loader is subtracted. None where devices compute, or where any rank lacks these times.
         """
-        steps = self._busy_steps(feeding=feeding)
+        steps = self._busy_steps(with_input=with_input)
         return None if steps is None else {rank: median(times) for rank, times in steps.items()}
 
-    def _busy_steps(self, *, feeding: bool) -> dict[int, list[float]] | None:
+    def _busy_steps(self, *, with_input: bool) -> dict[int, list[float]] | None:
         """The busy times of each rank by step, ns: see `busy_ns`."""
         if self.measured.known("device_kind") != "cpu" or {one.rank for one in self.facts} != {
             one.rank for one in self.measured.ranks
@@ -77,7 +77,7 @@ class RanksView(RecordedView):
             window = facts.window("unprofiled")
             if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
                 return None
-            waited = [0] * window.steps if feeding else window.loader_wait_ns
+            waited = [0] * window.steps if with_input else window.loader_wait_ns
             if len(waited) != window.steps:
                 return None
             parts = zip(window.durations_ns, window.backward_ns, window.backward_cpu_ns, waited, strict=True)
@@ -89,7 +89,7 @@ class RanksView(RecordedView):
 
         Empty where devices compute, with one rank, or where ranks timed different steps.
         """
-        steps = self._busy_steps(feeding=True) or {}
+        steps = self._busy_steps(with_input=True) or {}
         windows = [one.window("unprofiled") for one in self.facts]
         if len(steps) < 2 or len({(one.first_step, one.steps) for one in windows if one is not None}) > 1:
             return []

@@ -78,7 +78,7 @@ class RunView(RanksView):
         if not self._every_rank():
             return None
         ranks = self.measured.known("world_size") or len(self.facts)
-        share = saved_share(spent, self._busy_steps(feeding=True), self.measured.step.time_ns, ranks)
+        share = saved_share(spent, self._busy_steps(with_input=True), self.measured.step.time_ns, ranks)
         alone = [rank for rank, one in spent.items() if one.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
         how = f"{how}{by_rank}; the interval includes the sampling error"
@@ -96,7 +96,7 @@ class RunView(RanksView):
         numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
         if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:
             return None
-        share = saved_share_of_steps(spent_ns, durations_ns, self._busy_steps(feeding=True), in_turn=in_turn)
+        share = saved_share_of_steps(spent_ns, durations_ns, self._busy_steps(with_input=True), in_turn=in_turn)
         all_ns = [mean(own) for own in zip(*durations_ns.values(), strict=True)]
         return self.timed(share.least, share.likely, share.most, how, all_ns) if share.least > 0 else None
 

@@ -88,7 +88,7 @@ def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
 
 def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Outcome:
     from dptune.capture import link_cache, links
-    from dptune.measure.exchange.links import fitted
+    from dptune.measure.communication.links import fitted
     from dptune.runfile import form
 
     assert started.interpreter is not None

@@ -13,7 +13,7 @@ from dptune.errors import UsageError
 from dptune.runfile.links import LINKS_JSON
 
 if TYPE_CHECKING:
-    from dptune.measure.exchange.links import Sweep
+    from dptune.measure.communication.links import Sweep
     from dptune.measured import Measured
 
 
@@ -34,7 +34,7 @@ def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
 
     Raises UsageError where `links` cannot be read; any other that cannot be is passed over, and standard error says so.
     """
-    from dptune.measure.exchange.links import Sweep
+    from dptune.measure.communication.links import Sweep
     from dptune.present.visible import visible
     from dptune.runfile.links import read
     from dptune.runfile.recognition import is_run_folder

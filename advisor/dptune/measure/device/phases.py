@@ -13,9 +13,9 @@ from typing import get_args
 
 import numpy as np
 
+from dptune.measure.communication.calls import asked
 from dptune.measure.device.operations import ENCLOSING
 from dptune.measure.device.timeline import Timeline
-from dptune.measure.exchange.calls import asked
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import NOTHING, Intervals, Ints, first_begun

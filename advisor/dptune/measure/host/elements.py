@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.exchange.shapes import elements_of
+from dptune.measure.communication.shapes import elements_of
 from dptune.measure.views import RankView
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 from dptune.trace.kineto.arguments import arguments

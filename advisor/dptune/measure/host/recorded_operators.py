@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.exchange.shapes import elements_of
+from dptune.measure.communication.shapes import elements_of
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.trace.columns import Columns

@@ -99,7 +99,7 @@ def copies(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(_site(one, site, _steps(report.measured, site)), width, "  ", "    ")
 
 
-def feeding(report: Report, width: int) -> Iterator[Line]:
+def data_loading(report: Report, width: int) -> Iterator[Line]:
     """Waiting for the data loader, and micro-batches per optimizer step."""
     measured = report.measured
     wait, step = measured.input, measured.accumulation

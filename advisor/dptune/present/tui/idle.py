@@ -15,7 +15,7 @@ from dptune.advice import Report
 from dptune.measured import GapFigures
 from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.sections.gaps import around, gaps, where
-from dptune.present.sections.traffic import copies, feeding
+from dptune.present.sections.traffic import copies, data_loading
 from dptune.present.tui.pane import Pane
 from dptune.present.tui.target import GoTo, Places
 from dptune.present.visible import visible
@@ -70,5 +70,5 @@ class Idle(Container):
             yield line("The gap under the cursor", "strong")
             yield from wrapped(around(self._gaps[at]), width, "  ")
             yield BLANK
-        for section in (copies, feeding, gaps):
+        for section in (copies, data_loading, gaps):
             yield from section(self._report, width)

@@ -18,7 +18,7 @@ from dptune.present.sections.links import links
 from dptune.present.sections.memory import memory
 from dptune.present.sections.phases import phases
 from dptune.present.sections.steps import steps
-from dptune.present.sections.traffic import collectives, copies, feeding
+from dptune.present.sections.traffic import collectives, copies, data_loading
 
 _MOST_ADVICE = 3
 
@@ -51,7 +51,7 @@ _SECTIONS = (
     kernels,
     attribution,
     memory,
-    feeding,
+    data_loading,
     source,
 )
 

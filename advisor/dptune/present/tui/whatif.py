@@ -17,7 +17,7 @@ from textual.worker import get_current_worker
 
 from dptune.advice import Report
 from dptune.knobs import KNOBS, Value, written
-from dptune.measure.steps.feeding import drawn_from
+from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.present.amounts import ns_as_ms

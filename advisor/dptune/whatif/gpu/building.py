@@ -14,10 +14,10 @@ from itertools import repeat
 import numpy as np
 
 from dptune.measure.across_ranks import Across
+from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.critical import Walk
 from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
 from dptune.measure.device.precisions import is_tensor_core
-from dptune.measure.exchange.matching import Exchange
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.views import DeviceView, RankView

@@ -12,7 +12,7 @@ from typing import get_args
 
 import numpy as np
 
-from dptune.measure.exchange.calls import asked
+from dptune.measure.communication.calls import asked
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.timeline import Split
-from dptune.measure.exchange.matching import Exchange
 from dptune.measure.intervals import Intervals
 
 

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from dptune.measure.exchange.fit import Fit, Times, fit, pooled
-from dptune.measure.exchange.matching import Exchange, RankCalls
-from dptune.measure.exchange.peaks import intra_node
+from dptune.measure.communication.fit import Fit, Times, fit, pooled
+from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.peaks import intra_node
 from dptune.measure.intervals import Ints
 from dptune.measured import LinkFigures, LinkSize, RankFigures
 from dptune.measured.collectives import collective

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from dptune.measure.communication.purposes import issuers, sharding_ranges
 from dptune.measure.device.phases import OPTIMIZER, Phased, Spent, bounds
-from dptune.measure.exchange.purposes import issuers, sharding_ranges
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask

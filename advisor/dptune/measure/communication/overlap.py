@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dptune.measure.communication.calls import Collectives
+from dptune.measure.communication.purposes import NO_PURPOSE, PURPOSES, UNKNOWN, issuers, purposes
+from dptune.measure.communication.slowdown import slowdown
 from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
-from dptune.measure.exchange.calls import Collectives
-from dptune.measure.exchange.purposes import NO_PURPOSE, PURPOSES, UNKNOWN, issuers, purposes
-from dptune.measure.exchange.slowdown import slowdown
 from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place, Purpose

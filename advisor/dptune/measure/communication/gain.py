@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dptune.measure.communication.clocks import Clock
+from dptune.measure.communication.lag import Track, Tracks
+from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.timeline import EXPOSED
-from dptune.measure.exchange.clocks import Clock
-from dptune.measure.exchange.lag import Track, Tracks
-from dptune.measure.exchange.matching import Exchange
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step
 

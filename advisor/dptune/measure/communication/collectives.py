@@ -9,9 +9,9 @@ from typing import Any, get_args
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.exchange.calls import Call, Collectives, calls
-from dptune.measure.exchange.matching import Exchange, RankCalls
-from dptune.measure.exchange.sizes import no_size, with_sizes
+from dptune.measure.communication.calls import Call, Collectives, calls
+from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.sizes import no_size, with_sizes
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, view
 from dptune.measured import CollectiveFigures, MatchBasis

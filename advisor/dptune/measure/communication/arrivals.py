@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from dptune.measure.exchange.lag import Lateness, lags
-from dptune.measure.exchange.matching import Exchange
+from dptune.measure.communication.lag import Lateness, lags
+from dptune.measure.communication.matching import Exchange
 from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, StragglerFigures
 
 ALONE = "it takes all ranks of a collective, at least two, and its process group, to tell who came late"

@@ -91,7 +91,7 @@ BUSY_SHARE = Threshold("busy_share", 0.3, "of every window on a busy machine: tw
 RULE = Rule(
     code="DP501",
     name="loader-starves-step",
-    family="feeding",
+    family="input",
     kind="time",
     summary="the training process waits for its data loader",
     since="0.1",
@@ -277,7 +277,7 @@ def _unbusy(run: RunView) -> float:
     On a CPU, preparing a batch takes the cores of what exchanges, and makes ranks wait for each other: a cheaper batch
     saves some of that, too.
     """
-    busy = run.busy_ns(feeding=False)
+    busy = run.busy_ns(with_input=False)
     return max(0.0, 1 - max(busy.values()) / run.measured.step.time_ns) if busy else 0.0
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dptune.measure.communication.clocks import Clock
+from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.timeline import Timeline
-from dptune.measure.exchange.clocks import Clock
-from dptune.measure.exchange.matching import Exchange
 from dptune.measure.intervals import Ints
 from dptune.measured import CLASSES
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dptune.measure.communication.dtypes import bytes_of, dtype_of
+from dptune.measure.communication.kinds import kernel_collective, kernel_dtype
+from dptune.measure.communication.shapes import size_of, tensors_of
 from dptune.measure.device.communicating import collective_operators
-from dptune.measure.exchange.dtypes import bytes_of, dtype_of
-from dptune.measure.exchange.kinds import kernel_collective, kernel_dtype
-from dptune.measure.exchange.shapes import size_of, tensors_of
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dptune.measure.exchange.dtypes import bytes_of, dtype_of
+from dptune.measure.communication.dtypes import bytes_of, dtype_of
 from dptune.trace.kineto.faults import are_dims
 from dptune.trace.kineto.schema import integer
 

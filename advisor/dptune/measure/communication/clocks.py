@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from dptune.measure.exchange.matching import Exchange, RankCalls, match, possible
+from dptune.measure.communication.matching import Exchange, RankCalls, match, possible
 from dptune.measure.intervals import Ints
 
 _TOO_FAR = 2  # times the transfer of a collective

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dptune.measure.exchange.calls import Call
+from dptune.measure.communication.calls import Call
 from dptune.measure.intervals import Ints
 from dptune.measured.collectives import collective
 

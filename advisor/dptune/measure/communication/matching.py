@@ -16,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dptune.measure.exchange.alignment import Row, by_order, by_sequence, by_time, together_ns
-from dptune.measure.exchange.calls import Call
+from dptune.measure.communication.alignment import Row, by_order, by_sequence, by_time, together_ns
+from dptune.measure.communication.calls import Call
 from dptune.measure.intervals import Ints
 from dptune.measured import MatchBasis
 from dptune.measured.collectives import collective

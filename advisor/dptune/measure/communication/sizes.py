@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dptune.measure.exchange.calls import Call
-from dptune.measure.exchange.dtypes import dtype_of
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.dtypes import dtype_of
 from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
 from dptune.trace.kineto.limitations import FAULTY, UNUSABLE
