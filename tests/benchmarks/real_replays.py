@@ -26,7 +26,7 @@ from dptune.measured import Missing
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.predicting import Ground
+from dptune.whatif.predicting import RunModel
 
 HERE = Path(__file__).parent
 TRACES = HERE.parents[1] / ".." / "shared" / "real_traces"
@@ -55,7 +55,7 @@ def runs() -> Iterator[tuple[str, Run]]:
 def replayed(run: Run) -> dict[str, Any] | None:
     """How the replay of a run fares; None where it has fewer than two whole steps of GPUs."""
     try:
-        ground = Ground.of(run, measure(run))
+        ground = RunModel.of(run, measure(run))
     except Missing:
         return None
     made = ground.model
@@ -82,7 +82,7 @@ def paired(before: str, after: str, knob: str) -> dict[str, Any]:
     told = None
     if knob:
         run = load([TRACES / before])
-        told = Ground.of(run, measure(run)).predict({f"loader.{knob}": 4}).low_ns
+        told = RunModel.of(run, measure(run)).predict({f"loader.{knob}": 4}).low_ns
     return {"before_ns": steps[0], "after_ns": steps[1], "least_ns": told}
 
 

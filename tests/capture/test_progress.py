@@ -4,7 +4,7 @@ import io
 import json
 from pathlib import Path
 
-from dptune.capture.progress import ProgressLine, Said, listen
+from dptune.capture.progress import ProgressLine, RankStatus, listen
 
 
 class Terminal(io.StringIO):
@@ -12,8 +12,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def at(rank: int, step: int, phase: str) -> Said:
-    return Said(rank, 1, step, phase, None)
+def at(rank: int, step: int, phase: str) -> RankStatus:
+    return RankStatus(rank, 1, step, phase, None)
 
 
 def test_the_slowest_rank_is_shown() -> None:
@@ -55,7 +55,7 @@ def test_half_written_words_are_passed_over(tmp_path: Path) -> None:
     word = {"rank": 1, "pid": 7, "step": 3, "phase": "lean", "where": None, "claimed": True}
     (live / "pid-7.json").write_text(json.dumps(word))
     (live / "pid-8.json").write_text('{"rank": 0, "pi')
-    assert listen(live) == [Said(1, 7, 3, "lean", None, claimed=True)]
+    assert listen(live) == [RankStatus(1, 7, 3, "lean", None, claimed=True)]
 
 
 def test_who_is_no_rank_is_shown_only_until_there_is_one(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.trace import load
-from dptune.whatif.predicting import Ground
+from dptune.whatif.predicting import RunModel
 
 NONE = "no run on a card has been kept yet: `make gpu-check` on one, then `python -m tests.gpu --keep FOLDER`"
 
@@ -90,7 +90,7 @@ def test_predictions_of_another_batch_and_bounds_of_precision_hold_on_the_card()
     stages = [json.loads(path.read_text())["stages"] for path in RESULTS.glob("nvidia-h200-2026-11-26-*.json")]
     (measured_ms,) = (one["predict"]["figures"]["measured"]["medians_ms"] for one in stages if "predict" in one)
     run = load([SAMPLES / "predict-base"])
-    ground = Ground.of(run, measure(run))
+    ground = RunModel.of(run, measure(run))
     base_ms = median(measured_ms["base"])
     for name, changes in {
         "batch x2": {"loader.batch_size": 32},

@@ -25,7 +25,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.predicting import Ground
+from dptune.whatif.predicting import RunModel
 
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     DRAWN,
@@ -110,7 +110,7 @@ def test_the_ground_is_the_step_without_the_profiler(
     took = StepTime.only(
         "no", basis="unprofiled", time_ns=step_us * US, unprofiled_median_ns=step_us * US, lean_median_ns=100 * US
     )
-    ground = Ground.of(run, figures.model_copy(update={"step": took}))
+    ground = RunModel.of(run, figures.model_copy(update={"step": took}))
     assert ground.replayed_ns == pytest.approx(replayed_us * US, rel=2e-3)
     assert ground.error_share == pytest.approx(replayed_us / step_us - 1, abs=2e-3)
     half = ground.predict({"host.times": 0.0})
@@ -247,7 +247,7 @@ def test_kernels_may_grow_half_as_much_as_the_batch(tmp_path: Path) -> None:
     """80 us of kernels become 160, or 120; the host takes no time. Beside it eight hundredths of the 60 it adds, and
     what no replay of a GPU knows: 5 % of the step and a quarter of the 60."""
     run = load_events(tmp_path, three_steps())
-    ground = Ground.of(run, measure(run))
+    ground = RunModel.of(run, measure(run))
     known = replace(ground, model=replace(ground.model, batch=8), variants=())
     told = known.predict({"host.times": 0.0, "loader.batch_size": 16})
     assert told.step_ns == pytest.approx(160 * US, rel=1e-3)
@@ -356,7 +356,7 @@ def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, 
         try:
             run = load([folder])
             figures = measure(run)
-            made, ground = built(run, figures), Ground.of(run, figures)
+            made, ground = built(run, figures), RunModel.of(run, figures)
         except (DptuneError, Missing):
             continue
         assert off(made) == 0, folder
@@ -368,7 +368,7 @@ def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, 
 def test_a_step_that_devices_limit_does_not_tell_how_fast_the_host_is(tmp_path: Path) -> None:
     """Half of the host's time leaves a device-bound step as it is: what makes the device quicker may save more."""
     run = load_events(tmp_path, three_steps())
-    program = Ground.of(run, measure(run)).model
+    program = RunModel.of(run, measure(run)).model
     assert isinstance(program, Program)
     slow_device = changed(program, {"compute.times": 20.0})  # the host is never waited for
     quick = with_quickest_host(slow_device)

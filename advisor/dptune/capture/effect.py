@@ -19,7 +19,7 @@ _THREADS = "OMP_NUM_THREADS"
 _LONGEST = 60  # characters of a value
 
 
-class Words(str):
+class Explanation(str):
     """What a reading says instead of a value."""
 
 
@@ -61,7 +61,7 @@ def _lacks(name: str, value: Any, own: Facts) -> str:
     other = [one for one in there if one != value]
     if not other:
         return ""
-    return str(other[0]) if isinstance(other[0], Words) else f"it is {other[0]} there"
+    return str(other[0]) if isinstance(other[0], Explanation) else f"it is {other[0]} there"
 
 
 def reading(name: str) -> tuple[Reading, str]:
@@ -120,9 +120,9 @@ def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
     for one in own.ddp:
         cap, first = one.bucket_cap_bytes, one.first_bucket_bytes
         if one.bucket_caps_bytes:
-            yield Words("the script sets a size for each bucket: " + _in_mib(one.bucket_caps_bytes))
+            yield Explanation("the script sets a size for each bucket: " + _in_mib(one.bucket_caps_bytes))
         elif cap is not None and cap == wanted and value is None and first == wanted:
-            yield Words(f"the first bucket also has {cap / MIB:g} MiB there")
+            yield Explanation(f"the first bucket also has {cap / MIB:g} MiB there")
         else:
             yield value if cap == wanted else None if cap is None else cap / MIB
 
@@ -138,9 +138,9 @@ def _first_bucket(own: Facts, value: float) -> Iterator[Any]:
     for one in own.ddp:
         size = one.first_bucket_bytes
         if size is None:
-            yield Words("cannot be told: torch does not report the size that it uses")
+            yield Explanation("cannot be told: torch does not report the size that it uses")
         elif size != wanted and size == one.bucket_cap_bytes:
-            yield Words(f"the script sets the size of all buckets, including the first: {size / MIB:g} MiB")
+            yield Explanation(f"the script sets the size of all buckets, including the first: {size / MIB:g} MiB")
         else:
             yield value if size == wanted else size / MIB
 
@@ -180,11 +180,11 @@ def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
     for one in own.optimizers:
         there = next(iter(bases), one.first_learning_rate) or next(iter(one.learning_rates), None)
         if there is None:
-            yield Words("cannot be told: the optimizer has no learning rate")
+            yield Explanation("cannot be told: the optimizer has no learning rate")
         elif value is None or isclose(there, value, rel_tol=1e-6):
             yield value
         elif own.schedulers:
-            yield Words(f"{own.schedulers[0].name} starts from {there:g} there")
+            yield Explanation(f"{own.schedulers[0].name} starts from {there:g} there")
         else:
             yield there
 
@@ -218,7 +218,9 @@ def _left_out(own: Facts, value: bool) -> Iterator[Any]:
         if asked == len(whole) or (value and 2 * asked > len(whole)):
             yield value
         else:
-            yield Words("the module is compiled: its passes are not seen") if value and own.compiled else not value
+            yield (
+                Explanation("the module is compiled: its passes are not seen") if value and own.compiled else not value
+            )
 
 
 def _autocast(own: Facts, value: str) -> Iterator[Any]:
@@ -231,7 +233,7 @@ def _autocast(own: Facts, value: str) -> Iterator[Any]:
 def _pins(own: Facts, value: bool) -> Iterator[Any]:
     for one in own.loaders:
         if one.batches_drawn and one.pins is not None and one.pins != one.pin_memory:
-            yield Words("the loader is told to pin its batches, and does not")
+            yield Explanation("the loader is told to pin its batches, and does not")
         elif one.batches_drawn:
             yield one.pin_memory
 

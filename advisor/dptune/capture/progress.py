@@ -14,7 +14,7 @@ from dptune.capture.injected.record.plan import UNRECORDED
 
 
 @dataclass(frozen=True)
-class Said:
+class RankStatus:
     """The last word of one process: optimizer steps made, the window it is in, where it is before the first step.
 
     Until `claimed`, the rank is a guess. `beat` counts its backward passes and the steps of any optimizer of it. The
@@ -32,18 +32,18 @@ class Said:
     stays: bool = False
 
 
-def listen(live: Path) -> list[Said]:
+def listen(live: Path) -> list[RankStatus]:
     """The last word of each process that has said anything, by rank; of ranks only, as soon as there is one."""
     said = everyone(live)
     return [one for one in said if one.claimed] or said
 
 
-def everyone(live: Path) -> list[Said]:
+def everyone(live: Path) -> list[RankStatus]:
     """The last word of each process that has said anything, by rank, then by process id."""
     said = []
     for path in live.glob("pid-*.json"):
         try:
-            said.append(Said(**json.loads(path.read_text(encoding="utf-8"))))
+            said.append(RankStatus(**json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # replaced or removed under our eyes: the next look sees it
     return sorted(said, key=lambda one: (one.rank, one.pid))
@@ -80,7 +80,7 @@ class ProgressLine:
         self._terminal = self._stream.isatty()
         self._last = ""
 
-    def show(self, said: list[Said]) -> None:
+    def show(self, said: list[RankStatus]) -> None:
         """Show the slowest rank's step and window."""
         if self._quiet or not said:
             return

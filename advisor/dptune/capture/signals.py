@@ -16,7 +16,7 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReceivedSignal:
     """A signal, and whether a terminal sent it, which then reached the script as well."""
 
     number: int
@@ -31,7 +31,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._heard: list[Heard] = []
+        self._heard: list[ReceivedSignal] = []
         self._before: dict[int, Any] = {}
         self._held: set[int] = set()
 
@@ -54,7 +54,7 @@ class Signals:
             self._held = {*self._before, signal.SIGCHLD}
             signal.pthread_sigmask(signal.SIG_BLOCK, self._held)
 
-    def wait(self, seconds: float, over: Callable[[], bool] = lambda: False) -> Heard | None:
+    def wait(self, seconds: float, over: Callable[[], bool] = lambda: False) -> ReceivedSignal | None:
         """The next signal within that time; None where there was none, or a child ended, or it was `over`."""
         if self._heard:
             return self._heard.pop(0)
@@ -66,7 +66,7 @@ class Signals:
         came = signal.sigtimedwait(self._held, seconds)
         if came is None or came.si_signo == signal.SIGCHLD:
             return None
-        return Heard(came.si_signo, came.si_code == _FROM_THE_KERNEL)
+        return ReceivedSignal(came.si_signo, came.si_code == _FROM_THE_KERNEL)
 
     def came(self) -> bool:
         """Whether any came that nobody has heard: while the script was being ended."""
@@ -75,7 +75,7 @@ class Signals:
         return bool(self._held and {*self._before} & signal.sigpending())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._heard.append(Heard(number, _in_front()))
+        self._heard.append(ReceivedSignal(number, _in_front()))
 
 
 def _in_front() -> bool:

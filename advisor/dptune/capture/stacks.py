@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dptune.capture import processes
 from dptune.capture.injected.record.plan import STACKS_SIGNAL
-from dptune.capture.progress import Said, everyone
+from dptune.capture.progress import RankStatus, everyone
 from dptune.runfile.ranks import spans
 from dptune.runfile.redaction import redacted_command
 
@@ -81,13 +81,13 @@ def place(stacks: str) -> str | None:
     return None
 
 
-def _waiting(one: Said, text: str, guesses: Counter[int]) -> Waiting:
+def _waiting(one: RankStatus, text: str, guesses: Counter[int]) -> Waiting:
     certain = one.claimed or guesses[one.rank] == 1
     where = place(text) or one.where or "outside the script"
     return Waiting(one.rank if certain else None, one.pid, where, text)
 
 
-def _gone(one: Said) -> Waiting:
+def _gone(one: RankStatus) -> Waiting:
     return Waiting(one.rank, one.pid, "its process is not on this machine, or has ended")
 
 

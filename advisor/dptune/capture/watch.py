@@ -11,8 +11,8 @@ from pathlib import Path
 
 from dptune.capture import processes
 from dptune.capture.injected.record.plan import DONE, OVER
-from dptune.capture.progress import ProgressLine, Said, listen
-from dptune.capture.signals import Heard, Signals
+from dptune.capture.progress import ProgressLine, RankStatus, listen
+from dptune.capture.signals import ReceivedSignal, Signals
 
 _LOOK_EVERY_S = 0.2
 _RANKS_AT_EASE = 32  # with more, their files are read less often: the folder may lie on a slow shared disk
@@ -78,7 +78,7 @@ class Watch:
 
     def until_over(self, signals: Signals) -> Watched:
         """Until the script has ended, or has to be ended."""
-        said: list[Said] = []
+        said: list[RankStatus] = []
         while True:
             pause_s = _LOOK_EVERY_S * (1 + len(said) // _RANKS_AT_EASE)
             heard = signals.wait(pause_s, lambda: self._process.poll() is not None)
@@ -93,7 +93,7 @@ class Watch:
                 return self._seen
             self._pass_on(said)
 
-    def _look(self, said: list[Said]) -> None:
+    def _look(self, said: list[RankStatus]) -> None:
         self._progress.show(said)
         if said:
             self._on_phase(min(said, key=lambda rank: rank.step).phase)
@@ -132,7 +132,7 @@ class Watch:
         since = self._told_to_end if self._interrupt is None else self._interrupt.at
         return self._limits.end_s is not None and since is not None and time.monotonic() - since > self._limits.end_s
 
-    def _answer(self, heard: Heard) -> None:
+    def _answer(self, heard: ReceivedSignal) -> None:
         if heard.number != signal.SIGINT:
             self._seen.stopped = heard.number
         elif self._interrupt is not None:
@@ -142,7 +142,7 @@ class Watch:
             self._interrupt = _Interrupt(heard.from_terminal, self._life.made)
             self._progress.say("interrupted; waiting for the script to end (once more ends it)")
 
-    def _pass_on(self, said: list[Said]) -> None:
+    def _pass_on(self, said: list[RankStatus]) -> None:
         """Hand an interrupt that was sent to dptune alone on to the script, once."""
         if self._interrupt is not None and self._interrupt.missed_by(self._life.made):
             self._progress.say("the script goes on: passing the interrupt on to it")
@@ -158,7 +158,7 @@ class _Life:
         self.phases: set[str] = set()
         self.made = 0
 
-    def see(self, said: list[Said], now: float) -> None:
+    def see(self, said: list[RankStatus], now: float) -> None:
         """Take note. Where those who spoke cannot be heard any more, nobody knows whether they move."""
         self._now = now
         before = self.phases

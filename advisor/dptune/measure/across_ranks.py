@@ -16,7 +16,7 @@ from dptune.measure.communication.lag import Track, comparable, lateness
 from dptune.measure.communication.matching import Exchange, RankCalls
 from dptune.measure.communication.waiting import splits
 from dptune.measure.device.accounts import device_figures, device_timeline
-from dptune.measure.device.phases import OPTIMIZER, Phased, Spent, bounds, phased
+from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds, phased
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import OUTSIDE
@@ -91,7 +91,7 @@ def host_of(run: Run, rank: int) -> str | None:
     return (facts.host if facts else "") or (trace.host if trace else "") or None
 
 
-def _computing(own: RankView, spent: Sequence[Spent], told: Phased | str) -> Computing:
+def _computing(own: RankView, spent: Sequence[DeviceTimeline], told: Phased | str) -> Computing:
     """What a rank computes in its steps: the means of a step, as ranks may have recorded fewer."""
     count, usual_ns, optimizer_ns, compute_ns = 0, 0.0, 0.0, 0
     for at, (view, device, timeline) in enumerate(spent):

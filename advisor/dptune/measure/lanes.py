@@ -52,7 +52,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchHit:
     """An event: its name and times, which of `many` with such names it is, and the lane it belongs to.
 
     What computes nothing by itself, such as a range of the script or an operator that starts kernels, belongs to the
@@ -100,7 +100,7 @@ class RankLanes:
         whole = [at for at, step in enumerate(self.steps) if not step.open_ended] or list(range(len(self.steps)))
         return sorted(whole, key=lambda at: self.steps[at].length_ns)[len(whole) // 2] if whole else None
 
-    def next_named(self, words: str, after_ns: int) -> Found | None:
+    def next_named(self, words: str, after_ns: int) -> SearchHit | None:
         """The first event after a moment with the words in its name, in any case; round to the first of all after the
         last. None where no event has them.
         """
@@ -112,7 +112,7 @@ class RankLanes:
         at = int(np.searchsorted(columns.ts_ns[rows], after_ns, side="right")) % len(rows)
         row = int(rows[at])
         begin, end = int(columns.ts_ns[row]), int(columns.ends(rows[at : at + 1])[0])
-        return Found(columns.name(row), begin, end, at + 1, len(rows), self._lane_of(row))
+        return SearchHit(columns.name(row), begin, end, at + 1, len(rows), self._lane_of(row))
 
     def _lane_of(self, row: int) -> int:
         """Which of the lanes of `between` an event belongs to."""

@@ -44,7 +44,7 @@ def anonymous(report: Report) -> Report:
         proof["command"] = ""
         if any(name.startswith(ENVIRONMENT) for name in proof["changes"]):
             proof["name"], proof["changes"] = "variables of the environment", {}
-    return Report.model_validate(_Words(names).without(told))
+    return Report.model_validate(_Placeholders(names).without(told))
 
 
 def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -82,7 +82,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-class _Words:
+class _Placeholders:
     """What stands for each name: where names may be words alone, in sentences, and in fields of a single word.
 
     In a sentence a folder or a trace that is called like a word is left, in a single word hosts are as well: it may be

@@ -82,7 +82,7 @@ _OF_GPU_STEP, _OF_GPU_DIFFERENCE = 0.05, 0.25
 
 
 @dataclass(frozen=True)
-class Ground:
+class RunModel:
     """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
 
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
@@ -102,12 +102,12 @@ class Ground:
     crowded: bool = False
 
     @classmethod
-    def of(cls, run: Run, measured: Measured) -> Ground:
+    def of(cls, run: Run, measured: Measured) -> RunModel:
         """Raises Missing where the run does not tell enough."""
         return cls._of_cpus(run, measured) if measured.device_kind == "cpu" else cls._of_gpus(run, measured)
 
     @classmethod
-    def _of_cpus(cls, run: Run, measured: Measured) -> Ground:
+    def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
         own, step = measured.step.unprofiled_median_ns, measured.step.time_ns
         recorded = read(run, measured)
         processes = [run.facts, *({one.rank: one for one in facts} for facts in run.repeats)]
@@ -130,7 +130,7 @@ class Ground:
         )
 
     @classmethod
-    def _of_gpus(cls, run: Run, measured: Measured) -> Ground:
+    def _of_gpus(cls, run: Run, measured: Measured) -> RunModel:
         program = built(run, measured)
         step, traced = measured.step.time_ns, program.recorded_step_ns()
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.lean_median_ns / measured.recorded_step_ns
@@ -315,7 +315,7 @@ class Predictor:
 
     def __init__(self, run: Run, measured: Measured) -> None:
         self._run, self._measured = run, measured
-        self._ground: Ground | None = None
+        self._ground: RunModel | None = None
         self._lack: Missing | None = None
         self.failure = ""
 
@@ -331,12 +331,12 @@ class Predictor:
             self.failure = f"{type(error).__name__}: {error}"
             raise Missing(f"the step model failed: {self.failure}") from error
 
-    def _laid(self) -> Ground:
+    def _laid(self) -> RunModel:
         if self._lack is not None:
             raise self._lack
         if self._ground is None:
             try:
-                self._ground = Ground.of(self._run, self._measured)
+                self._ground = RunModel.of(self._run, self._measured)
             except Missing as lack:
                 self._lack = lack
                 raise
@@ -346,7 +346,7 @@ class Predictor:
 def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]]) -> WhatIf:
     """Each of the wanted sets of changes."""
     try:
-        ground = Ground.of(run, measured)
+        ground = RunModel.of(run, measured)
     except Missing as lack:
         return nothing(lack.reason, wanted)
     return ground.result([ground.predict(changes) for changes in wanted])
@@ -361,7 +361,7 @@ def nothing(why: str, wanted: Sequence[Mapping[str, Value]] = ()) -> WhatIf:
 def compare(run: Run, measured: Measured) -> WhatIf:
     """Other ways to share the work among the same ranks."""
     try:
-        ground = Ground.of(run, measured)
+        ground = RunModel.of(run, measured)
         if ground.missed:
             raise Missing(ground.missed)
         basis, floor_ns = link_figures(measured), ground.at_best_ns()
@@ -382,7 +382,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
     Of steps that GPUs compute: what each of their parts is worth, for the model of those has no buckets.
     """
     try:
-        ground = Ground.of(run, measured)
+        ground = RunModel.of(run, measured)
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):

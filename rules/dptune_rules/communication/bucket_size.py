@@ -251,7 +251,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _BestCap:
     """The size to propose, what it saves, and what is predicted for the sizes tried."""
 
     cap_mib: float
@@ -260,7 +260,7 @@ class _Found:
     curve: list[Evidence]
 
 
-def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> _Found:
+def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> _BestCap:
     """The size that is predicted to save most, of larger or of smaller ones; without a step model the rule of thumb's.
 
     That has the bound.
@@ -280,12 +280,12 @@ def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> 
             tried, bound = [], bound.without_prediction(lack.reason)
             break
     if not tried:
-        return _Found(float(changes[0].then or LEAST_CAP_MIB), changes, bound, [])
+        return _BestCap(float(changes[0].then or LEAST_CAP_MIB), changes, bound, [])
     saves, cap, then = max(tried, key=lambda one: one[0].predicted_share or 0.0)
     shares = [(size, round(one.predicted_share or 0.0, 4)) for one, size, _ in tried]
     told = [shares[0], *(after for before, after in pairwise(shares) if after[1] != before[1])]
     curve = [Evidence(label=f"saved with {size:g} MiB buckets", value=share, unit="of a step") for size, share in told]
-    return _Found(cap, then, saves, curve)
+    return _BestCap(cap, then, saves, curve)
 
 
 def _changes(run: RunView, buckets: _Buckets, larger: bool) -> list[Change]:

@@ -9,7 +9,7 @@ from dptune.measure.communication.calls import Collectives
 from dptune.measure.communication.purposes import NO_PURPOSE, PURPOSES, UNKNOWN, issuers, purposes
 from dptune.measure.communication.slowdown import slowdown
 from dptune.measure.device.longest import longer, place
-from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
+from dptune.measure.device.phases import PHASES, DeviceTimeline, Phased, bounds
 from dptune.measure.intervals import Intervals, first_begun
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase, Place, Purpose
@@ -21,7 +21,9 @@ _NO_GROUP = "the trace does not say which process group"
 _Key = tuple[str, str | None, int | None, int]  # kind, group, phase, purpose
 
 
-def overlap(spent: Sequence[Spent], ran: Collectives, told: Phased | str, account: Account) -> OverlapFigures | None:
+def overlap(
+    spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str, account: Account
+) -> OverlapFigures | None:
     """How compute and communication share the steps; None where nothing is communicated.
 
     `ran` are the collectives of the devices, `told` the phases of their operations, or why they are not known.
@@ -38,7 +40,7 @@ def overlap(spent: Sequence[Spent], ran: Collectives, told: Phased | str, accoun
     )
 
 
-def _rows(spent: Sequence[Spent], ran: Collectives, told: Phased | str) -> list[CommunicationFigures]:
+def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str) -> list[CommunicationFigures]:
     calls: dict[_Key, int] = {}
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}

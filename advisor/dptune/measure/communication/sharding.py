@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from dptune.measure.communication.purposes import issuers, sharding_ranges
-from dptune.measure.device.phases import OPTIMIZER, Phased, Spent, bounds
+from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
@@ -19,7 +19,7 @@ NOT_SHARDED = "the trace has no ranges of FSDP's hooks"
 _AGAIN = re.compile(r"FSDP::(pre_backward|backward_prefetch)|FullyShardedDataParallel\._pre_backward")
 
 
-def sharding(spent: Sequence[Spent], told: Phased) -> ShardingFigures | None:
+def sharding(spent: Sequence[DeviceTimeline], told: Phased) -> ShardingFigures | None:
     """The time of FSDP over the steps of every rank; None where no trace shows its hooks.
 
     What the hooks launch counts as long as it runs on the device, and the hooks themselves where nothing is computed

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dptune.measure.device.phases import Spent
+from dptune.measure.device.phases import DeviceTimeline
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
@@ -26,7 +26,7 @@ LEAST_SHARE = 0.01  # of all compute: the least time of the compared operations 
 _BESIDE = 0.5  # of its duration has communication beside it; without is none of it
 
 
-def slowdown(spent: Sequence[Spent], compute_ns: int) -> tuple[float | str, int]:
+def slowdown(spent: Sequence[DeviceTimeline], compute_ns: int) -> tuple[float | str, int]:
     """Time of the compute seen beside communication / what it takes without, by medians of each place; how many places.
 
     The reason instead of the ratio if there are fewer than FEWEST_PAIRS places, or if their time without communication

@@ -33,7 +33,9 @@ def gaps(spent: Iterable[tuple[RankView, DeviceView, Timeline]]) -> list[GapFigu
                 key = int(lengths[at]), -len(found)
                 found.append((*key, (view, device, timeline, window, int(own.start_ns[at]))))
         found = heapq.nlargest(MOST, found, key=lambda one: one[:2])
-    told = {id(device): _Told(view, device) for view, device in {id(gap[1]): gap[:2] for _, _, gap in found}.values()}
+    told = {
+        id(device): _DeviceGaps(view, device) for view, device in {id(gap[1]): gap[:2] for _, _, gap in found}.values()
+    }
     return [_figures(told[id(gap[1])], *gap, length_ns) for length_ns, _, gap in found]
 
 
@@ -43,7 +45,7 @@ def _idle(timeline: Timeline) -> Intervals:
     return Intervals.union(start, end)
 
 
-class _Told:
+class _DeviceGaps:
     """What a rank tells of the gaps of one device of its: sorted once, however many they are."""
 
     def __init__(self, view: RankView, device: DeviceView) -> None:
@@ -96,7 +98,13 @@ def _sorted(times_ns: Ints) -> tuple[Ints, Ints]:
 
 
 def _figures(
-    told: _Told, view: RankView, device: DeviceView, timeline: Timeline, window: Step, start_ns: int, length_ns: int
+    told: _DeviceGaps,
+    view: RankView,
+    device: DeviceView,
+    timeline: Timeline,
+    window: Step,
+    start_ns: int,
+    length_ns: int,
 ) -> GapFigures:
     columns, own = view.columns, device.operations
     end_ns = start_ns + length_ns

@@ -13,7 +13,7 @@ from dptune.measure.views import RankView
 from dptune.measured import IDLE, DeviceFigures, LagDifference
 from dptune.trace.kernels import Work
 
-Spent = Mapping[int, Sequence[DeviceFigures]]  # by rank
+DeviceTimeline = Mapping[int, Sequence[DeviceFigures]]  # by rank
 NO_HOST = "this is device work"
 _KINDS: tuple[tuple[Literal["kernels", "copies"], str, Work], ...] = (
     ("kernels", "compute_ns", Work.COMPUTE),
@@ -22,7 +22,7 @@ _KINDS: tuple[tuple[Literal["kernels", "copies"], str, Work], ...] = (
 
 
 def longer(
-    views: Mapping[int, RankView], spent: Spent, rank: int, lag_ns: Mapping[int, float], least_share: float
+    views: Mapping[int, RankView], spent: DeviceTimeline, rank: int, lag_ns: Mapping[int, float], least_share: float
 ) -> list[LagDifference]:
     """What takes the device of `rank` longer, by the account: what runs beside compute costs nothing."""
     found = []
@@ -45,14 +45,16 @@ def longer(
     return found
 
 
-def idle_share(spent: Spent, rank: int, lag_ns: Mapping[int, float]) -> float:
+def idle_share(spent: DeviceTimeline, rank: int, lag_ns: Mapping[int, float]) -> float:
     """The share of the lag in which the device of `rank` was idle longer than the others: what its host can explain."""
     mine, others = _per_step(spent, rank, IDLE, lag_ns)
     lag = np.array(list(lag_ns.values()))
     return float(np.minimum(np.maximum(mine - others, 0), lag).sum() / lag.sum()) if lag.sum() > 0 else 0.0
 
 
-def _per_step(spent: Spent, rank: int, classes: Sequence[str], steps: Mapping[int, float]) -> tuple[Ints, Ints]:
+def _per_step(
+    spent: DeviceTimeline, rank: int, classes: Sequence[str], steps: Mapping[int, float]
+) -> tuple[Ints, Ints]:
     """By step the time of a rank in classes of the account, and the median of the others."""
 
     def of(devices: Sequence[DeviceFigures]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dptune.measure.device.memory import MALLOC
-from dptune.measure.device.phases import Phased, Spent, bounds
+from dptune.measure.device.phases import DeviceTimeline, Phased, bounds
 from dptune.measure.device.precisions import is_fp32
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
@@ -17,7 +17,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import KERNEL_CATEGORIES, LAUNCH_CATEGORIES
 
 
-def longest(spent: Sequence[Spent], told: Phased | str) -> dict[str, Place]:
+def longest(spent: Sequence[DeviceTimeline], told: Phased | str) -> dict[str, Place]:
     """By the field of each class of the account, `optimizer`, `fp32 matmul` and `malloc`: the longest of all ranks.
 
     What no step holds is not there.

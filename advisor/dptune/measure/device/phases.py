@@ -33,7 +33,7 @@ NO_BACKWARD = "the trace has no ranges of autograd's backward pass"
 NO_OPTIMIZER = "the trace has no ranges of an optimizer's step(), so its work cannot be told from the rest"
 _NO_HOST = "the host's part is not known of what is not known to be launched"
 
-Spent = tuple[RankView, DeviceView, Timeline]
+DeviceTimeline = tuple[RankView, DeviceView, Timeline]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class Phased:
     operations: list[Ints]
 
 
-def phased(spent: Sequence[Spent]) -> Phased | str:
+def phased(spent: Sequence[DeviceTimeline]) -> Phased | str:
     """The phases of all operations, or why a trace does not tell them."""
     hosts: dict[int, HostPhases] = {}
     for view in {view.rank: view for view, _, _ in spent}.values():
@@ -135,7 +135,7 @@ def _of_device(view: RankView, device: DeviceView, host: HostPhases) -> Ints:
     return phase
 
 
-def phases(spent: Sequence[Spent], told: Phased) -> list[PhaseFigures]:
+def phases(spent: Sequence[DeviceTimeline], told: Phased) -> list[PhaseFigures]:
     """The phases of the steps of all devices; `unknown` only where there is any."""
     compute, communication, hidden = (np.zeros(len(PHASES), dtype=np.int64) for _ in range(3))
     for (view, device, timeline), phase in zip(spent, told.operations, strict=True):

@@ -11,7 +11,7 @@ from operator import eq
 
 import numpy as np
 
-from dptune.measure.device.phases import PHASES, Phased, Spent, bounds
+from dptune.measure.device.phases import PHASES, DeviceTimeline, Phased, bounds
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
@@ -33,7 +33,7 @@ _TOGETHER = re.compile(r"_foreach_|_fused_|multi_tensor_apply")
 _COMPILED = re.compile(r"^(## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction|triton_(poi|per|red)_fused)")
 
 
-def launch_idle(spent: Sequence[Spent], told: Phased | str) -> LaunchIdleFigures | None:
+def launch_idle(spent: Sequence[DeviceTimeline], told: Phased | str) -> LaunchIdleFigures | None:
     """Over all ranks and devices; None where none waited for a launch."""
     waits = [_Waits(*one) for one in spent if not one[1].operations.on_cpu]
     idle_ns = sum(int(one.lengths.sum()) for one in waits)

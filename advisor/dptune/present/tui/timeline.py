@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Static
 
-from dptune.measure.lanes import SELF_TIME, Found, Lane, Piece, RankLanes
+from dptune.measure.lanes import SELF_TIME, Lane, Piece, RankLanes, SearchHit
 from dptune.measured import short_name
 from dptune.present.amounts import ns_as_ms, several
 from dptune.present.lines import Line, labelled, line, wrapped
@@ -66,7 +66,7 @@ class Timeline(Container, can_focus=True):
         self._own: RankLanes | None = None
         self._rank = self._step = self._lane = self._column = 0
         self._begin = self._end = 0
-        self._found: Found | None = None  # the operation that was found last, until the cursor moves
+        self._found: SearchHit | None = None  # the operation that was found last, until the cursor moves
         self._lanes: list[Lane] = []
 
     def compose(self) -> ComposeResult:

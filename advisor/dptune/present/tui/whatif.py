@@ -27,7 +27,7 @@ from dptune.present.tui.pane import Pane
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
 from dptune.whatif.cpu.building import link_figures
-from dptune.whatif.predicting import Ground
+from dptune.whatif.predicting import RunModel
 
 AS_IT_IS = "as it is"
 _NAMED = 8  # runs or traces that a command names
@@ -124,7 +124,7 @@ class WhatIfPane(Container, can_focus=True):
         self._dials = dials(run, report.measured)
         self._at = [one.values.index(AS_IT_IS) for one in self._dials]
         self._chosen = 0
-        self._ground: Ground | None = None
+        self._ground: RunModel | None = None
         no_trust = (one.text for one in report.trust.findings if one.level == "unjudgeable")
         self._lack = next((f"the run cannot be judged: {why}" for why in no_trust), "")
         self._making = self._replaying = False
@@ -146,7 +146,7 @@ class WhatIfPane(Container, can_focus=True):
 
     def _make(self) -> None:
         try:
-            self._ground = Ground.of(self._run, self._measured)
+            self._ground = RunModel.of(self._run, self._measured)
         except Missing as lack:
             self._lack = lack.reason
         except Exception as error:
@@ -160,7 +160,7 @@ class WhatIfPane(Container, can_focus=True):
             self._replaying = True
             self.run_worker(partial(self._predict, self._ground, self.changes), thread=True)
 
-    def _predict(self, ground: Ground, changes: dict[str, Value]) -> None:
+    def _predict(self, ground: RunModel, changes: dict[str, Value]) -> None:
         try:
             told = ground.predict(changes)
         except Exception as error:

@@ -45,7 +45,7 @@ class Table:
         return columns
 
 
-class Words(dict[str, int]):
+class WordTable(dict[str, int]):
     """Distinct words, numbered in the order they are first asked for; `characters` is what they hold together."""
 
     characters = 0
@@ -59,7 +59,7 @@ class Words(dict[str, int]):
 class Labels(dict[Any, int]):
     """The number of a pid or tid, which may be written as 5555 or "5555": both are the same label."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: WordTable) -> None:
         super().__init__()
         self.words = words
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptune.trace.columns import NONE, Collectives, Columns, Counters, Memory
 from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
-from dptune.trace.kineto.buffers import Labels, Table, Words
+from dptune.trace.kineto.buffers import Labels, Table, WordTable
 from dptune.trace.kineto.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nanoseconds
 from dptune.trace.kineto.faults import faults, unusable
 from dptune.trace.kineto.repair import REFUSED, decoded, repair
@@ -70,8 +70,8 @@ class Builder:
         self.thread_names: dict[tuple[str, str], str] = {}
         self._rows, self._collectives = Table(_ROWS), Table(_COLLECTIVES)
         self._memory, self._counters = Table(_MEMORY), Table(_COUNTERS)
-        self._names, self._categories, self._words, self._series = Words(), Words(), Words(), Words()
-        self._pids = Labels(Words())
+        self._names, self._categories, self._words, self._series = WordTable(), WordTable(), WordTable(), WordTable()
+        self._pids = Labels(WordTable())
         self._tids = Labels(self._pids.words)
         self._waiting: list[tuple[int, ...]] = []
         self._speaking = np.zeros(0, dtype=np.bool_)  # by name id: whether it is the name of a collective's operator

@@ -21,8 +21,8 @@ from dptune.capture.injected.observe.observers import observers
 from dptune.capture.injected.record.agenda import Agenda
 from dptune.capture.injected.record.live import Live
 from dptune.capture.injected.record.plan import DONE, ENDED, Plan
+from dptune.capture.injected.record.rank_recording import GivesWay, RankRecording
 from dptune.capture.injected.record.step_clock import Clock
-from dptune.capture.injected.record.take import GivesWay, Take
 from dptune.capture.injected.record.write_errors import why_not_written
 
 # How long a dying process waits for its main thread to finish what it writes; launchers kill after 30 s.
@@ -39,7 +39,7 @@ class Recorder:
         self._live = Live(plan, self._beats)
         self._agenda = Agenda(plan.schedule)
         self._departure = Departure()
-        self._take: Take | None = None  # from the first step to the end of the recording, or until it fails
+        self._take: RankRecording | None = None  # from the first step to the end of the recording, or until it fails
         self._begun = self._recorded = self._elsewhere = self._ends_script = False
         self._unrecorded = False  # and nothing has said so yet
         self._endings = Endings(self.finish, self._put_down)
@@ -126,7 +126,7 @@ class Recorder:
         if not self._plan.records(rank):
             self._live.claim(rank, stays=not self._ends_script)
             return
-        take = Take(self._plan, self._observers)
+        take = RankRecording(self._plan, self._observers)
         if not take.claim():
             self._elsewhere, self._ends_script = True, False
             text = f"rank {rank}: not recorded: {self._plan.folder} has its recording already"

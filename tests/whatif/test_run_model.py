@@ -15,7 +15,7 @@ from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.predicting import Ground, search
+from dptune.whatif.predicting import RunModel, search
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),) * 2, 50.0)
 MODEL = StepModel({0: [STEP], 1: [STEP]}, (30, 30), Caps((100,)), Link(0, 1.0), samples=64)  # 2 * (150 + 60) + 50
@@ -35,7 +35,7 @@ def ground(**more):
         "slack_ns": 10.0,
         "model": MODEL,
     }
-    return Ground(measured=measured_run(samples=64), **{**known, "variants": ((SLOWER,),), **more})
+    return RunModel(measured=measured_run(samples=64), **{**known, "variants": ((SLOWER,),), **more})
 
 
 def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():
@@ -189,7 +189,7 @@ def test_at_best_is_in_measured_time():
 def test_the_curve_is_in_measured_time(monkeypatch):
     """All sizes leave one bucket, so the step as it is."""
     made = ground(step_ns=550)
-    monkeypatch.setattr(Ground, "of", classmethod(lambda cls, run, measured: made))
+    monkeypatch.setattr(RunModel, "of", classmethod(lambda cls, run, measured: made))
     told = search(None, made.measured)
     assert {one.step_ns for one in told.curve} == {550}
 

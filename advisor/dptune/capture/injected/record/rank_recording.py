@@ -38,7 +38,7 @@ class GivesWay(Exception):  # noqa: N818 - the recorder's choice, not an error
     """The recorder stops for a reason that it states."""
 
 
-class Take:
+class RankRecording:
     """Windows are prepared, opened and closed one after another; what is closed is on disk."""
 
     def __init__(self, plan: Plan, observers: Observers) -> None:
