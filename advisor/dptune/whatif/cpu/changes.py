@@ -16,6 +16,7 @@ from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, 
 from dptune.whatif.cpu.loaders import batch, loading_of, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.scenarios import SCENARIOS
 
 Changing = Callable[[StepModel, Value], StepModel]
 
@@ -40,7 +41,7 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
             raise Missing(f"the model gives only an upper bound of what another {name} could save")
-        which = "no step model" if name not in _OF_GPUS else "only the step model of GPUs"
+        which = "only the step model of GPUs" if name in SCENARIOS else "no step model"
         raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():
         if name in settings and name not in only and name not in _BEFORE_TOPOLOGY:
@@ -203,6 +204,5 @@ CHANGES: dict[str, Changing] = {
 }
 _BEFORE_TOPOLOGY = ("straggler.removed", "straggler.balanced", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
-_OF_GPUS = frozenset({"host.times", "syncs.removed", "copies.non_blocking", "fsdp.prefetch"})
 _WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"
 _FEW_CORES = 2  # to a rank: with no more, exchanges and the passes of other ranks are in each other's way
