@@ -30,7 +30,7 @@ READ = {
     "ts_as_strings.json": (WHOLE, ["rank 1 is missing"]),
     "two_ranks_interleaved.json": (
         308,
-        ["breaks off after 308 whole events, at byte .*two ranks wrote to one file", "rank 1 is missing"],
+        ["breaks off after 308 whole events, at byte .*the file holds two traces", "rank 1 is missing"],
     ),
     "two_ranks_overwritten_tail.json": (
         WHOLE,

@@ -172,7 +172,8 @@ def _account(measured: Measured) -> Iterator[Finding]:
         yield _unjudgeable("account-missing", f"the steps cannot be accounted for: {measured.missing['account']}")
     elif measured.step.known("time_ns") is None:
         yield _unjudgeable("step-time-missing", f"no step has a time: {measured.step.missing['time_ns']}")
-    short = [str(rank) for rank, count in steps.items() if count < LEAST_STEPS]
+    broken = {rank.rank for rank in measured.ranks if rank.partial}  # said of the trace already
+    short = [str(rank) for rank, count in steps.items() if count < LEAST_STEPS and rank not in broken]
     if short and most >= LEAST_STEPS:
         text = f"fewer than {LEAST_STEPS} steady steps on rank {', '.join(short)}; other ranks recorded up to {most}"
         yield Finding(code="steps-few-on-ranks", level="partial", text=text)

@@ -29,7 +29,7 @@ _GAP = b" \t\r\n,"
 _BEGINS = re.compile(rb'"(?:schemaVersion|traceEvents)"')
 _AGAIN = re.compile(rb'"traceEvents"\s*+:')
 _EVENTS = re.compile(rb"[\s,]*+\{")
-SECOND = ", where a second trace begins: two ranks wrote to one file"
+SECOND = ", where a second trace begins: the file holds two traces"
 
 
 class Body:
