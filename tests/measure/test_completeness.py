@@ -190,6 +190,19 @@ def test_kernels_at_impossible_times(tmp_path, stamp):
     assert shares(measured)[0] == pytest.approx((121 * 640 - 80) / (121_000 - 160))
 
 
+def test_a_kernel_that_outlasts_the_next_on_its_stream_is_in_no_figure(tmp_path):
+    """The first of step 2 is said to take 1,000 s; without its 80 us the step computes 560 of 1,000 us."""
+    events = [
+        {**one, "dur": 1_000_000_000} if is_kernel(one) and one["args"]["correlation"] == 200 else one
+        for one in rank()
+    ]
+    measured, trust = judged(tmp_path, events, rank())
+    (misdated,) = [loss for loss in measured.ranks[0].losses if loss.code == "device-events-misdated"]
+    assert "1 of 45 device operations still run when the next one on their stream begins" in misdated.text
+    assert misdated.fatal
+    assert trust.level == "unjudgeable"  # more than 1 % of so few
+
+
 @pytest.mark.parametrize("by", [5_000_000, 60_000])
 def test_kernels_of_steps_that_run_outside_all_steps(tmp_path, by):
     long = [{**one, "ts": 10 * one["ts"], "dur": 10 * one["dur"]} for one in rank()]  # 50 ms in all

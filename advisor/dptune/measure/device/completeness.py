@@ -57,10 +57,14 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
 
 def _misdated(columns: Columns) -> list[Loss]:
     rows = columns.rows(DEVICE_CATEGORIES)
-    zero, early = misdated(columns, rows)
-    fatal = int((zero | early).sum()) > MOST_LOST * len(rows)
+    zero, early, overlong = misdated(columns, rows)
+    fatal = int((zero | early | overlong).sum()) > MOST_LOST * len(rows)
     found = []
-    for wrong, what in ((zero, "have a timestamp of 0"), (early, "start before the call that launched them")):
+    for wrong, what in (
+        (zero, "have a timestamp of 0"),
+        (early, "start before the call that launched them"),
+        (overlong, "still run when the next one on their stream begins"),
+    ):
         count = int(wrong.sum())
         if count:
             rest = "so device times cannot be trusted" if fatal else "and are excluded"
