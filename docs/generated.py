@@ -66,8 +66,8 @@ def _marked(rule: Any) -> str:
 
 _PREDICTED = {
     "step": "predicts the step time",
-    "bound": "gives an upper bound on the saving",
-    "no": "has no model of it",
+    "bound": "gives only an upper bound on the saving",
+    "no": "cannot predict its effect",
 }
 
 

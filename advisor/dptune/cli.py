@@ -91,7 +91,7 @@ def _explained(error: Exception, lost: OSError | None, debug: bool) -> tuple[str
         if error is lost:
             return f"cannot write to stdout: {_reason(error)}", "write to somewhere that is open and has room", 2
         if error.filename is None and not _is_somewhere():
-            return "the working directory does not exist any more", "change to a folder that exists", 2
+            return "the working directory no longer exists", "change to a folder that exists", 2
         if error.filename is None:
             return f"a file cannot be read or written: {_reason(error)}", "see --debug for which", 2
         return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path and its permissions", 2

@@ -281,7 +281,7 @@ def test_a_run_that_a_newer_dptune_recorded_is_not_to_be_recorded(make_measured,
     newer = Finding(code="schema-newer", level="partial", text="run.json is of schema '99'")
     other = Finding(code="windows-missing", level=level, text="x")
     told = said(make_measured(), trust=Trust(level=level, findings=[newer, other]), recorded=False)
-    assert told.next == "Update dptune (`pip install --upgrade dptune`): a newer one recorded this run."
+    assert told.next == "Update dptune (`pip install --upgrade dptune`): a newer version recorded this run."
 
 
 @pytest.mark.parametrize("code", ["communication-missing", "device-events-lost", "steps-few"])

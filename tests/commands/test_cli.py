@@ -247,6 +247,6 @@ def test_a_working_directory_that_was_removed_is_named(
     (tmp_path / "gone").rmdir()
     assert main(words) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "dptune: error: the working directory does not exist any more",
+        "dptune: error: the working directory no longer exists",
         "hint: change to a folder that exists",
     ]

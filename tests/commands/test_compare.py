@@ -198,7 +198,7 @@ def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, of_a: str, capsys:
     first, _, rest = of_a.partition('"0.2"')
     Path("a.json").write_text(f'{first}"12.0"{rest}', encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
-    assert "a.json is of schema '12.0', and this dptune reads 0.x: update dptune" in capsys.readouterr().err
+    assert "a.json has schema version '12.0', but this dptune reads 0.x: update dptune" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("figure", ["unprofiled_median_ns", "time_ns"])

@@ -88,7 +88,7 @@ def test_a_size_that_no_tensor_can_have_is_none(tmp_path, elements, message_byte
 def test_an_impossible_size_is_not_said_to_be_unrecorded(tmp_path, elements):
     events = [step(1, 0, 100), launch(1, 10, 11), all_reduce(20, 30, 1, elements, "0", 2)]
     (found,) = measure_events(tmp_path, events, events).collectives
-    assert found.missing["message_bytes"] == "message sizes in the trace are impossible or unreadable"
+    assert found.missing["message_bytes"] == "message sizes in the trace are invalid or unreadable"
 
 
 @pytest.mark.parametrize("dtype", [None, "", "Float3"])
@@ -97,7 +97,7 @@ def test_a_size_without_a_type_is_not_said_to_be_unrecorded(tmp_path, dtype):
     call["args"]["dtype"] = dtype
     events = [step(1, 0, 100), launch(1, 10, 11), call]
     (found,) = measure_events(tmp_path, events, events).collectives
-    assert found.missing["message_bytes"].startswith("the element type is missing in the trace or unknown")
+    assert found.missing["message_bytes"].startswith("the element type is missing or unknown")
 
 
 def test_a_kernel_that_names_its_collective_communicates_whatever_its_name(tmp_path):
@@ -112,7 +112,7 @@ def test_an_impossible_shape_is_no_size(tmp_path, length):
     gloo = annotation("gloo:all_reduce", 20, 60, thread=2)
     gloo["args"] = gloo.get("args", {}) | {"Input Dims": [[length, 3]], "Input type": ["float"]}
     (found,) = measure_events(tmp_path, [*events, gloo]).collectives
-    assert found.missing["message_bytes"] == "message sizes in the trace are impossible or unreadable"
+    assert found.missing["message_bytes"] == "message sizes in the trace are invalid or unreadable"
 
 
 def test_what_one_graph_launches_is_ordered_by_its_beginning(tmp_path):

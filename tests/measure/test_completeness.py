@@ -104,7 +104,7 @@ def test_kernels_that_cannot_be_read_are_not_lost_by_the_profiler(tmp_path, faul
     _, trust = judged(tmp_path, good, bad)
     found = losses(trust)
     assert found["device-events-damaged"].text == (
-        "rank 1: 5 of 45 kernel launches have no kernel in the trace: events in the file could not be read"
+        "rank 1: 5 of 45 kernel launches have no kernel in the trace: some events in the file could not be read"
     )
     assert not any("profiler lost" in finding.text for finding in trust.findings)
 
@@ -116,8 +116,8 @@ def test_kernels_of_another_category_are_not_lost_by_the_profiler(tmp_path):
     (finding,) = losses(trust).values()
     assert (finding.code, finding.text) == (
         "device-events-damaged",
-        "rank 1: 5 of 45 kernel launches have no kernel in the trace: the events with their correlation have the "
-        "category 'gpu_thing'",
+        "rank 1: 5 of 45 kernel launches have no kernel in the trace: events with their correlation IDs have the "
+        "category 'gpu_thing' instead",
     )
 
 
@@ -129,8 +129,8 @@ def test_kernels_without_a_correlation_are_not_lost_by_the_profiler(tmp_path, ar
     (finding,) = losses(trust).values()
     assert (finding.code, finding.text) == (
         "device-events-damaged",
-        "rank 1: 5 of 45 kernel launches have no kernel in the trace: 5 kernels have no call, so their correlations "
-        "are missing or wrong",
+        "rank 1: 5 of 45 kernel launches have no kernel in the trace: 5 kernels have no launch call, so "
+        "correlation IDs are missing or wrong",
     )
 
 

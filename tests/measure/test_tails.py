@@ -101,8 +101,9 @@ def test_work_queued_before_the_first_step_is_counted(tmp_path: Path, recorded: 
     assert figures.steps.queued_before_ns == 148 * US
     assert figures.step.time_ns == round(448 * US / 3)  # without the 148 it is 100, what a step takes
     found = {one.code: one.text for one in judge(figures, []).findings}
-    assert found["work-queued-before"].endswith(
-        "for 0.148 ms, so the mean step and its parts are up to 0.0493 ms shorter than shown: record more steps"
+    assert found["work-queued-before"] == (
+        "traced steps include 0.148 ms of device work queued before the first of them: the mean step and its parts are "
+        "overstated by up to 0.0493 ms; record more steps"
     )
 
 

@@ -22,8 +22,8 @@ def run(make_facts, calls=400, sent_bytes=4_000, spent_ms=30, timed=True, **more
 def test_an_all_reduce_for_each_parameter(ask, make_measured, make_facts):
     (advice,) = ask("DP110", make_measured(device="cpu"), run(make_facts))
     assert advice.title == (
-        "train.py:46 averages gradients in 40 all-reduces per step, 60 % of it: DistributedDataParallel sends them in "
-        "buckets, during the backward pass"
+        "train.py:46 averages gradients in 40 all-reduces per step (60 % of the step): DDP sends them in buckets "
+        "during backward"
     )
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.6))  # 30 of 50 ms
     assert (advice.impact, advice.confidence, advice.changes) == ("high", "high", [])
@@ -54,22 +54,22 @@ def test_what_was_not_timed_is_missing(ask, make_measured, make_facts):
         (
             "all_reduce",
             400,
-            "average_models (train.py:46) averages parameters in 40 all-reduces per step, 60 % of it: "
-            "DistributedDataParallel keeps the replicas equal without that",
+            "average_models (train.py:46) averages parameters in 40 all-reduces per step (60 % of the step): "
+            "DDP keeps the replicas equal without these calls",
             "changes",
         ),
         (
             "broadcast",
             0,
-            "average_models (train.py:46) broadcasts parameters in 40 broadcasts per step, 60 % of it: "
-            "DistributedDataParallel keeps the replicas equal without that",
+            "average_models (train.py:46) broadcasts parameters in 40 broadcasts per step (60 % of the step): "
+            "DDP keeps the replicas equal without these calls",
             "same",
         ),
         (
             "all_reduce",
             100,  # of 400: the last ones of a step that an optimizer of two makes
-            "average_models (train.py:46) averages gradients in 40 all-reduces per step, 60 % of it: "
-            "DistributedDataParallel sends them in buckets, during the backward pass",
+            "average_models (train.py:46) averages gradients in 40 all-reduces per step (60 % of the step): "
+            "DDP sends them in buckets during backward",
             "same",
         ),
     ],

@@ -12,8 +12,8 @@ def kept(**more):
 def test_validation_that_does_not_switch_back(ask, make_measured, make_facts):
     (advice,) = ask("DP804", make_measured(), [make_facts(), make_facts(rank=1, evaluation_mode=[kept()])])
     assert advice.title == (
-        "`Net` is trained in evaluation mode in 20 of 25 recorded steps: 2 dropout layers are off and 1 BatchNorm "
-        "layer uses fixed statistics. Call .train() after validate (train.py:9) has called .eval()"
+        "`Net` trains in evaluation mode in 20 of 25 recorded steps: 2 dropout layers are off and 1 BatchNorm "
+        "layer uses fixed statistics. Call .train() after .eval() in validate (train.py:9)"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
 
@@ -23,8 +23,7 @@ def test_a_model_that_never_was_in_training_mode(ask, make_measured, make_facts)
     facts.evaluation_mode[0].norms = 0
     (advice,) = ask("DP804", make_measured(), [facts])
     assert advice.title == (
-        "`Net` is trained in evaluation mode in all recorded steps: 2 dropout layers are off. Call .train() before "
-        "training"
+        "`Net` trains in evaluation mode in all recorded steps: 2 dropout layers are off. Call .train() before training"
     )
     assert (advice.impact, advice.confidence) == ("medium", "medium")
 
@@ -43,7 +42,7 @@ def test_validation_that_the_recording_did_not_reach(ask, make_measured, make_fa
     ahead.keeps_where = "validate (train.py:9)"
     (advice,) = ask("DP804", make_measured(), [make_facts(evaluation_mode=[ahead])])
     assert advice.title == (
-        "`Net` stays in evaluation mode once validate (train.py:9) has called .eval(), because nothing in the training "
-        "loop calls .train(): then 2 dropout layers are off and 1 BatchNorm layer uses fixed statistics"
+        "`Net` stays in evaluation mode after .eval() in validate (train.py:9): the training loop never calls "
+        ".train(), so 2 dropout layers are off and 1 BatchNorm layer uses fixed statistics"
     )
     assert (advice.impact, advice.confidence) == ("high", "medium")

@@ -106,8 +106,8 @@ def test_the_line_that_asks_for_collections(ask, make_measured, make_facts):
     ]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), [make_facts(windows=[asking])])
     assert advice.title == (
-        "Python collects garbage for 8 % of a step: Memory.clean (train.py:9) calls gc.collect() 3 times in 4 steps: "
-        "remove the call, or make it only every few hundred steps"
+        "Python collects garbage for 8 % of a step: Memory.clean (train.py:9) calls gc.collect() 3 times in 4 steps. "
+        "Remove it, or call it every few hundred steps"
     )
     assert (advice.evidence[1].label, advice.evidence[1].value) == ("gc.collect() in Memory.clean (train.py:9)", 3)
 

@@ -31,10 +31,10 @@ def facts(make_facts, line=EACH, rank=0, **more):
 def test_an_iterator_for_each_batch(ask, make_measured, make_facts):
     (advice,) = ask("DP507", make_measured(device="cpu", world=1), [facts(make_facts)])
     assert advice.title == (
-        "`Trainer.fit` (train.py:83) makes a new iterator of a DataLoader in each step, for 1 of its 1,562 batches: "
-        "20 % of a step. Make one iterator, and draw each batch from it"
+        "`Trainer.fit` (train.py:83) creates a DataLoader iterator in each step for 1 of 1,562 batches (20 % of the "
+        "step): keep one iterator"
     )
-    assert advice.why == "Each iterator starts over: its RandomSampler first orders all 200,000 samples again."
+    assert advice.why == "Each iterator restarts its RandomSampler on all 200,000 samples."
     # 2 of 10 ms in each step: four fifths to eleven tenths of that
     assert (advice.saves.basis, advice.saves.predicted_share) == ("timed", pytest.approx(0.2))
     assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.16), pytest.approx(0.22))
@@ -44,7 +44,7 @@ def test_an_iterator_for_each_batch(ask, make_measured, make_facts):
 def test_workers_may_be_slower_than_steps(ask, make_measured, make_facts):
     (advice,) = ask("DP507", make_measured(device="cpu", world=1), [facts(make_facts, replace(EACH, num_workers=2))])
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.2))
-    assert advice.why == "Each iterator starts 2 workers and drops the batches that they have prepared ahead."
+    assert advice.why == "Each iterator starts 2 workers, and batches prefetched but not used are discarded."
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_other_processes_may_be_what_makes_them_late(
     if count:
         assert len(ask("DP702", run, facts)) == count
     else:
-        with pytest.raises(Missing, match=r"wait up to 4 ms of each step for a core, and ranks are only 4 ms late"):
+        with pytest.raises(Missing, match=r"wait up to 4 ms per step for a core, and ranks are only 4 ms late"):
             ask("DP702", run, facts)
 
 

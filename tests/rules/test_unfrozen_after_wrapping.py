@@ -28,8 +28,8 @@ def ranks(make_facts, *sums, sent_bytes=0, step=40, **more):
 def test_layers_that_were_unfrozen_later(ask, make_measured, make_facts):
     (advice,) = ask("DP112", make_measured(), ranks(make_facts, ([1.0, -2.0], 0), ([1.0, -2.5], 0)))
     assert advice.title == (
-        "Replicas drift apart: DistributedDataParallel (train.py:7) does not average the gradients of 3 parameter "
-        "tensors of `Net` that begin (train.py:30) unfroze after wrapping: wrap the model again"
+        "DDP (train.py:7) does not average the gradients of 3 tensors of `Net` unfrozen later in begin (train.py:30): "
+        "wrap the model again"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
     assert advice.evidence[-1].value == "differ between ranks"
@@ -45,7 +45,7 @@ def test_where_the_line_is_not_known(ask, make_measured, make_facts):
     facts = ranks(make_facts, ([], 0), ([], 0))
     facts[0].unaveraged[0].unfrozen_where = None
     (advice,) = ask("DP112", make_measured(), facts)
-    assert "parameter tensors of `Net` that were unfrozen or added later: wrap the model again" in advice.title
+    assert "tensors of `Net` unfrozen or added later: wrap the model again" in advice.title
 
 
 def test_quiet(ask, make_measured, make_facts):

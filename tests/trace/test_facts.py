@@ -129,7 +129,7 @@ def test_odd_numbers_that_a_run_may_have_are_taken(folder, changed):
 
 def test_what_facts_lack_is_said_with_what_to_do(folder):
     (folder / "rank-00000.facts.json").write_text("{}")
-    told = "rank-00000.facts.json: it has no `rank`; put back what was recorded, or record again"
+    told = "rank-00000.facts.json: it has no `rank`; restore the original file, or record again"
     assert findings(folder)["file-unreadable"] == f"{folder.name}: {told}"
 
 

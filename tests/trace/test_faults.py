@@ -32,7 +32,7 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path, key, value):
     assert len(trace.columns) == 2
     (finding,) = trace.findings
     assert (finding.code, finding.level) == ("fields-unreadable", "partial")
-    assert finding.text == f"t.json: 1 of 2 events has unreadable fields (`{key}`), which count as missing"
+    assert finding.text == f"t.json: 1 of 2 events has unreadable fields (`{key}`), treated as missing"
 
 
 @pytest.mark.parametrize("key", ["stream", "device", "correlation", "External id", "external id", "bytes"])
@@ -40,7 +40,7 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path, key, value):
 def test_a_number_of_the_wrong_type_is_named(tmp_path, key, value):
     trace = read(tmp_path, {**KERNEL, "args": SOUND}, {**KERNEL, "args": SOUND | {key: value}})
     (finding,) = trace.findings
-    assert finding.text == f"t.json: 1 of 2 events has unreadable fields (`{key}`), which count as missing"
+    assert finding.text == f"t.json: 1 of 2 events has unreadable fields (`{key}`), treated as missing"
 
 
 @pytest.mark.parametrize("value", [-1, 0, 7, "7", "-1", 7.0, None])
@@ -53,7 +53,7 @@ def test_a_negative_size_is_named_whichever_way_the_event_is_read(tmp_path, odd)
     trace = read(tmp_path, {**KERNEL, "args": {"bytes": -8}}, {**KERNEL, **odd})
     assert trace.columns.total_bytes.tolist() == [-1, -1]
     assert [finding.text for finding in trace.findings] == [
-        "t.json: 1 of 2 events has unreadable fields (`bytes`), which count as missing"
+        "t.json: 1 of 2 events has unreadable fields (`bytes`), treated as missing"
     ]
 
 
@@ -78,7 +78,7 @@ def test_an_impossible_argument_of_a_collective_is_named(tmp_path, key, value):
     (finding,) = read(tmp_path, sound, wrong, {**KERNEL, "args": SOUND}).findings
     assert (finding.code, finding.level) == ("collectives-unreadable", "partial")
     assert finding.text == (
-        f"t.json: 1 of 2 collective events has impossible or unreadable arguments (`{key}`), which count as missing"
+        f"t.json: 1 of 2 collective events has invalid or unreadable arguments (`{key}`), treated as missing"
     )
 
 
@@ -88,7 +88,7 @@ def test_impossible_shapes_are_named(tmp_path, dims):
     sound, wrong = ({**gloo, "args": {"Input Dims": shapes, "Input type": ["float"]}} for shapes in ([[8], []], dims))
     (finding,) = read(tmp_path, sound, wrong).findings
     assert finding.text == (
-        "t.json: 1 of 2 collective events has impossible or unreadable arguments (`Input Dims`), which count as missing"
+        "t.json: 1 of 2 collective events has invalid or unreadable arguments (`Input Dims`), treated as missing"
     )
 
 

@@ -195,7 +195,7 @@ def test_an_element_that_is_no_object_is_skipped_and_the_rest_read(tmp_path, ele
     assert (trace.events, trace.columns.position.tolist(), trace.partial) == (5, [1, 3], "")
     (finding,) = trace.findings
     assert finding.level == "partial"
-    assert finding.text == "t.json: 3 of 5 elements of traceEvents are no events (not JSON objects) and were skipped"
+    assert finding.text == "t.json: 3 of 5 traceEvents elements are not JSON objects and were skipped"
     assert arguments(trace, [1]) == [{"stream": 7, "device": 0, "correlation": 9}]
 
 
@@ -256,7 +256,7 @@ def test_a_value_that_is_no_event_takes_no_event_with_it(tmp_path, value, at):
     trace = read(tmp_path, *events)
     assert (trace.events, len(trace.columns), trace.partial) == (6, 4, "")
     assert trace.columns.position.tolist() == [number for number in range(6) if number not in (at, at + 1)]
-    assert "2 of 6 elements of traceEvents are no events (not JSON objects) and were skipped" in trace.findings[0].text
+    assert "2 of 6 traceEvents elements are not JSON objects and were skipped" in trace.findings[0].text
 
 
 @pytest.mark.parametrize("value", [b'"key": 1', b"1 2", b'"never closed', b"[1, 2"])

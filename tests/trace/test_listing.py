@@ -73,10 +73,10 @@ def test_a_trace_that_is_called_run_json_is_read(tmp_path):
     ("content", "code", "why"),
     [
         ('{"schema_version": 99, "schema": "dptune.run/99"}', "schema-newer",
-         "run: run.json is of schema '99', and this dptune reads 0.x: update dptune"),
+         "run: run.json has schema version '99', but this dptune reads 0.x: update dptune"),
         (form.text(RunRecord(dptune="0.1"))[:40], "file-unreadable", "run: run.json is not JSON: "),
         (form.text(RunRecord(dptune="0.1")), "file-unreadable",
-         "run/run.json is of a recording whose traces and facts are missing"),
+         "run/run.json belongs to a recording whose traces and facts are missing"),
     ],
 )  # fmt: skip
 def test_traces_beside_a_run_json_of_dptune_are_read_without_it(folder, content, code, why):
@@ -85,7 +85,7 @@ def test_traces_beside_a_run_json_of_dptune_are_read_without_it(folder, content,
         ranks, [(its_code, level, text)] = found(named)
         assert (ranks, its_code, level) == ({0, 1}, code, "partial")
         assert text.startswith(why)
-        assert text.endswith("; the traces in the folder are read without it")
+        assert text.endswith("; the other traces in the folder are read without it")
 
 
 def test_a_recording_that_failed_is_one_whatever_lies_beside_it(tmp_path):
@@ -103,23 +103,23 @@ def test_a_recording_with_the_run_json_of_another_tool_says_so(tmp_path):
     run = load([tmp_path / "run"])
     assert (run.record, sorted(run.facts), len(run.ranks)) == (None, [0, 1], 2)
     assert [one.text for one in run.findings] == [
-        "run: run.json was not written by dptune; put back what was recorded, or record again"
+        "run: run.json was not written by dptune; restore the original file, or record again"
     ]
 
 
 def test_recordings_beside_traces_are_named(folder):
     shutil.copytree(SAMPLE, folder / "recorded")
-    note = "left out run/recorded: dptune recorded it, and it is read by itself"
+    note = "left out run/recorded: recordings of dptune are reported separately, one at a time"
     assert found(folder) == ({0, 1}, [("runs-left-out", "info", note)])
     for path in folder.glob("*.json"):
         path.unlink()
     with pytest.raises(RunError, match=r"holds 1 run$") as error:
         load([folder])
-    assert error.value.hint == f"name it: {folder / 'recorded'}"
+    assert error.value.hint == f"pass it: {folder / 'recorded'}"
 
 
 @pytest.mark.parametrize(
-    ("target", "what"), [("/gone/rank1.json", "does not exist"), ("rank1.json", "leads back to it")]
+    ("target", "what"), [("/gone/rank1.json", "does not exist"), ("rank1.json", "links back to it")]
 )
 def test_a_link_that_leads_nowhere_is_a_rank_that_is_missing(folder, target, what):
     link = folder / "rank1.json"
@@ -152,7 +152,7 @@ def test_links_to_folders_are_named_and_loops_are_not(folder, tmp_path):
     (tmp_path / "links" / "node1").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="holds no trace files") as error:
         load([tmp_path / "links"])
-    assert error.value.hint.endswith("links/node1, are not followed: name the folders")
+    assert error.value.hint.endswith("links/node1) are not followed: pass the folders themselves")
 
 
 @pytest.fixture
@@ -203,5 +203,5 @@ def test_paths_of_nobody_and_of_standard_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=r"^~nobody-of-that-name/x does not exist$"):
         load(["~nobody-of-that-name/x"])
-    with pytest.raises(RunError, match=r"^- does not exist: standard input is not read$"):
+    with pytest.raises(RunError, match=r"^cannot read standard input \(-\)$"):
         load(["-"])

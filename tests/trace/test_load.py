@@ -213,7 +213,8 @@ def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
     run = load([run_folder])
     assert sorted(run.facts) == [0]
     assert run.findings[0].text == (
-        f"{run_folder.name}: rank-00001.facts.json is of schema '3.0\\n::x', and this dptune reads 0.x: update dptune"
+        f"{run_folder.name}: rank-00001.facts.json has schema version '3.0\\n::x', but this dptune reads 0.x: "
+        "update dptune"
     )
 
 
@@ -341,7 +342,7 @@ def test_odd_types_of_identities(tmp_path):
     run = load([path])
     assert codes(run) == ["events-unreadable", "fields-unreadable"]
     assert run.findings[1].text == (
-        "odd.json: 5 of 6 events have unreadable fields (`stream`, `args`, `name`, `cat`), which count as missing"
+        "odd.json: 5 of 6 events have unreadable fields (`stream`, `args`, `name`, `cat`), treated as missing"
     )
 
 
@@ -432,7 +433,8 @@ def test_a_rank_that_no_run_has_is_ignored_and_named(tmp_path, rank):
     assert ranks(run) == {0: "rank0.json", 1: "rank1.json"}
     (finding,) = run.findings
     assert finding.text == (
-        "rank1.json: the rank in distributedInfo is above 1,000,000 and is ignored; rank 1 is used, from the file names"
+        "rank1.json: the rank in distributedInfo is above 1,000,000 and is ignored; rank 1 from the file "
+        "names is used instead"
     )
 
 
@@ -444,8 +446,8 @@ def test_a_rank_that_is_none_is_named_with_what_is_used(tmp_path, rank):
     assert ranks(run) == {0: "a.json", 1: "b.json"}
     (finding,) = run.findings
     assert finding.text == (
-        f"b.json: the rank in distributedInfo is impossible ({json.dumps(rank)}) and is ignored; rank 1 is used, by "
-        "the order of the files"
+        f"b.json: the rank in distributedInfo is invalid ({json.dumps(rank)}) and is ignored; rank 1 from "
+        "the order of the files is used instead"
     )
 
 
@@ -455,7 +457,7 @@ def test_a_world_size_that_is_none_is_named(tmp_path, world):
     assert run.world_size is None
     (finding,) = run.findings
     assert finding.text == (
-        f"rank0.json: the world size in distributedInfo is impossible ({json.dumps(world)}) and is ignored"
+        f"rank0.json: the world size in distributedInfo is invalid ({json.dumps(world)}) and is ignored"
     )
 
 
@@ -464,7 +466,7 @@ def test_distributed_info_of_another_type_is_named(tmp_path):
     (tmp_path / "rank3.json").write_text(json.dumps(content))
     (finding,) = load([tmp_path / "rank3.json"]).findings
     assert finding.text == (
-        "rank3.json: distributedInfo is not a JSON object and is ignored; rank 3 is used, from the file names"
+        "rank3.json: distributedInfo is not a JSON object and is ignored; rank 3 from the file names is used instead"
     )
 
 
@@ -473,7 +475,7 @@ def test_world_sizes_that_differ_are_named(tmp_path):
         write(tmp_path / f"rank{rank}.json", rank=rank, world=world)
     run = load([tmp_path])
     assert run.world_size == 4
-    assert run.findings[0].text == "the traces name different world sizes (2, 4): 4 is used"
+    assert run.findings[0].text == "the traces give different world sizes (2, 4): 4 is used"
 
 
 @pytest.mark.parametrize("events", [None, True, 5, "x", {"a": 1}])
@@ -481,14 +483,14 @@ def test_events_that_are_no_list_are_said_to_be_none(tmp_path, events):
     (tmp_path / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     with pytest.raises(
         TraceError,
-        match=r"rank0\.json has the header of a torch.profiler trace, but its traceEvents are .*, not a list",
+        match=r"rank0\.json has the header of a torch.profiler trace, but its traceEvents is .*, not a list",
     ):
         load([tmp_path / "rank0.json"])
 
 
 def test_a_rank_beyond_its_own_world_size_is_named(tmp_path):
     run = load([write(tmp_path / "rank0.json", rank=5, world=2)])
-    assert "distributedInfo says rank 5 of a world size of 2, which is impossible" in run.findings[0].text
+    assert "distributedInfo gives rank 5 and world size 2, which contradict each other" in run.findings[0].text
 
 
 def test_a_world_size_that_no_run_has_is_ignored_and_named(tmp_path):

@@ -25,21 +25,21 @@ MADE = {
     "JSON without trace events": b'{"loss": 1.0}',
     "an empty JSON list": b"[]",
     "an empty zip archive": b"PK\x05\x06" + b"\0" * 18,
-    r"a file of torch\.save\(\)": b"PK\x03\x04" + b"\0" * 26 + b"model/data.pkl",
+    r"a torch\.save\(\) file": b"PK\x03\x04" + b"\0" * 26 + b"model/data.pkl",
     "a zstandard file": b"\x28\xb5\x2f\xfdrest",
     "an xz file": b"\xfd7zXZ\0rest",
     "a bzip2 file": b"BZh91AY",
     "an lz4 file": b"\x04\x22\x4d\x18rest",
     "a 7-Zip archive": b"7z\xbc\xaf\x27\x1crest",
     "a tar archive": b"rank0.json".ljust(257, b"\0") + b"ustar\0",
-    "a file of blanks": b" \n\n ",
+    "a file of whitespace only": b" \n\n ",
     "a file of zero bytes": b"\0" * 5_000,
-    "JSON that holds only a number": b" -4.2e1\n",
-    "JSON that holds only a string": b'"traceEvents"',
-    "JSON that holds only null": b"null",
-    "JSON that holds only true or false": b"true",
-    "JSON whose list of traceEvents is empty": b'{"traceEvents": [ ]}',
-    "JSON whose traceEvents are no events": b'{"traceEvents": [1, [{"ph": "X"}], "x", null]}',
+    "JSON that contains only a number": b" -4.2e1\n",
+    "JSON that contains only a string": b'"traceEvents"',
+    "JSON that contains only null": b"null",
+    "JSON that contains only true or false": b"true",
+    "JSON with an empty traceEvents list": b'{"traceEvents": [ ]}',
+    "JSON whose traceEvents are not events": b'{"traceEvents": [1, [{"ph": "X"}], "x", null]}',
     "a PyTorch execution trace": b'{"schema": "1.1.1", "nodes": [{"ph": 1}]}',
 }
 
@@ -70,21 +70,21 @@ def test_what_it_looks_like_is_named(tmp_path, what, zipped):
 
 def test_one_long_string_is_a_string(tmp_path):
     (tmp_path / "file.json").write_text(f'"{"x" * 200_000}"')
-    with pytest.raises(TraceError, match="it looks like JSON that holds only a string"):
+    with pytest.raises(TraceError, match="it looks like JSON that contains only a string"):
         load([tmp_path / "file.json"])
 
 
 def test_a_trace_that_was_packed_twice_is_to_be_unpacked_once(tmp_path):
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}')))
-    with pytest.raises(TraceError, match="a gzip file that was packed with gzip again") as refused:
+    with pytest.raises(TraceError, match="a gzip file that was compressed twice") as refused:
         load([path])
-    assert refused.value.hint == "unpack it once with gunzip, and name the result"
+    assert refused.value.hint == "unpack it once with gunzip, and pass the result"
 
 
 def test_a_packed_file_of_nothing_is_said_to_be_one(tmp_path):
     (tmp_path / "rank0.json.gz").write_bytes(gzip.compress(b""))
-    with pytest.raises(TraceError, match=r"rank0\.json\.gz is a gzip file that holds 0 bytes$"):
+    with pytest.raises(TraceError, match=r"rank0\.json\.gz is an empty gzip file \(0 bytes when unpacked\)$"):
         load([tmp_path])
 
 
@@ -92,13 +92,13 @@ def test_a_packed_file_of_nothing_is_said_to_be_one(tmp_path):
     ("text", "said"),
     [
         ('{"traceEvents": null, "schemaVersion": 1}',
-         "has the header of a torch.profiler trace, but its traceEvents are null, not a list"),
-        ('{"traceEvents": {"a": 1}}', "is JSON, but its traceEvents are an object, not a list"),
-        ('{"traceEvents": "x"}', "is JSON, but its traceEvents are text, not a list"),
-        ('{"traceEvents": 42}', "is JSON, but its traceEvents are a number, not a list"),
+         "has the header of a torch.profiler trace, but its traceEvents is null, not a list"),
+        ('{"traceEvents": {"a": 1}}', "is JSON, but its traceEvents is an object, not a list"),
+        ('{"traceEvents": "x"}', "is JSON, but its traceEvents is text, not a list"),
+        ('{"traceEvents": 42}', "is JSON, but its traceEvents is a number, not a list"),
         ('{"x": {"traceEvents": null}}', "is not a torch.profiler trace: it looks like JSON without trace events"),
         ('{"traceEvents":', "breaks off before its first event"),
-        ('{"traceEvents": {"a": ', "is JSON, but its traceEvents are an object, not a list"),
+        ('{"traceEvents": {"a": ', "is JSON, but its traceEvents is an object, not a list"),
         ('{"schemaVersion": 1', "breaks off before its first event"),
         ('{"schemaVersion": 1}', "has the header of a torch.profiler trace but no traceEvents"),
         ('{"traceEvents": [' + "[" * 200_000, "breaks off before its first whole event, at byte 17 of its text"),

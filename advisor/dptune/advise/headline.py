@@ -30,7 +30,7 @@ from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
-_UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer one recorded this run."
+_UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer version recorded this run."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
 _LOSSES = (
@@ -64,8 +64,8 @@ _REMEDIES = {
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",
     ),
-    "clock-backwards": "Record again, without anything that sets the clock of the machine meanwhile. To judge only the "
-    "other ranks, pass only their traces.",
+    "clock-backwards": "Record again, and do not change the system clock while recording. To judge only the other "
+    "ranks, pass only their traces.",
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
 # A truncated trace lost these with its end, not while recording.

@@ -197,8 +197,8 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="last-step-cut-short", level="info", text=text)
     if (longer := _longer_by_queue_ns(measured, steps)) is not None:
         text = (
-            f"the device runs work queued before the first traced step for {milliseconds(steps.queued_before_ns)}, so "
-            f"the mean step and its parts are up to {milliseconds(longer)} shorter than shown: record more steps"
+            f"traced steps include {milliseconds(steps.queued_before_ns)} of device work queued before the first of "
+            f"them: the mean step and its parts are overstated by up to {milliseconds(longer)}; record more steps"
         )
         yield Finding(code="work-queued-before", level="info", text=text)
     if steps.set_aside:

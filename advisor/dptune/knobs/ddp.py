@@ -84,7 +84,7 @@ KNOBS = (
         "batched_grad_copy",
         bool,
         False,
-        "copy the gradients of a bucket into it at once, not one by one",
+        "copy all gradients of a bucket into it in one operation",
         positions=(17, 18),
     ),
     in_call(

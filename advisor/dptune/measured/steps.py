@@ -24,7 +24,7 @@ class SetAsideStep(Model):
     warm_up: bool = Field(description="whether it is the first, or follows only such steps")
     loader_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`: median over ranks")
     idle_ns: int = Field(0, description="of it, with nothing running on a rank's busiest device: median over ranks")
-    host_ns: int = Field(0, description="how long it took on the host: median over ranks")
+    host_ns: int = Field(0, description="how long it took on the host (CPU): median over ranks")
 
     @property
     def spent(self) -> str:
@@ -69,8 +69,8 @@ class StepsFigures(Figures):
     )
     queued_before_ns: int = Field(
         0,
-        description="how long work launched before the first of these steps runs in it, where the last also holds the "
-        "queue that it leaves: together they last that much too long; of the rank where it is longest",
+        description="device time that these steps spend on work launched before them, on the rank where it is longest; "
+        "0 if the last step excludes the work that it leaves queued",
     )
 
 

@@ -1,10 +1,10 @@
-"""The script averages gradients or parameters itself, in one collective for each parameter.
+"""The script averages gradients or parameters itself, with one collective per parameter.
 
 ## What it measures
 
-All-reduces or broadcasts that the script calls from one line, about as many per step as the optimizer has parameter
-tensors, which carry the bytes of their gradients; and the time in these calls in steps without the profiler. Between
-the backward pass and the optimizer step they carry gradients, after it parameters.
+All-reduces or broadcasts that the script calls from one line, about one per parameter tensor of the optimizer in each
+step, and together about the size of the gradients; and the time in these calls in steps without the profiler. Calls
+between the backward pass and the optimizer step carry gradients, calls after the optimizer step carry parameters.
 
 ## Why it costs time
 
@@ -19,13 +19,13 @@ both. Or average all gradients in one call:
     flat = torch._utils._flatten_dense_tensors(gradients)
     dist.all_reduce(flat)
 
-Parameters that are averaged or broadcast after each step need neither with DDP: replicas that start equal, and step
-with the same gradients, stay equal. With SGD the result is the same; with momentum or Adam, DDP changes what is
-learned, because averaging parameters leaves each rank with its own optimizer state.
+With DDP, parameters need not be averaged or broadcast after each step: replicas that start equal and apply the same
+gradients stay equal. Replacing the averaging of parameters gives the same result with SGD. It may change training
+results with optimizers like Adam, whose state differs between ranks if only parameters are averaged.
 
-On a CPU with known links the saving is predicted: the time in these calls on the rank that spends least in them, less
-that of DDP's buckets by the link's latency and bandwidth, even if nothing hides them, up to the time on the rank that
-spends most. Otherwise that is an upper bound.
+On a CPU with known links the saving is predicted. At least: the time in these calls on the rank that spends least in
+them, minus the time of DDP's buckets at the link's latency and bandwidth, as if nothing overlapped them. At most: the
+time in these calls on the rank that spends most. Without known links, and on GPUs, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -61,7 +61,7 @@ RULE = Rule(
     name="averaged-one-by-one",
     family="communication",
     kind="time",
-    summary="the script averages gradients or parameters itself, in one collective for each parameter",
+    summary="the script averages gradients or parameters itself, with one collective per parameter",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -82,9 +82,9 @@ def check(run: RunView) -> Iterator[Advice]:
         of_parameters = call.function == "broadcast" or call.after_updates >= EACH * call.calls
         place = f"{call.caller} ({call.where})" if call.caller else call.where
         verb, of = "averages" if call.function == "all_reduce" else "broadcasts", "gradients"
-        instead = "sends them in buckets, during the backward pass"
+        instead = "sends them in buckets during backward"
         if of_parameters:
-            of, instead = "parameters", "keeps the replicas equal without that"
+            of, instead = "parameters", "keeps the replicas equal without these calls"
         shares = _shares(run, call.function, call.where)
         share = mean(shares)
         impact = run.impact(share, WORTH_SHARE)
@@ -95,9 +95,9 @@ def check(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"{place} {verb} {of} in {a_step:.0f} {NAMES[call.function]} per step, {100 * share:.0f} % of it: "
-            f"DistributedDataParallel {instead}",
-            why="Each call pays the latency of a collective, and nothing runs beside it.",
+            title=f"{place} {verb} {of} in {a_step:.0f} {NAMES[call.function]} per step ({100 * share:.0f} % of the "
+            f"step): DDP {instead}",
+            why="Each call pays the latency of a collective, and no compute overlaps with it.",
             changes=[],
             saves=_saving(run, shares, call.sent_bytes / facts.calls_steps),
             confidence="high",
@@ -123,7 +123,7 @@ def _saving(run: RunView, shares: list[float], sent_bytes: float) -> Saving:
         buckets_ns = buckets * max(0.0, link.known("alpha_high_us") or link.alpha_us) * 1e3
         left = (buckets_ns + sent_bytes / link.algbw_gb_per_s) / run.measured.step.time_ns
         if min(shares) > left:
-            how = f"the time in these calls, less {buckets} buckets by the link's latency and bandwidth"
+            how = f"the time in these calls minus that of {buckets} DDP buckets at the link's latency and bandwidth"
             return run.timed(min(shares) - left, mean(shares) - left, max(shares), how)
     most = run.most_of_process(max(shares), traced=False)
     return run.bound(0.0, most, "no more than the time in these calls")

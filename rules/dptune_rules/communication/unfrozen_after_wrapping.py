@@ -1,15 +1,15 @@
-"""Parameters that DistributedDataParallel does not average, because they were unfrozen after it wrapped the model.
+"""Parameters unfrozen after DistributedDataParallel wrapped the model: DDP does not average their gradients.
 
 ## What it measures
 
-For each optimizer step, whether it updates parameters of a DDP module that did not require gradients, or did not exist,
-when DDP wrapped it. It also compares sums of these parameters between ranks: where they are equal, nothing is reported.
+Optimizer steps that update parameters of a DDP module which were frozen, or did not exist, when DDP wrapped it. Sums of
+these parameters are compared across ranks: if they are equal, nothing is reported.
 
 ## Why it costs time
 
 It costs correctness. DDP registers the parameters that require gradients once, in its constructor. Parameters that are
 unfrozen or added later get gradients, but DDP never averages them. Each rank trains these layers on its own part of
-the data, the replicas drift apart, and the checkpoint holds those of rank 0.
+the data, the replicas drift apart, and a checkpoint contains only the weights of the rank that saves it.
 
 ## What to change
 
@@ -19,11 +19,13 @@ Wrap the model again after unfreezing, on all ranks at the same step:
     model = DistributedDataParallel(network)
     optimizer.add_param_group({"params": network.encoder.parameters()})
 
-Or wrap it with all layers unfrozen, and leave the frozen ones out of the optimizer until they are to be trained; this
-averages their gradients from the start. Replicas that have drifted apart stay apart: DDP sends the weights of rank 0 to
-the others when it wraps the model again, or restart from a checkpoint made before unfreezing.
+Or wrap it with all layers unfrozen, and add each layer to the optimizer when its training starts; DDP then averages
+its gradients from the start.
 
-`find_unused_parameters=True` does not help: it concerns registered parameters only.
+Wrapping again overwrites replicas that have drifted apart with the weights of rank 0. To discard the drift, restart
+from a checkpoint made before unfreezing.
+
+`find_unused_parameters=True` does not help: it only affects registered parameters.
 
 ## When to leave it alone
 
@@ -47,7 +49,7 @@ from dptune.rule import Rule, RunView, Threshold
 AVERAGED_SHARE = Threshold(
     "averaged_share",
     0.5,
-    "of these parameters' bytes per step, sent by the script's own collectives: then it may average them itself",
+    "if the script's collectives send this share of these parameters' bytes, it may average them itself",
 )
 
 RULE = Rule(
@@ -55,7 +57,7 @@ RULE = Rule(
     name="unfrozen-after-wrapping",
     family="communication",
     kind="risk",
-    summary="parameters were unfrozen after DDP wrapped the model, and their gradients are not averaged",
+    summary="gradients of parameters unfrozen after DDP wrapped the model are not averaged",
     since="0.1",
     asked_when_busy=True,
     thresholds=(AVERAGED_SHARE,),
@@ -75,17 +77,16 @@ def check(run: RunView) -> Iterator[Advice]:
         if agree is None and sent >= run.limit(AVERAGED_SHARE) * found.size_bytes:
             continue
         wrapped = f" ({found.where})" if found.where else ""
-        later = (
-            f"{found.unfrozen_where} unfroze after wrapping" if found.unfrozen_where else "were unfrozen or added later"
-        )
+        later = f"unfrozen later in {found.unfrozen_where}" if found.unfrozen_where else "unfrozen or added later"
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
             kind=RULE.kind,
             impact="high",
-            title=f"Replicas drift apart: DistributedDataParallel{wrapped} does not average the gradients of "
-            f"{found.tensors} parameter tensors of `{found.module}` that {later}: wrap the model again",
-            why="DDP registers the parameters that require gradients once, in its constructor.",
+            title=f"DDP{wrapped} does not average the gradients of {found.tensors} "
+            f"{'tensor' if found.tensors == 1 else 'tensors'} of `{found.module}` {later}: wrap the model again",
+            why="DDP registers the parameters that require gradients once, in its constructor. Without averaging, the "
+            "replicas drift apart.",
             changes=[],
             confidence="high" if agree is False and run.times_hold else "medium",
             evidence=[
@@ -93,10 +94,14 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="for example", value=", ".join(found.names)),
                 *([Evidence(label="wrapped at", value=found.where)] if found.where else []),
                 *([Evidence(label="unfrozen at", value=found.unfrozen_where)] if found.unfrozen_where else []),
-                *([Evidence(label="these parameters", value="differ between ranks")] if agree is False else []),
+                *(
+                    [Evidence(label="values of these parameters", value="differ between ranks")]
+                    if agree is False
+                    else []
+                ),
             ],
             numerics="changes",
-            watch="Wrap the model in DistributedDataParallel again after unfreezing: that sends the weights of rank 0 "
-            "to all ranks. find_unused_parameters=True does not help.",
+            watch="Wrap the model in DistributedDataParallel again after unfreezing: this broadcasts the weights of "
+            "rank 0. find_unused_parameters=True does not help.",
             fingerprint=f"{RULE.code}:{found.module}",
         )

@@ -18,8 +18,8 @@ Collect at chosen steps, and on all ranks at once: `gc.disable()` before the loo
 `if step % 500 == 0: gc.collect()`. Where most objects are there for good (a data set of Python lists, a large
 configuration), `gc.freeze()` before the loop takes them out of every later collection.
 
-Where the script calls `gc.collect()` itself, in each step or in many, the title names the line that does: remove the
-call, or make it only every hundreds of steps. In a library that is often a setting.
+If the script calls `gc.collect()` in many steps, the title names the line: remove the call, or make it every few
+hundred steps. If a library makes the call, look for its setting.
 
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
@@ -86,12 +86,12 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Python collects garbage for {100 * share:.0f} % of a step: "
         + (
-            f"{call.where} calls gc.collect(){by} {call.calls} times in {call.steps} steps: remove the call, or make "
-            "it only every few hundred steps"
+            f"{call.where} calls gc.collect(){by} {call.calls} times in {call.steps} steps. Remove it, or call it "
+            "every few hundred steps"
             if call
             else "collect at chosen steps, and on all ranks at once"
         ),
-        why="Each call of gc.collect() scans all objects that the process holds."
+        why="Each gc.collect() call scans all objects that the garbage collector tracks."
         if call
         else "The collector scans all objects once enough new ones exist, and ranks do so at different moments.",
         changes=[],

@@ -2,20 +2,20 @@
 
 ## What it measures
 
-At each recorded optimizer step, whether all modules that hold parameters of the optimizer are in evaluation mode, and
-all dropout and BatchNorm layers with them. Models without dropout (`p > 0`) and without trained BatchNorm layers are
-left out, as evaluation mode changes nothing in them. A model with some part in training mode is not reported: frozen
-parts are often kept in evaluation mode on purpose.
+Whether all modules with parameters of the optimizer, and all their dropout and BatchNorm layers, are in evaluation mode
+at each recorded optimizer step. Models that have neither dropout (`p > 0`) nor trained BatchNorm layers are skipped:
+evaluation mode changes nothing in them. A model with some part in training mode is not reported, because frozen parts
+are often kept in evaluation mode on purpose.
 
-Where the recording ends before the first validation, the source of the training loop is read, with the functions that
-it calls: reported is a call of `.eval()` on the model where nothing in the loop switches back to training mode.
+If the recording ends before the first validation, dptune reads the source of the training loop and of the functions it
+calls. It reports a call of `.eval()` on the model if nothing in the loop switches back to training mode.
 
 ## Why it costs time
 
 It costs no time, and may even make steps faster. In evaluation mode dropout does nothing, and BatchNorm normalizes with
-its running statistics, which are no longer updated. The model then trains without regularization and with outdated
-statistics. The usual cause is a validation function that calls `model.eval()` and does not call `model.train()` after
-it; another is a pretrained model, which libraries return in evaluation mode.
+its running statistics, which are no longer updated. The model then trains without dropout and with outdated statistics.
+The usual cause is a validation function that calls `model.eval()` but not `model.train()` afterwards; another is a
+pretrained model that a library returns in evaluation mode.
 
 ## What to change
 
@@ -27,7 +27,7 @@ Call `model.train()` at the end of validation, or before each training step or e
         ...
         model.train()
 
-Keep frozen parts in evaluation mode after it: `model.train(); model.backbone.eval()`.
+Then put frozen parts back into evaluation mode: `model.train(); model.backbone.eval()`.
 
 ## When to leave it alone
 
@@ -75,26 +75,26 @@ def check(run: RunView) -> Iterator[Advice]:
             evidence=[
                 Evidence(label="recorded steps in evaluation mode", value=one.steps, unit=f"of {one.recorded_steps}"),
                 Evidence(label="for example", value=", ".join(one.names)),
-                *([Evidence(label="last call of .eval()", value=one.eval_where)] if one.eval_where else []),
+                *([Evidence(label="last .eval() call", value=one.eval_where)] if one.eval_where else []),
                 *([Evidence(label="not reached in the recording", value=one.keeps_where)] if not one.steps else []),
             ],
             numerics="changes",
-            watch="Call .train() at the end of validation, or before each training step; keep parts that are frozen on "
-            "purpose in evaluation mode. Steps may then take longer.",
+            watch="Call .train() at the end of validation, or before each training step; keep frozen parts in "
+            "evaluation mode. Steps may take longer.",
             fingerprint=f"{RULE.code}:{one.model}",
         )
 
 
 def _seen(one: EvaluationModeFacts) -> str:
     often = "all" if one.steps == one.recorded_steps else f"{one.steps} of {one.recorded_steps}"
-    after = f"after {one.eval_where} has called .eval()" if one.eval_where else "before training"
-    return f"is trained in evaluation mode in {often} recorded steps: {_effects(one)}. Call .train() {after}"
+    after = f"after .eval() in {one.eval_where}" if one.eval_where else "before training"
+    return f"trains in evaluation mode in {often} recorded steps: {_effects(one)}. Call .train() {after}"
 
 
 def _ahead(one: EvaluationModeFacts) -> str:
     return (
-        f"stays in evaluation mode once {one.keeps_where} has called .eval(), because nothing in the training loop "
-        f"calls .train(): then {_effects(one)}"
+        f"stays in evaluation mode after .eval() in {one.keeps_where}: the training loop never calls .train(), so "
+        f"{_effects(one)}"
     )
 
 

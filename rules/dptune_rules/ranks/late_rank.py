@@ -24,9 +24,9 @@ model that draw the same number of batches differ in the number of samples per b
 
 A delay before several collectives makes a rank late to each of them, but counts once.
 
-On a machine that other processes use as well, one of equal ranks can wait for a core in every step of a recording. The
-time that the late rank's training thread waits for a core, beyond that of the other ranks on its machine, is subtracted
-from its lag, up to the CPU time of the other processes. A rank whose lag is then below `warning_share` is not reported.
+On a busy machine a rank can be late only because other processes use its cores. The time that the late rank's training
+thread waits for a core, beyond the median of the other ranks on its machine, is subtracted from its lag, up to the CPU
+time of the other processes. If the remaining lag is below `warning_share`, the rank is not reported.
 
 ## Why it costs time
 
@@ -70,8 +70,8 @@ the replay's interval as the reason.
 
 - Zhang et al. 2024, "Understanding Stragglers in Large Model Training Using What-if Analysis":
   https://arxiv.org/abs/2505.05713
-- Of two equal ranks on two cores, one waited 23 ms for a core in each step of 72 ms, the other 9.5 ms: it was 12 ms
-  late in all 17 traced steps, while other processes used 0.7 cores.
+- Measured on two cores while other processes used 0.7 of them: of two equal ranks, one waited 23 ms for a core in each
+  step of 72 ms, the other 9.5 ms. The first was 12 ms late in all 17 traced steps.
 - Calibrated on public traces: of four V100 it names rank 2 in the set that was made with a straggler (1,002 ms late in
   each step), of eight H100 rank 1, which is 9 ms late in three of four steps; of two V100 it is quiet.
 - Measured with two gloo ranks over a link of 200 Mbit/s: without a straggler of 50 ms a step ran 1.37 times as fast.

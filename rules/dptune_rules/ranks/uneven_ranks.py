@@ -26,8 +26,8 @@ in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores 
 Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
 too.
 
-On a machine that other processes use as well, ranks wait for cores. The rule is skipped if a rank does so in each step
-for as long as the latest rank is late.
+The rule is skipped if other processes make a rank wait for a core at least as long per step as the latest rank is
+late.
 
 ## When to leave it alone
 
@@ -110,8 +110,8 @@ def check(run: RunView) -> Iterator[Advice]:
     withheld_ns = run.longest_core_wait_ns()
     if withheld_ns >= usual_ns:
         raise Missing(
-            f"other processes make a rank wait up to {digits(withheld_ns / 1e6)} ms of each step for a core, and ranks "
-            f"are only {digits(usual_ns / 1e6)} ms late"
+            f"other processes make a rank wait up to {digits(withheld_ns / 1e6)} ms per step for a core, and ranks are "
+            f"only {digits(usual_ns / 1e6)} ms late"
         )
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):

@@ -16,7 +16,7 @@ from dptune.trace.events import Trace
 from dptune.trace.kineto.limitations import FAULTY, UNUSABLE
 
 NO_SIZE = "the trace was recorded without shapes, and no window with shapes shows the same collectives in each step"
-BAD_SIZE = "message sizes in the trace are impossible or unreadable"
+BAD_SIZE = "message sizes in the trace are invalid or unreadable"
 
 
 def no_size(traces: Iterable[Trace]) -> str:

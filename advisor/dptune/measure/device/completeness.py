@@ -93,7 +93,7 @@ def _without_operation(
     what = {"kernel": "kernel launches", "copy": "copy calls"}[noun]
     have = "has" if count == 1 else "have"
     text = f"{count:,} of {len(calls):,} {what} {have} no {noun} in the trace"
-    why = "events in the file could not be read" if damaged else _mislabelled(columns, devices, calls[lost], noun)
+    why = "some events in the file could not be read" if damaged else _mislabelled(columns, devices, calls[lost], noun)
     if why:
         return Loss(code="device-events-damaged", fatal=fatal, text=f"{text}: {why}")
     return Loss(code="device-events-lost", fatal=fatal, text=f"{text}: the profiler lost events")
@@ -105,13 +105,13 @@ def _mislabelled(columns: Columns, devices: list[Operations], calls: Ints, noun:
     others = others[~columns.of_category(LAUNCH_CATEGORIES | DEVICE_CATEGORIES | SYNC_CATEGORIES, others)]
     if len(np.unique(columns.correlation[others])) * 2 > len(calls):
         categories = sorted({columns.categories[at] for at in columns.category_id[others].tolist()})
-        return f"the events with their correlation have the category {', '.join(map(repr, categories[:3]))}"
+        return f"events with their correlation IDs have the category {', '.join(map(repr, categories[:3]))} instead"
     kinds = KERNEL_CATEGORIES if noun == "kernel" else COPY_CATEGORIES
     unlaunched = np.concatenate([own.rows[own.launch == UNLAUNCHED] for own in devices])
     count = int(columns.of_category(kinds, unlaunched).sum())
     if count * 2 > len(calls):
         have = f"{noun} has" if count == 1 else ("kernels have" if noun == "kernel" else "copies have")
-        return f"{count:,} {have} no call, so their correlations are missing or wrong"
+        return f"{count:,} {have} no launch call, so correlation IDs are missing or wrong"
     return ""
 
 

@@ -58,7 +58,7 @@ def knobs(width: int) -> Iterator[Line]:
         yield (Span("  "), *line(knob.name, "code"))
         default = "" if knob.default is None else f", in torch {written(knob.default)}"
         learned = "; it may change what is learned" if knob.numerics == "changes" else ""
-        predicted = {"step": "", "bound": "; whatif bounds what it saves", "no": "; whatif has no model of it"}
+        predicted = {"step": "", "bound": "; whatif gives an upper bound only", "no": "; whatif cannot predict it"}
         notes = f"{default}{learned}{predicted[knob.predicted]}"
         yield from wrapped(f"{knob.summary}: {knob.takes}{notes}", width, "      ")
     yield BLANK

@@ -63,7 +63,7 @@ def _decode(path: str, text: Text) -> Trace:
         whole = not text.broken and _is_object(opening.header)
         if kind := _no_list(opening.header, whole):
             its = "has the header of a torch.profiler trace, but its" if is_torch(header) else "is JSON, but its"
-            raise TraceError(f"{name} {its} traceEvents are {kind}, not a list", "record or copy it again")
+            raise TraceError(f"{name} {its} traceEvents is {kind}, not a list", "record or copy it again")
         if not whole and _STARTS.search(opening.start):
             raise TraceError(f"{name} breaks off before its first event", "record or copy it again")
         if not is_torch(header):

@@ -59,12 +59,12 @@ def impossible(name: str, header: Header) -> Iterator[Finding]:
         value = found.get(key)
         if value is None or least <= integer(value) <= MOST_RANKS:
             continue
-        why = f"above {MOST_RANKS:,}" if _beyond(value) else f"impossible ({_shown(value)})"
+        why = f"above {MOST_RANKS:,}" if _beyond(value) else f"invalid ({_shown(value)})"
         text = f"{name}: the {what} in distributedInfo is {why} and is ignored"
         yield Finding(code=f"{what.replace(' ', '-')}-impossible", level="partial", text=text)
     rank, world = _of_ranks(found.get("rank")), _of_ranks(found.get("world_size"))
     if rank is not None and world and rank >= world:
-        text = f"{name}: distributedInfo says rank {rank} of a world size of {world}, which is impossible"
+        text = f"{name}: distributedInfo gives rank {rank} and world size {world}, which contradict each other"
         yield Finding(code="world-size-too-small", level="partial", text=text)
 
 

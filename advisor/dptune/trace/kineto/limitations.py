@@ -46,9 +46,9 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
 def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]:
     """What was skipped or counts as missing. No verdict rests on a trace that lacks more than a small share."""
     if builder.skipped:
-        of = f"{name}: {builder.skipped:,} of {builder.events:,} elements of traceEvents"
-        plural = f"{of} are no events (not JSON objects) and were skipped"
-        text = plural if builder.skipped > 1 else f"{of} is no event (not a JSON object) and was skipped"
+        of = f"{name}: {builder.skipped:,} of {builder.events:,} traceEvents elements"
+        plural = f"{of} are not JSON objects and were skipped"
+        text = plural if builder.skipped > 1 else f"{of} is not a JSON object and was skipped"
         yield Finding(code=SKIPPED, level="partial", text=text)
     if builder.unreadable:
         text = f"{name}: {builder.unreadable:,} of {builder.events:,} events could not be read and were left out"
@@ -57,14 +57,14 @@ def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]
         have = "has" if builder.faulty == 1 else "have"
         text = (
             f"{name}: {builder.faulty:,} of {complete:,} events {have} unreadable fields ({_listed(builder.fields)}), "
-            "which count as missing"
+            "treated as missing"
         )
         yield Finding(code=FAULTY, level=_level(builder.faulty, complete), text=text)
     if builder.unusable:
         have = "has" if builder.unusable == 1 else "have"
         text = (
-            f"{name}: {builder.unusable:,} of {builder.described:,} collective events {have} impossible or unreadable "
-            f"arguments ({_listed(builder.arguments)}), which count as missing"
+            f"{name}: {builder.unusable:,} of {builder.described:,} collective events {have} invalid or unreadable "
+            f"arguments ({_listed(builder.arguments)}), treated as missing"
         )
         yield Finding(code=UNUSABLE, level="partial", text=text)
     if builder.negative:

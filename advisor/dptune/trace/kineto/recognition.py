@@ -13,14 +13,14 @@ _HINT = (
     "dptune reads what torch.profiler writes: export_chrome_trace(), tensorboard_trace_handler(), or `dptune profile`"
 )
 _RUN_NAME = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2}-[^\n]{1,200}\n?")
-_UNPACK = "unpack it, and name the trace that is in it"
+_UNPACK = "unpack it, and pass the trace inside"
 # First bytes -> what kind of file that is, and what to do with it where that is not to record a trace.
 _MAGIC = (
     (b"SQLite format 3", "an SQLite database, such as an Nsight Systems export", ""),
     (
         b"\x1f\x8b",
-        "a gzip file that was packed with gzip again (unpack it once)",
-        "unpack it once with gunzip, and name the result",
+        "a gzip file that was compressed twice",
+        "unpack it once with gunzip, and pass the result",
     ),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"PK\x05\x06", "an empty zip archive", ""),
@@ -85,17 +85,17 @@ def _looks_like(text: bytes, columns: Columns | None) -> tuple[str, str]:
         return "a Git LFS pointer: the file itself was not downloaded", "download it: git lfs pull"
     for magic, what, hint in _MAGIC:
         if text.startswith(magic):
-            return ("a file of torch.save()", "") if _SAVED in text[:300] else (what, hint)
+            return ("a torch.save() file", "") if _SAVED in text[:300] else (what, hint)
     if text[_TAR[0] :].startswith(_TAR[1]):
         return "a tar archive", _UNPACK
     if start[:1] in (b"{", b"["):
         return _json(start, columns)
     if only := _only(text):
-        return f"JSON that holds only {only}", ""
+        return f"JSON that contains only {only}", ""
     if not start:
-        return "a file of blanks", ""
+        return "a file of whitespace only", ""
     if not text.strip(b"\0"):
-        return "a file of zero bytes, as a machine leaves it that stops while it writes", "record or copy it again"
+        return "a file of zero bytes, as left by a crash while writing", "record or copy it again"
     if _RUN_NAME.fullmatch(start):
         return "what dptune-runs/latest holds, the name of a run: name that folder itself", ""
     return ("text, not JSON" if _is_text(start) else "a binary file of an unknown kind"), ""
@@ -105,7 +105,7 @@ def _json(start: bytes, columns: Columns | None) -> tuple[str, str]:
     """What an object or a list is."""
     if start.rstrip() in (b"{}", b"[]"):
         what = "an empty JSON object" if start.startswith(b"{") else "an empty JSON list"
-        return what, "it holds no events: record again, or name another file"
+        return what, "it contains no events: record again, or pass another file"
     if b'"traceEvents"' not in start and b'"ph"' not in start:
         return "JSON without trace events", ""
     for word, what in _WORDS:
@@ -114,9 +114,9 @@ def _json(start: bytes, columns: Columns | None) -> tuple[str, str]:
     if columns is None and b'"ph"' not in start:
         return "JSON without trace events", ""
     if columns is not None and _NONE.search(start):
-        return "JSON whose list of traceEvents is empty", "it holds no events: record again, or name another file"
+        return "JSON with an empty traceEvents list", "it contains no events: record again, or pass another file"
     if columns is not None and not len(columns) and (b'"ph"' not in start or _NO_EVENT.search(start)):
-        return "JSON whose traceEvents are no events", ""
+        return "JSON whose traceEvents are not events", ""
     if columns is not None and not len(columns) and b'"M"' in start:
         return "a Chrome trace that names processes and threads but holds no timed event", ""
     return "a Chrome trace of another tool", ""

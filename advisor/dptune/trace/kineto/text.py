@@ -143,7 +143,7 @@ class Text:
                 if not got and self.broken:
                     raise TraceError(f"nothing of {self.name} could be unpacked: {self.broken}", "try again")
                 if not got and unpacker.eof:
-                    raise TraceError(f"{self.name} is a gzip file that holds 0 bytes", _STOPPED)
+                    raise TraceError(f"{self.name} is an empty gzip file (0 bytes when unpacked)", _STOPPED)
                 if not unpacker.eof:
                     self.broken = self.broken or f"the gzip stream ends early, after {taken:,} packed bytes"
                 if not got:

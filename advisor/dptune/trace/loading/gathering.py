@@ -184,8 +184,8 @@ def _with_rank(finding: Finding, rank: int, basis: str) -> Finding:
     """An impossible rank with the one that is used for the trace."""
     if finding.code != RANK_IMPOSSIBLE:
         return finding
-    source = "by the order of the files" if basis == ranks.ORDER else f"from {basis}"
-    return replace(finding, text=f"{finding.text}; rank {rank} is used, {source}")
+    source = "the order of the files" if basis == ranks.ORDER else basis
+    return replace(finding, text=f"{finding.text}; rank {rank} from {source} is used instead")
 
 
 def _claims_a_rank(path: Path) -> bool:
@@ -204,7 +204,7 @@ def _absent(run: Run) -> list[Finding]:
     claims = {rank.lean.distributed.world_size for rank in run.ranks} - {None}
     if len(claims) > 1:
         sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
-        text = f"the traces name different world sizes ({sizes}): {world} is used"
+        text = f"the traces give different world sizes ({sizes}): {world} is used"
         found.append(Finding(code="world-size-differs", level="partial", text=text))
     absent = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
     asked = None if run.record is None or run.record.ranks is None else set(run.record.ranks)

@@ -108,7 +108,7 @@ def _impossible(window: Window) -> Iterator[str]:
     if any(len(each) != 2 or not 0 <= each[0] <= each[1] <= LIMIT_NS for each in window.collections_ns):
         yield "it collected garbage at impossible times"
     if any(not 0 <= number <= LIMIT_NS for call in window.collect_calls for number in (call.calls, call.spent_ns)):
-        yield "it counts impossible calls of gc.collect"
+        yield "its counts or times of gc.collect() calls are impossible"
     for waited, duration in zip(window.loader_wait_ns, window.durations_ns, strict=False):
         if waited > duration:
             yield f"a step of {duration:,} ns waited {waited:,} ns for its loader"

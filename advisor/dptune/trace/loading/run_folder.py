@@ -167,7 +167,7 @@ def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> Non
         return
     why = f"{file.name} cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
     hint = (
-        "check its permissions" if isinstance(error, PermissionError) else "put back what was recorded, or record again"
+        "check its permissions" if isinstance(error, PermissionError) else "restore the original file, or record again"
     )
     text = f"{found.path.name}: {why}; {hint}"
     found.findings.append(Finding(code="file-unreadable", level="partial", text=text))

@@ -121,7 +121,7 @@ def _expanded(path: Path) -> list[Path]:
     matches = path.matches() if isinstance(path, Remote) else _matches(path)
     if not matches:
         if str(path) == "-":
-            raise RunError("- does not exist: standard input is not read", "write it to a file, and name that")
+            raise RunError("cannot read standard input (-)", "save it to a file, and pass that file")
         raise RunError(f"{path} does not exist", "check the path; quote a glob so that the shell leaves it alone")
     return sorted(matches, key=_by_name)
 
@@ -158,17 +158,13 @@ def _below(folder: Path, found: Files) -> list[Path]:
     inside = sorted(_traces(folder, files, runs), key=_by_name)
     many = f"{len(nested)} {'run' if len(nested) == 1 else 'runs'}"
     if nested and not inside:
-        raise RunError(
-            f"{folder} holds {many}", f"name {'it:' if len(nested) == 1 else 'one of them, such as'} {nested[-1]}"
-        )
+        raise RunError(f"{folder} holds {many}", f"pass {'it:' if len(nested) == 1 else 'one of them:'} {nested[-1]}")
     if not inside:
-        hint = f"links to folders, such as {shown(links[0])}, are not followed: name the folders" if links else ""
+        hint = f"links to folders ({shown(links[0])}) are not followed: pass the folders themselves" if links else ""
         raise RunError(f"{folder} holds no trace files", hint or _unpacking(files))
     if nested:
-        which = shown(nested[-1]) if len(nested) == 1 else f"{many}, such as {shown(nested[-1])}"
-        text = f"left out {which}: dptune recorded it, and it is read by itself"
-        if len(nested) > 1:
-            text = f"left out {which}: dptune recorded them, and each is read by itself"
+        which = shown(nested[-1]) if len(nested) == 1 else f"{many} ({shown(nested[-1])} and others)"
+        text = f"left out {which}: recordings of dptune are reported separately, one at a time"
         found.findings.append(Finding(code="runs-left-out", level="info", text=text))
     for path in links:
         text = f"left out {shown(path)}: links to folders are not followed"
@@ -199,7 +195,7 @@ def _beside_record(folder: Path) -> Iterator[Path]:
 def _without_its_files(folder: Path) -> Finding:
     """Of a run.json beside traces that dptune did not record."""
     name, code = shown(folder / names.RUN_JSON), "file-unreadable"
-    why = f"{name} is of a recording whose traces and facts are missing"
+    why = f"{name} belongs to a recording whose traces and facts are missing"
     try:
         recognition.record_of(folder)
     except form.NewerError as error:
@@ -208,7 +204,7 @@ def _without_its_files(folder: Path) -> Finding:
         why = f"{name} cannot be read: {error.strerror or error}"
     except ValueError as error:
         why = f"{folder.name}: {error}"
-    return Finding(code=code, level="partial", text=f"{why}; the traces in the folder are read without it")
+    return Finding(code=code, level="partial", text=f"{why}; the other traces in the folder are read without it")
 
 
 def _latest(folder: Path) -> Path | None:

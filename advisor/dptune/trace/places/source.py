@@ -74,7 +74,7 @@ def _local(name: str) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP) and path.is_symlink():
-            what = "does not exist" if error.errno == errno.ENOENT else "leads back to it"
+            what = "does not exist" if error.errno == errno.ENOENT else "links back to it"
             raise TraceError(f"{name} is a link to {path.readlink()}, which {what}", "copy the file itself") from None
         raise TraceError(
             f"cannot read {name}: {error.strerror or error}", "check the path and its permissions"
