@@ -193,8 +193,7 @@ def test_kernels_at_impossible_times(tmp_path, stamp):
 def test_a_kernel_that_outlasts_the_next_on_its_stream_is_in_no_figure(tmp_path):
     """The first of step 2 is said to take 1,000 s; without its 80 us the step computes 560 of 1,000 us."""
     events = [
-        {**one, "dur": 1_000_000_000} if is_kernel(one) and one["args"]["correlation"] == 200 else one
-        for one in rank()
+        {**one, "dur": 1_000_000_000} if is_kernel(one) and one["args"]["correlation"] == 200 else one for one in rank()
     ]
     measured, trust = judged(tmp_path, events, rank())
     (misdated,) = [loss for loss in measured.ranks[0].losses if loss.code == "device-events-misdated"]

@@ -81,7 +81,8 @@ def test_local_files_are_read_without_fsspec(tmp_path):
     sample = Path(__file__).resolve().parents[2] / "sample_traces" / "healthy"
     program = """
 import sys
-from dptune.trace import load, source
+from dptune.trace import load
+from dptune.trace.places import source
 load(sys.argv[1:2])
 load([sys.argv[1] + "/*.trace.json.gz"])
 source.identity(sys.argv[1] + "/run.json")
