@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from dptune.commands.reading import report_of
+from dptune.commands.shared.reading import report_of
 
 from dptune.cli import main
 from dptune.present.tui.app import ReportApp
