@@ -5,9 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from dptune.commands.shared.reading import report_of
-
 from dptune.cli import main
+from dptune.commands.shared.reading import report_of
 from dptune.present.tui.app import ReportApp
 
 run, folder = sys.argv[1], Path(sys.argv[2])

@@ -44,7 +44,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
     of_host = sum(getattr(found, name) for name in _OF_HOST) / found.path_ns
     idle_share = measured.step_share("idle_ns")
     waits_share = idle_share + measured.step_share("exposed_waiting_ns")
-    if of_host > _MOST_OF_HOST and waits_share < of_host / 2:
+    if measured.step.basis == "unprofiled" and of_host > _MOST_OF_HOST and waits_share < of_host / 2:
         words = (
             f"The device is the critical path: without the profiler it is idle or waiting for {percent(waits_share)} "
             f"of a step. In the traced steps the host is {percent(of_host)} of the path, because the profiler slows it."
