@@ -1,6 +1,8 @@
 """Traces of one run were recorded at one time; those of different times are refused together."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from dptune.errors import RunError
 from dptune.trace import load
 from dptune.trace.loading.same_run import APART_NS
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 EPOCH_US = 1_700_000_000_000_000
 FAR_US = APART_NS // 1000
 
@@ -81,3 +84,39 @@ def test_ranks_that_were_not_recorded_at_the_same_time_are_doubted(tmp_path, gap
     found = [one for one in load([tmp_path]).findings if one.code == "ranks-apart"]
     assert [one.level for one in found] == (["partial"] if doubted else [])
     assert not doubted or "these may be traces of two runs" in found[0].text
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A recording whose folder may be written to."""
+    return shutil.copytree(SAMPLES / "healthy", tmp_path / "run", copy_function=shutil.copyfile)
+
+
+def findings(folder):
+    return [(one.code, one.level, one.text) for one in load([folder]).findings]
+
+
+def test_a_recording_is_of_one_run(recorded):
+    assert findings(recorded) == []
+
+
+def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
+    shutil.copyfile(recorded / "rank-00000.trace.json.gz", recorded / "rank-00001.trace.json.gz")
+    assert [rank.rank for rank in load([recorded]).ranks] == [0]
+    wrong, missing = findings(recorded)
+    assert wrong[:2] == ("rank-differs", "partial")
+    assert "rank-00001.trace.json.gz is left out: by its name it is of rank 1, and by its content of rank 0" in wrong[2]
+    assert missing == ("trace-missing", "partial", "rank 1 has facts but no readable trace")
+
+
+def test_a_trace_of_another_run_in_a_recording_is_refused(recorded):
+    shutil.copyfile(SAMPLES / "tiny_buckets/rank-00001.trace.json.gz", recorded / "rank-00001.trace.json.gz")
+    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* begins 7 minutes after .*rank-00001"):
+        load([recorded])
+
+
+def test_a_record_of_more_ranks_than_the_facts_name(recorded):
+    record = recorded / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"world_size": 4}))
+    text = "run.json says that the run has 4 ranks, the facts say 2: 2 is used"
+    assert findings(recorded) == [("world-size-differs", "partial", text)]

@@ -13,15 +13,16 @@ from dptune.measure.communication.calls import calls as collective_calls
 from dptune.measure.communication.clocks import Clock, matched
 from dptune.measure.communication.collectives import heard
 from dptune.measure.communication.lag import Track, comparable, lateness
-from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.matching import Exchange, RankCalls, match
 from dptune.measure.communication.waiting import splits
 from dptune.measure.device.accounts import device_figures, device_timeline
 from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds, phased
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.synchronous import uneven_clocks
 from dptune.measure.views import DeviceView, RankView
-from dptune.measured import ArrivalFigures, DeviceFigures
+from dptune.measured import ArrivalFigures, DeviceFigures, Loss
 from dptune.trace.kernels import Work
 from dptune.trace.run import Run
 
@@ -30,7 +31,8 @@ from dptune.trace.run import Run
 class Across:
     """What takes all ranks to know; dictionaries are by rank.
 
-    `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too.
+    `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too. `uneven`:
+    the clocks that are not of a synchronous job.
     """
 
     calls: list[RankCalls]
@@ -43,6 +45,7 @@ class Across:
     compared: list[Exchange]
     tracks: dict[tuple[int, str], Track]
     phased: Phased | str
+    uneven: dict[int, Loss]
 
 
 def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
@@ -80,7 +83,17 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     told = phased(windowed)
     computing = {own.rank: _computing(own, windowed, told) for own in accounted if own.windows}
     return Across(
-        calls, ran, exchanges, found, timelines, devices, arrivals(compared, late, computing), compared, tracks, told
+        calls,
+        ran,
+        exchanges,
+        found,
+        timelines,
+        devices,
+        arrivals(compared, late, computing),
+        compared,
+        tracks,
+        told,
+        uneven_clocks(match(calls, run.world_size, found)),
     )
 
 

@@ -14,6 +14,7 @@ from dptune.measure.device import accounts, copies, critical, gaps, kernels, lon
 from dptune.measure.host import attribution, launch_idle, launching, user_code
 from dptune.measure.steps import accumulation, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
+from dptune.measure.synchronous import uneven_steps
 from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
 from dptune.runfile.facts import Facts
@@ -42,6 +43,9 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
     lost = {own.rank: list(own.losses) for own in viewed}
+    for uneven in (together.uneven, uneven_steps(run.facts)):
+        for rank, loss in uneven.items():
+            lost.setdefault(rank, []).append(loss)
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _rich(run)
     windowed = [each for each in together.spent if each[1].windows]

@@ -51,7 +51,8 @@ def load(
         gathered.add_folder(part)
         for rank, path in part.traces.items():
             trace = gathered.take(path)
-            if trace is not None:
+            if trace is not None and gathered.is_of(rank, trace, part):
+                gathered.recorded.append(trace)
                 gathered.place(rank, ranks.FACTS, trace, part.details.get(rank))
     for path in files.traces:
         trace = gathered.take(path)
@@ -90,6 +91,7 @@ class _Gathered:
         self.cached = cached
         self.placed: dict[int, RankTrace] = {}
         self.foreign: list[Trace] = []
+        self.recorded: list[Trace] = []
         self.rankless: list[Trace] = []
         self.failed: list[DptuneError] = []
         self.parts: list[run_folder.Contents] = []
@@ -112,6 +114,15 @@ class _Gathered:
             self.findings.append(Finding(code="file-unreadable", level="partial", text=found.message))
         return None
 
+    def is_of(self, rank: int, trace: Trace, part: run_folder.Contents) -> bool:
+        """Whether a trace of a run folder is of the rank in its name: not if it says to be of another of them."""
+        own = trace.distributed.rank
+        if own == rank or own not in part.traces:
+            return True
+        text = f"{shown(trace.path)} is left out: by its name it is of rank {rank}, and by its content of rank {own}"
+        self.findings.append(Finding(code="rank-differs", level="partial", text=text))
+        return False
+
     def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
         if basis not in self.bases:
             self.bases.append(basis)
@@ -126,7 +137,7 @@ class _Gathered:
         self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_rich)
 
     def run(self) -> Run:
-        if not self.parts and (why := apart(self.foreign)):
+        if why := apart([*self.recorded, *self.foreign]):
             raise RunError(
                 f"these traces are not of one run: {why}", "name the traces of one run; two runs: `dptune compare A B`"
             )
@@ -205,6 +216,10 @@ def _absent(run: Run) -> list[Finding]:
     if len(claims) > 1:
         sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
         text = f"the traces give different world sizes ({sizes}): {world} is used"
+        found.append(Finding(code="world-size-differs", level="partial", text=text))
+    recorded = run.record.world_size if run.record is not None else None
+    if run.facts and recorded and recorded != world:
+        text = f"run.json says that the run has {recorded} ranks, the facts say {world}: {world} is used"
         found.append(Finding(code="world-size-differs", level="partial", text=text))
     absent = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
     asked = None if run.record is None or run.record.ranks is None else set(run.record.ranks)
