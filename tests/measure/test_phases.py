@@ -329,3 +329,16 @@ def test_nanogpt_gathers_in_the_optimizer_and_scatters_in_the_backward_pass_too(
     }
     calls = sum(one.calls for one in found.collectives)
     assert sum(one.calls for one in found.overlap.rows) == calls
+
+
+def test_calls_of_a_last_step_that_is_cut_short_are_not_counted(tmp_path):
+    """Five steps of 100 whose device idles until 45; the last lacks that wait and is excluded: four calls in four."""
+    events = []
+    for number in range(5):
+        at = 100 * number
+        events += [step(number, at, at + 100), *launched("gemm", at + 45, at + 47, at + 77, 10 * number)]
+        events += launched(NCCL, at + 46, at + 77, at + 97, 10 * number + 1, stream=8)
+    measured = measure_events(tmp_path, events)
+    assert measured.steps.cut_short == [4]
+    (row,) = measured.overlap.rows
+    assert (row.calls, row.communication_ns) == (4, 80 * US)

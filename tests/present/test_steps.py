@@ -93,3 +93,18 @@ def test_the_account_says_that_slow_steps_are_not_in_it(report):
     ]
     assert "Slow steps are not in these rows: with them the mean step takes 420.6 ms." in said_of[0]
     assert "Slow steps are not in these rows" not in said_of[1]
+
+
+@pytest.mark.parametrize(
+    ("idle_ns", "spent"),
+    [
+        (10_000_000, "300 ms more than on the host: the launch queue drains"),
+        (298_000_000, "298 ms of it with the device idle"),  # as after a jump of the clock
+    ],
+)
+def test_a_queue_drains_only_on_a_device_that_works(idle_ns, spent):
+    """400 ms, 100 on the host, where 100 is usual."""
+    one = SetAsideStep(
+        number=4, length_ns=400_000_000, of_usual=4.0, warm_up=False, idle_ns=idle_ns, host_ns=100_000_000
+    )
+    assert one.spent == spent

@@ -118,7 +118,13 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     found = [one for one in figures.differences if one.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}")
-    words = [f"{one.words(figures.rank)}, which explains {percent(one.share)} of its lag" for one in found]
+    words = [
+        f"{one.words(figures.rank)}, which explains {milliseconds(one.share * figures.lag_ns)} of its lag "
+        f"({percent(one.share)})"
+        for one in found
+    ]
+    if sum(one.rank_ns - one.others_ns for one in found) > figures.lag_ns:
+        words.append("not all of that time adds to its lag")
     said = ". ".join(text[:1].upper() + text[1:] for text in words)
     left = 1 - figures.explained_share
     if left < LEAST_NAMED_SHARE:

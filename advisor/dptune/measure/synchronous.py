@@ -25,6 +25,7 @@ from dptune.runfile.facts import Facts, Window
 
 SLACK_NS = 1_000_000
 MOST_STEPS = 2  # that a rank may lead by, of its longest
+_FEW_RANKS = 16
 _LEAST_STEPS = 8  # without the profiler: the median is over half of them
 
 
@@ -34,7 +35,7 @@ def uneven_clocks(exchanges: Iterable[Exchange]) -> dict[int, Loss]:
     for one in exchanges:
         if not one.splits or one.basis == "shift":
             continue
-        for first, other in combinations(range(len(one.ranks)), 2):
+        for first, other in _pairs(len(one.ranks)):
             pair = int(one.ranks[first]), int(one.ranks[other])
             least = int(one.start_ns[other] - one.end_ns[first])
             most = int(one.end_ns[other] - one.start_ns[first])
@@ -50,6 +51,15 @@ def uneven_clocks(exchanges: Iterable[Exchange]) -> dict[int, Loss]:
         )
         for rank, other, by_ns in _culprits(off)
     }
+
+
+def _of(ranks: Sequence[int]) -> Iterable[tuple[int, int]]:
+    return ((ranks[first], ranks[other]) for first, other in _pairs(len(ranks)))
+
+
+def _pairs(ranks: int) -> Iterable[tuple[int, int]]:
+    """All pairs of a few ranks; of many each with the first, which takes a time that grows with their number only."""
+    return combinations(range(ranks), 2) if ranks <= _FEW_RANKS else ((0, other) for other in range(1, ranks))
 
 
 def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:
@@ -71,7 +81,7 @@ def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:
     }
     off = {
         (first, other): abs(lead)
-        for first, other in combinations(sorted(times), 2)
+        for first, other in _of(sorted(times))
         if abs(lead := _lead_ns(times[first], times[other])) > MOST_STEPS * _longest_ns(times[first], times[other])
     }
     return {

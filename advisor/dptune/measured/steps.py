@@ -30,8 +30,9 @@ class SetAsideStep(Model):
     def spent(self) -> str:
         """What most of its extra time was, in words; empty where it is no wait, idle time or lag of the device."""
         extra_ns = self.length_ns * (1 - 1 / self.of_usual)
-        if 2 * (self.length_ns - self.host_ns) >= extra_ns > 0 and self.host_ns:
-            return f"{digits((self.length_ns - self.host_ns) / 1e6)} ms more than on the host: the launch queue drains"
+        beyond_ns = self.length_ns - self.host_ns if self.host_ns else 0
+        if 2 * beyond_ns >= extra_ns > 0 and 2 * self.idle_ns <= beyond_ns:  # an idle device has no queue to work off
+            return f"{digits(beyond_ns / 1e6)} ms more than on the host: the launch queue drains"
         if 2 * self.loader_wait_ns >= extra_ns > 0:
             return f"{digits(self.loader_wait_ns / 1e6)} ms of it waiting for the data loader"
         if 2 * self.idle_ns >= extra_ns > 0:

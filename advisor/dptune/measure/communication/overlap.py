@@ -51,6 +51,7 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str)
         begin, end = bounds(device.windows)
         columns, own = view.columns, device.operations
         exchanges = own.work == Work.COMMUNICATION
+        launched = device.launched_in[exchanges] != OUTSIDE
         phase = None if isinstance(told, str) else told.operations[at][exchanges]
         purpose = purposes(columns, issuers(view, device)[exchanges])
         by_key: dict[_Key, list[int]] = {}
@@ -60,7 +61,7 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str)
             number = number_of[call.row]
             key = call.kind, call.group, None if phase is None else int(phase[number]), int(purpose[number])
             by_key.setdefault(key, []).append(number)
-            calls[key] = calls.get(key, 0) + (call.step != OUTSIDE)
+            calls[key] = calls.get(key, 0) + int(launched[number])
         since, until = first_begun(columns.ts_ns[rows], columns.ends(rows))
         for key, numbers in by_key.items():
             pieces = Intervals.union(since[numbers], until[numbers])

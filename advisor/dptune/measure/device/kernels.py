@@ -1,5 +1,6 @@
 """Which kernels the steps run: how many, how long, of what kind, and those with the most time.
 
+Counted are kernels that the steps launched, as for collectives and copies: those queued before the first step are not.
 Time is that of unions inside the windows of the steps: two kernels of one name that run at once count once. A CPU runs
 none: there it is the operators by their own time, without that of the operators inside them.
 """
@@ -24,12 +25,12 @@ MOST = 12  # of those that are told by name
 SHORT_NS = 10_000  # about what it takes the host to launch one: a device that runs only shorter ones waits for it
 
 _ON_CPU = "a CPU runs no kernels"
-_NONE_BEGINS = "it runs into the steps, but begins in none"
+_NONE_LAUNCHED = "it runs in the steps, but none of them launched it"
 
 
 @dataclass(frozen=True, eq=False)
 class _Ran:
-    """What a device ran: name and duration of those that begin in its steps, and the time inside the steps by name.
+    """What a device ran: name and duration of those that its steps launched, and the time inside the steps by name.
 
     `communicating` are the names of which every kernel communicates.
     """
@@ -78,9 +79,9 @@ def _kernels(view: RankView, device: DeviceView) -> _Ran:
     inside = np.zeros(len(numbers), dtype=np.int64)
     np.add.at(inside, at, windows.lengths(*first_begun(start, end, at)))
     total = {columns.names[n]: ns for n, ns in zip(numbers.tolist(), inside.tolist(), strict=True) if ns}
-    begin = windows.hold(start)
+    launched = device.launched_in[_chosen(device)] != OUTSIDE
     names = frozenset(columns.names[number] for number in np.setdiff1d(exchanging, others).tolist())
-    return _Ran(columns.names, name_id[begin], columns.dur_ns[rows[begin]], total, names)
+    return _Ran(columns.names, name_id[launched], columns.dur_ns[rows[launched]], total, names)
 
 
 def _operators(view: RankView, device: DeviceView) -> _Ran:
@@ -126,7 +127,7 @@ def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[Kerne
         )
         figures = {
             "kind": (_kind(name, ran) if on_gpu else None, _ON_CPU),
-            "median_ns": (round(float(np.median(durations))) if len(durations) else None, _NONE_BEGINS),
+            "median_ns": (round(float(np.median(durations))) if len(durations) else None, _NONE_LAUNCHED),
         }
         found.append(
             KernelTime.of(
@@ -146,13 +147,16 @@ def _kind(name: str, ran: list[_Ran]) -> str:
 
 def _rows(device: DeviceView) -> Ints:
     """Kernels that compute or communicate."""
-    return np.asarray(device.operations.rows[device.operations.work <= Work.COMMUNICATION], dtype=np.int64)
+    return np.asarray(device.operations.rows[_chosen(device)], dtype=np.int64)
+
+
+def _chosen(device: DeviceView) -> Mask:
+    return np.asarray(device.operations.work <= Work.COMMUNICATION, dtype=np.bool_)
 
 
 def _communicating(device: DeviceView) -> Mask:
     """Which of them communicate, some of them by what launched them."""
-    work = device.operations.work
-    return np.asarray(work[work <= Work.COMMUNICATION] == Work.COMMUNICATION, dtype=np.bool_)
+    return np.asarray(device.operations.work[_chosen(device)] == Work.COMMUNICATION, dtype=np.bool_)
 
 
 def _windows(device: DeviceView) -> Intervals:

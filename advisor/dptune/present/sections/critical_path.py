@@ -14,6 +14,7 @@ from dptune.present.table import Cell, Column, table
 _AT_MOST = 5
 _OF_HOST = ("launching_ns", "host_ns", "input_ns", "gc_ns", "sync_ns")
 _MOST_OF_HOST = 0.2  # of the path, from which on it matters whether the host is there without the profiler, too
+_LEAST_WAITS = 0.1  # of a step: a device that idles or waits for less sets the pace without the profiler
 _LONGEST_NAME = 60
 _LEAST_SHARE = 0.0005
 _WORDS = {
@@ -44,7 +45,8 @@ def path(report: Report, width: int) -> Iterator[Line]:
     of_host = sum(getattr(found, name) for name in _OF_HOST) / found.path_ns
     idle_share = measured.step_share("idle_ns")
     waits_share = idle_share + measured.step_share("exposed_waiting_ns")
-    if measured.step.basis == "unprofiled" and of_host > _MOST_OF_HOST and waits_share < of_host / 2:
+    unprofiled = measured.step.basis == "unprofiled"
+    if unprofiled and of_host > _MOST_OF_HOST and waits_share < min(_LEAST_WAITS, of_host / 2):
         words = (
             f"The device is the critical path: without the profiler it is idle or waiting for {percent(waits_share)} "
             f"of a step. In the traced steps the host is {percent(of_host)} of the path, because the profiler slows it."
