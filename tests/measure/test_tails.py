@@ -37,6 +37,17 @@ def test_the_share_does_not_depend_on_how_many_steps_were_recorded(tmp_path: Pat
     assert figures.step.time_ns == 100 * US
 
 
+def test_each_rank_loses_its_own_last_step(tmp_path: Path) -> None:
+    """Rank 1 was recorded for a step less: its fourth step is as incomplete as the fifth of rank 0."""
+    run = load_events(tmp_path, waiting_steps(5), waiting_steps(4))
+    figures = measure(run)
+    assert figures.steps.cut_short == [3, 4]
+    assert figures.steps.by_rank == {0: 4, 1: 3}
+    assert figures.share("compute_ns") == 0.5
+    found = {one.code: one.text for one in judge(figures, []).findings}
+    assert found["last-step-cut-short"].startswith("the last traced step of each rank (3, 4) is excluded")
+
+
 def test_two_steps_are_too_few_to_leave_one_out(tmp_path: Path) -> None:
     figures = measure_events(tmp_path, waiting_steps(2))
     assert figures.steps.cut_short == []

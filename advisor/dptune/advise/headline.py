@@ -64,8 +64,16 @@ _REMEDIES = {
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",
     ),
-    "clock-backwards": "Record again, and do not change the system clock while recording. To judge only the other "
-    "ranks, pass only their traces.",
+    **dict.fromkeys(
+        ("clock-backwards", "clock-uneven"),
+        "Record again, and do not change the system clock while recording. To judge only the other ranks, pass only "
+        "their traces.",
+    ),
+    **dict.fromkeys(
+        ("steps-asynchronous", "collectives-differ"),
+        "Check that all files are of the same run, or record again. To judge only the other ranks, pass only their "
+        "traces.",
+    ),
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
 # A truncated trace lost these with its end, not while recording.

@@ -143,7 +143,7 @@ def _losses(measured: Measured) -> Iterator[Finding]:
 def _recorded_steps(measured: Measured) -> dict[int, int]:
     """Steady steps by rank, with a last one that is in no figure since it was cut short."""
     steps = measured.known("steps")
-    cut = len(steps.cut_short) if steps else 0
+    cut = min(1, len(steps.cut_short)) if steps else 0
     return {rank.rank: count + cut if (count := steady_steps(rank)) else 0 for rank in measured.ranks}
 
 
@@ -193,7 +193,9 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         text = f"{steps.without_work} traced {some} own on the device: the time is counted to the step before"
         yield Finding(code="steps-without-work", level="info", text=text)
     if steps.cut_short:
-        text = f"the last traced step ({steps.cut_short[0]}) is excluded from all figures: {CUT_SHORT}"
+        numbers = ", ".join(map(str, steps.cut_short))
+        which = "of each rank " if len(steps.cut_short) > 1 else ""
+        text = f"the last traced step {which}({numbers}) is excluded from all figures: {CUT_SHORT}"
         yield Finding(code="last-step-cut-short", level="info", text=text)
     if (longer := _longer_by_queue_ns(measured, steps)) is not None:
         text = (

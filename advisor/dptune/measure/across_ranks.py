@@ -20,7 +20,7 @@ from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, boun
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import OUTSIDE
-from dptune.measure.synchronous import uneven_clocks
+from dptune.measure.synchronous import uneven_calls, uneven_clocks
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import ArrivalFigures, DeviceFigures, Loss
 from dptune.trace.kernels import Work
@@ -32,7 +32,7 @@ class Across:
     """What takes all ranks to know; dictionaries are by rank.
 
     `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too. `uneven`:
-    the clocks that are not of a synchronous job.
+    clocks and counts that are not of a synchronous job.
     """
 
     calls: list[RankCalls]
@@ -93,7 +93,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         compared,
         tracks,
         told,
-        uneven_clocks(match(calls, run.world_size, found)),
+        {**uneven_calls(calls, run.world_size), **uneven_clocks(match(calls, run.world_size, found))},
     )
 
 

@@ -66,7 +66,7 @@ class StepsFigures(Figures):
     )
     cut_short: list[int] = Field(
         default_factory=list,
-        description="the last step, if it lacks the wait before the next: excluded from the figures of steps",
+        description="the last step of a rank, if it lacks the wait before the next: excluded from that rank's figures",
     )
     queued_before_ns: int = Field(
         0,

@@ -25,15 +25,18 @@ _OFF_SHARE = 0.01  # of all windows of a rank: what the last may lack
 
 
 def cut_short(views: Sequence[RankView]) -> tuple[list[RankView], list[int]]:
-    """The ranks without a last step that lacks its trailing wait, and the number of that step, if any.
+    """The ranks without a last step that lacks its trailing wait, and the numbers of these steps, if any.
 
-    The median over the ranks that end with it says how much it lacks.
+    Ranks may end with different steps. The median over the ranks that end with a step says how much it lacks.
     """
-    last = max((windows[-1].number for own in views if (windows := busiest(own))), default=None)
-    ending = [own for own in views if (windows := busiest(own)) and windows[-1].number == last]
-    if last is None or median(map(_lacking_share, ending)) <= _OFF_SHARE:
-        return list(views), []
-    return [without(own, {last}) for own in views], [last]
+    ending: dict[int, list[RankView]] = {}
+    for own in views:
+        if windows := busiest(own):
+            ending.setdefault(windows[-1].number, []).append(own)
+    cut = {last for last, ranks in ending.items() if median(map(_lacking_share, ranks)) > _OFF_SHARE}
+    return [without(own, {windows[-1].number} & cut) if (windows := busiest(own)) else own for own in views], sorted(
+        cut
+    )
 
 
 def _lacking_share(view: RankView) -> float:

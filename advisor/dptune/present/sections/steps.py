@@ -62,7 +62,8 @@ def _which_steps(measured: Measured) -> Iterator[str]:
         )
         yield f"Steps alternate in what they launch: {each} (means)."
     for cut in steps.cut_short:
-        yield f"Step {cut} is excluded from all figures: {CUT_SHORT}."
+        on = " on the ranks that end with it" if len(steps.cut_short) > 1 else ""
+        yield f"Step {cut} is excluded from all figures{on}: {CUT_SHORT}."
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
         yield "The median excludes the last step: no next step was recorded, so it ends with its last operation."
     if measured.step.unprofiled_outliers:
