@@ -126,7 +126,7 @@ def test_no_more_of_torch_is_loaded_than_by_the_script(profile: Callable[..., Ru
         optimizer.step()
     print(sorted({"torch._dynamo", "torch._inductor"} & sys.modules.keys()))
 """
-    run = profile(script, "--continue", *SHORT)
+    run = profile(script, "--continue", *SHORT, env={"PYTHONPATH": ""})
     assert (run.status, run.out.strip()) == (0, "[]")
     assert run.record.ending.how == "complete"
 

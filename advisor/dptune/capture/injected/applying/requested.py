@@ -10,7 +10,7 @@ from dptune.runfile.facts import VariableFacts
 from dptune.runfile.redaction import redacted_settings
 
 ENVIRONMENT = "env."
-_SITE = str(Path(__file__).parent / "site")
+_SITE = str(Path(__file__).parents[1] / "site")
 
 
 class RequestedSettings:

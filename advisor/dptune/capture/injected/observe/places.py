@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 from dptune.capture.injected.imports import imports
 
 TORCHS = os.path.join(Path(torch.__file__).parent, "")  # noqa: PTH118 - a prefix
-OURS = os.path.join(Path(__file__).parent, "")  # noqa: PTH118 - a prefix
+OURS = os.path.join(Path(__file__).parents[1], "")  # noqa: PTH118 - a prefix
 # Where torch runs operators on tensors, sharded ones among them.
 _OPERATORS = tuple(TORCHS + name for name in ("_tensor.py", "functional.py", os.path.join("distributed", "tensor")))  # noqa: PTH118
 _DECORATOR = re.compile("wrap|decorate")
