@@ -106,19 +106,19 @@ def _reason(missing: Missing) -> str:
         return _UNSAID
 
 
-def _checked(one: Advice, code: str, facts: Sequence[Facts]) -> Advice:
+def _checked(advice: Advice, code: str, facts: Sequence[Facts]) -> Advice:
     """The advice as its fields have it; raises where they do not hold what they should, or what is another rule's.
 
     Nor may its changes set what the run has already.
     """
-    if not isinstance(one, Advice):
-        raise TypeError(f"it yielded {type(one).__name__}, not Advice")
-    one = Advice.model_validate(one.model_dump(warnings=False))  # it may have been made past their checks
-    if one.rule != code:
-        raise ValueError(f"it spoke in the name of {one.rule}")
-    if one.fingerprint != code and not one.fingerprint.startswith(f"{code}:"):
-        raise ValueError(f"the fingerprint of its advice, {one.fingerprint!r}, does not begin with {code}")
-    for change in one.changes:
+    if not isinstance(advice, Advice):
+        raise TypeError(f"it yielded {type(advice).__name__}, not Advice")
+    advice = Advice.model_validate(advice.model_dump(warnings=False))  # it may have been made past their checks
+    if advice.rule != code:
+        raise ValueError(f"it spoke in the name of {advice.rule}")
+    if advice.fingerprint != code and not advice.fingerprint.startswith(f"{code}:"):
+        raise ValueError(f"the fingerprint of its advice, {advice.fingerprint!r}, does not begin with {code}")
+    for change in advice.changes:
         if in_force(change.knob, change.then, facts):
             raise ValueError(f"it sets {change.knob} to {change.then}, which the run has already")
-    return one
+    return advice

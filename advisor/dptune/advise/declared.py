@@ -50,11 +50,11 @@ def faults(module: ModuleType, *, ours: bool) -> Iterator[str]:
 def _thresholds(rule: Rule) -> Iterator[str]:
     if type(rule.thresholds) is not tuple or any(type(one) is not Threshold for one in rule.thresholds):
         yield "RULE.thresholds is not a tuple of Threshold"
-    for one in rule.thresholds:
-        yield from _texts(one, "Threshold", ("name", "reason"))
-        number = isinstance(one.default, int | float) and not isinstance(one.default, bool)
-        if not number or not isfinite(one.default):
-            yield f"the default of its threshold '{one.name}' is not a finite number"
+    for threshold in rule.thresholds:
+        yield from _texts(threshold, "Threshold", ("name", "reason"))
+        number = isinstance(threshold.default, int | float) and not isinstance(threshold.default, bool)
+        if not number or not isfinite(threshold.default):
+            yield f"the default of its threshold '{threshold.name}' is not a finite number"
     for name, times in Counter(one.name for one in rule.thresholds).items():
         if times > 1:
             yield f"{times} of its thresholds are called '{name}'"

@@ -197,6 +197,6 @@ def _set_from_outside(run: Run) -> list[str]:
     return [f"{words} (no effect: {vain[name]})" if name in vain else words for name, words in named.items()]
 
 
-def _no_surer_than_medium(one: Advice) -> Advice:
+def _no_surer_than_medium(advice: Advice) -> Advice:
     """Advice is no surer than the run it rests on, and of this one only a part was read."""
-    return one.model_copy(update={"confidence": "medium"}) if one.confidence == "high" else one
+    return advice.model_copy(update={"confidence": "medium"}) if advice.confidence == "high" else advice

@@ -187,13 +187,13 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
     return idle.known("queued") if idle is not None and mostly and measured.step.basis == "traced" else None
 
 
-def _is_sure_of_time(one: Advice) -> bool:
-    return one.kind == "time" and one.confidence != "low"
+def _is_sure_of_time(advice: Advice) -> bool:
+    return advice.kind == "time" and advice.confidence != "low"
 
 
 def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
     """`surest`: the first time-saving advice of rules that need no step times, unless its confidence is low."""
-    why = [one for one in findings if one.level == "unjudgeable"]
+    why = [finding for finding in findings if finding.level == "unjudgeable"]
     remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), _recording(findings))
     if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
         remedy = _COPY_AGAIN
@@ -263,7 +263,7 @@ def _of_late(late: Straggler, advice: Sequence[Advice]) -> str:
 
 
 def _look_at(late: StragglerFigures) -> str:
-    named = next((one for one in late.differences if one.share >= LEAST_NAMED_SHARE), None)
+    named = next((difference for difference in late.differences if difference.share >= LEAST_NAMED_SHARE), None)
     if named is None:
         return (
             f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with the same step of "
@@ -277,7 +277,7 @@ def _look_at(late: StragglerFigures) -> str:
 
 def _recording(findings: Sequence[Finding]) -> str:
     """How to have the run recorded; a newer dptune recorded it already where that wrote a file."""
-    return _UPDATE if any(one.code == SCHEMA_NEWER for one in findings) else RECORD
+    return _UPDATE if any(finding.code == SCHEMA_NEWER for finding in findings) else RECORD
 
 
 def _next(
@@ -289,7 +289,7 @@ def _next(
         return _look_at(last)
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
-    if not whole and any(one.code == SCHEMA_NEWER for one in findings):
+    if not whole and any(finding.code == SCHEMA_NEWER for finding in findings):
         return _UPDATE
     if not whole and not recorded:
         return "Record the run, so that every rule can look at it: `dptune profile train.py`."
@@ -311,9 +311,9 @@ def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:
     return f" For what limits the step, see also {found.rule}{unsure}."
 
 
-def _subjects(one: Advice) -> list[str]:
+def _subjects(advice: Advice) -> list[str]:
     """The settings that it is on: those it changes, and the one that its fingerprint names where it changes none."""
-    return [*(change.knob for change in one.changes), one.fingerprint.partition(":")[2]]
+    return [*(change.knob for change in advice.changes), advice.fingerprint.partition(":")[2]]
 
 
 def _lacking(
@@ -327,37 +327,37 @@ def _lacking(
     return f" {many} more {what} skipped: {why}."
 
 
-def _action(one: Advice, late: Straggler | None) -> str:
+def _action(advice: Advice, late: Straggler | None) -> str:
     """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
-    named = f"{one.rule} (low confidence)" if one.confidence == "low" else one.rule
-    if one.threatens_results:
-        return f"{named}: {one.watch} Details: `dptune rules explain {one.rule}`."
-    if one.changes:
-        return f"{named}: {_change(one)}"
-    if late is not None and late.is_subject_of(one) and not late.figures.does_more:
+    named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
+    if advice.threatens_results:
+        return f"{named}: {advice.watch} Details: `dptune rules explain {advice.rule}`."
+    if advice.changes:
+        return f"{named}: {_change(advice)}"
+    if late is not None and late.is_subject_of(advice) and not late.figures.does_more:
         return f"{named}: {_look_at(late.figures)}"
-    return f"{named}: {sentence(one.title)} How: `dptune rules explain {one.rule}`."
+    return f"{named}: {sentence(advice.title)} How: `dptune rules explain {advice.rule}`."
 
 
-def _change(one: Advice) -> str:
-    change = one.changes[0]
+def _change(advice: Advice) -> str:
+    change = advice.changes[0]
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
-    what = f"`{first} ...` (all lines: see {one.rule})" if more else f"`{first}`"
+    what = f"`{first} ...` (all lines: see {advice.rule})" if more else f"`{first}`"
     saves = ""
-    if one.saves and one.saves.large_unknown:
+    if advice.saves and advice.saves.large_unknown:
         saves = " How much it saves is not known; it may be large."
-    elif one.saves and one.saves.samples_times != 1:  # a step takes longer then
-        low = percent(one.saves.low_share).removesuffix(" %")
-        saves = f" It saves {low} to {percent(one.saves.high_share)} of the time per sample."
-    elif one.saves and one.saves.basis == "bound":
-        saves = f" It cannot save more than {digits(one.saves.high_ms)} ms of {_of_step(one.saves)}."
-    elif one.saves:
-        interval = f"{digits(one.saves.low_ms)} to {digits(one.saves.high_ms)} ms"
-        saves = f" It saves {interval} of {_of_step(one.saves)}."
-    more_changes = len(one.changes) - 1
-    beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {one.rule}"
-    learning = " What is learned may change." if one.numerics == "changes" else ""
+    elif advice.saves and advice.saves.samples_times != 1:  # a step takes longer then
+        low = percent(advice.saves.low_share).removesuffix(" %")
+        saves = f" It saves {low} to {percent(advice.saves.high_share)} of the time per sample."
+    elif advice.saves and advice.saves.basis == "bound":
+        saves = f" It cannot save more than {digits(advice.saves.high_ms)} ms of {_of_step(advice.saves)}."
+    elif advice.saves:
+        interval = f"{digits(advice.saves.low_ms)} to {digits(advice.saves.high_ms)} ms"
+        saves = f" It saves {interval} of {_of_step(advice.saves)}."
+    more_changes = len(advice.changes) - 1
+    beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule}"
+    learning = " What is learned may change." if advice.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
 
 

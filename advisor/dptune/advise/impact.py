@@ -23,11 +23,11 @@ from collections.abc import Iterable
 from dptune.advice import IMPACTS, Advice, Confidence, Impact, Saving, Skipped, impact_of
 
 
-def with_impact(one: Advice) -> Advice:
+def with_impact(advice: Advice) -> Advice:
     """The advice with the impact that follows from its gain and confidence; unchanged where it saves no time."""
-    if one.kind != "time" or one.saves is None:
-        return one
-    return one.model_copy(update={"impact": impact_of_saving(one.saves, one.confidence, one.impact)})
+    if advice.kind != "time" or advice.saves is None:
+        return advice
+    return advice.model_copy(update={"impact": impact_of_saving(advice.saves, advice.confidence, advice.impact)})
 
 
 def impact_of_saving(saves: Saving, confidence: Confidence, paid: Impact) -> Impact:

@@ -55,7 +55,11 @@ def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
     if measured.known("device_kind") != "cpu" or spent_ns is None or not steps:
         return
     optimizers = [rank.optimizers for rank in facts]
-    if not optimizers or not all(optimizers) or any(one.name not in ELEMENTWISE for own in optimizers for one in own):
+    if (
+        not optimizers
+        or not all(optimizers)
+        or any(one.name not in ELEMENTWISE for optimizer in optimizers for one in optimizer)
+    ):
         return
     if any(rank.fsdp for rank in facts):
         return  # each operator on a sharded tensor goes through Python
@@ -87,11 +91,11 @@ def _collectives(measured: Measured) -> Iterator[Finding]:
 
 def _copies(measured: Measured) -> Iterator[Finding]:
     rows = [one for one in measured.known("copies") or [] if one.known("large_gb_per_s") is not None]
-    for one in rows:
-        most = FASTEST_COPY_GB_PER_S.get(one.direction)
-        if most is not None and one.large_gb_per_s > most:
+    for row in rows:
+        most = FASTEST_COPY_GB_PER_S.get(row.direction)
+        if most is not None and row.large_gb_per_s > most:
             text = (
-                f"{one.direction} copies show {one.large_gb_per_s:,.0f} GB/s, more than any hardware gives "
+                f"{row.direction} copies show {row.large_gb_per_s:,.0f} GB/s, more than any hardware gives "
                 f"({most:,.0f} GB/s): their sizes or times are wrong in the trace"
             )
             yield Finding(code=COPIES, level="partial", text=text)

@@ -52,25 +52,25 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
     return ranked(kept), dropped
 
 
-def _is_unsure(one: Advice) -> bool:
-    return one.confidence == "low"
+def _is_unsure(advice: Advice) -> bool:
+    return advice.confidence == "low"
 
 
-def _is_bound(one: Advice) -> bool:
-    return one.kind == "time" and (one.saves is None or one.saves.basis == "bound")
+def _is_bound(advice: Advice) -> bool:
+    return advice.kind == "time" and (advice.saves is None or advice.saves.basis == "bound")
 
 
-def _worth(one: Advice) -> tuple[bool, int, int, float, int, str]:
-    expected = one.saves.expected_share if one.saves and one.kind == "time" else 0.0
-    impact, confidence = IMPACTS.index(one.impact), CONFIDENCES.index(one.confidence)
-    return (not one.threatens_results, -impact, _learning(one), -expected, -confidence, one.fingerprint)
+def _worth(advice: Advice) -> tuple[bool, int, int, float, int, str]:
+    expected = advice.saves.expected_share if advice.saves and advice.kind == "time" else 0.0
+    impact, confidence = IMPACTS.index(advice.impact), CONFIDENCES.index(advice.confidence)
+    return (not advice.threatens_results, -impact, _learning(advice), -expected, -confidence, advice.fingerprint)
 
 
-def _learning(one: Advice) -> int:
+def _learning(advice: Advice) -> int:
     """How much it changes what is learned: not, by rounding, or by the samples that a step learns of."""
-    if one.numerics == "same":
+    if advice.numerics == "same":
         return 0
-    return 1 if one.saves is None or one.saves.samples_times == 1 else 2
+    return 1 if advice.saves is None or advice.saves.samples_times == 1 else 2
 
 
 def _joined(first: Advice, other: Advice) -> Advice:

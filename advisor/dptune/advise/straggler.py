@@ -68,11 +68,11 @@ class Straggler:
         """The first advice on the delays of this rank, if there is one."""
         return next((one for one in advice if self.is_subject_of(one)), None)
 
-    def is_subject_of(self, one: Advice) -> bool:
+    def is_subject_of(self, advice: Advice) -> bool:
         """Whether the advice is on the delays of this rank: it names the rank first, or a setting that mends them."""
         begin = _KNOBS.get(self.arrival.known("cause") or "unexplained")
-        mends = begin is not None and any(change.knob.startswith(begin) for change in one.changes)
-        return mends or one.title.startswith(f"Rank {self.figures.rank} ")
+        mends = begin is not None and any(change.knob.startswith(begin) for change in advice.changes)
+        return mends or advice.title.startswith(f"Rank {self.figures.rank} ")
 
 
 def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) -> Straggler | None:
@@ -107,7 +107,7 @@ def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) ->
     sleep in a backward hook is not seen without the profiler.
     """
     others = [ns for rank, ns in busy_ns.items() if rank != worst.rank]
-    of_script = sum(one.share for one in worst.differences if one.kind in _OF_SCRIPT)
+    of_script = sum(difference.share for difference in worst.differences if difference.kind in _OF_SCRIPT)
     if worst.rank not in busy_ns or not others or of_script >= _LEAST_EXPLAINED:
         return False
     return busy_ns[worst.rank] - median(others) < _LEAST_UNTRACED * worst.lag_ns
@@ -115,7 +115,7 @@ def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) ->
 
 def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     """What takes longer on the straggler than on the others, and how much of its lag is unexplained."""
-    found = [one for one in figures.differences if one.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
+    found = [difference for difference in figures.differences if difference.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}")
     words = [
@@ -152,5 +152,5 @@ def _others_wait(measured: Measured, late: int) -> float:
     accounts = [
         step.account for rank in measured.ranks if rank.rank != late for device in rank.devices for step in device.steps
     ]
-    window_ns = sum(one.window_ns for one in accounts)
+    window_ns = sum(account.window_ns for account in accounts)
     return sum(one.exposed_waiting_ns for one in accounts) / window_ns if window_ns else 0.0

@@ -61,18 +61,20 @@ def together(advice: Sequence[Advice], run: RunView) -> list[Together]:
     return found
 
 
-def _is_predicted(one: Advice) -> bool:
-    return one.kind == "time" and one.saves is not None and one.saves.basis == "replayed" and bool(one.changes)
+def _is_predicted(advice: Advice) -> bool:
+    return (
+        advice.kind == "time" and advice.saves is not None and advice.saves.basis == "replayed" and bool(advice.changes)
+    )
 
 
 def _changes(advice: Sequence[Advice]) -> list[Change]:
     return [change for one in advice for change in one.changes]
 
 
-def _left(one: Advice, safe: Sequence[Advice], run: RunView) -> float | None:
+def _left(advice: Advice, safe: Sequence[Advice], run: RunView) -> float | None:
     """What it saves of the time of a sample that the others leave; None where it is not told."""
     try:
-        before, after = (_remains(run.predict(changes)) for changes in (_changes(safe), _changes([*safe, one])))
+        before, after = (_remains(run.predict(changes)) for changes in (_changes(safe), _changes([*safe, advice])))
     except Missing:
         return None
     return 1 - after / before if before else 0.0

@@ -104,7 +104,7 @@ _OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPI
 
 def only_times(trust: Trust) -> bool:
     """Whether a run cannot be judged because of its times alone."""
-    return all(one.code in OF_TIMES for one in trust.findings if one.level == "unjudgeable")
+    return all(finding.code in OF_TIMES for finding in trust.findings if finding.level == "unjudgeable")
 
 
 def why_not_asked(rule: Rule, trust: Trust) -> str:
@@ -113,12 +113,13 @@ def why_not_asked(rule: Rule, trust: Trust) -> str:
         return "" if only_times(trust) else _first(trust)
     if trust.level == "unjudgeable" and not (rule.asked_when_busy and only_times(trust)):
         return _first(trust)
-    wrong = (one for one in trust.findings if rule.family in _OF_FAMILIES.get(one.code, ()))
+    wrong = (finding for finding in trust.findings if rule.family in _OF_FAMILIES.get(finding.code, ()))
     return next((one.text for one in wrong), "")
 
 
 def _first(trust: Trust) -> str:
-    return f"the run cannot be judged: {next(one.text for one in trust.findings if one.level == 'unjudgeable')}"
+    reason = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
+    return f"the run cannot be judged: {reason}"
 
 
 def steady_steps(rank: RankFigures) -> int:

@@ -69,7 +69,7 @@ def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:
         return own
     while True:
         records = folder.records()
-        whole = replace(own, ending=_worst([one.ending for one in records]), cards=_cards(records))
+        whole = replace(own, ending=_worst([record.ending for record in records]), cards=_cards(records))
         _describe(whole, facts_in(folder.path))
         _write(folder.path / paths.RUN_JSON, whole)
         if folder.records() == records:
@@ -95,7 +95,7 @@ def _cards(records: Sequence[RunRecord]) -> list[CardRecord]:
 
 
 def _worst(endings: Sequence[Ending]) -> Ending:
-    known = [one for one in endings if one.how != "recording"]
+    known = [ending for ending in endings if ending.how != "recording"]
     worst = max(known, key=_badness, default=Ending())
     silent = len(endings) - len(known)
     if not silent:

@@ -158,27 +158,27 @@ def _in_mib(caps: Sequence[int]) -> str:
 
 def _batch_size(own: Facts, value: int) -> Iterator[Any]:
     """Of the loader that most batches were drawn from; others may have batches of another size."""
-    drawn = [one for one in own.loaders if one.batches_drawn]
+    drawn = [loader for loader in own.loaders if loader.batches_drawn]
     if drawn:
         yield max(drawn, key=lambda one: one.batches_drawn or 0).batch_size
 
 
 def _fused(own: Facts, value: bool) -> Iterator[Any]:
-    return (bool(one.fused) for one in own.optimizers)
+    return (bool(optimizer.fused) for optimizer in own.optimizers)
 
 
 def _foreach(own: Facts, value: bool) -> Iterator[Any]:
     """Where it is not told, torch takes many tensors at once on GPUs, unless it fuses."""
     on_cpu = own.device is None or own.device.kind == "cpu"
-    for one in own.optimizers:
-        yield not on_cpu and not one.fused if one.foreach is None else one.foreach
+    for optimizer in own.optimizers:
+        yield not on_cpu and not optimizer.fused if optimizer.foreach is None else optimizer.foreach
 
 
 def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
     """By what a scheduler starts from, else by the rate there is: without a scheduler nothing should have moved it."""
-    bases = [one.base_learning_rate for one in own.schedulers if one.base_learning_rate is not None]
-    for one in own.optimizers:
-        there = next(iter(bases), one.first_learning_rate) or next(iter(one.learning_rates), None)
+    bases = [scheduler.base_learning_rate for scheduler in own.schedulers if scheduler.base_learning_rate is not None]
+    for optimizer in own.optimizers:
+        there = next(iter(bases), optimizer.first_learning_rate) or next(iter(optimizer.learning_rates), None)
         if there is None:
             yield Explanation("cannot be told: the optimizer has no learning rate")
         elif value is None or isclose(there, value, rel_tol=1e-6):
@@ -190,15 +190,19 @@ def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
 
 
 def _betas(own: Facts, value: str) -> Iterator[Any]:
-    wanted = [float(one) for one in value.split(",")]
-    for one in own.optimizers:
-        if one.betas:
-            same = len(one.betas) == len(wanted) and all(map(isclose, one.betas, wanted))
-            yield value if same else ",".join(f"{beta:g}" for beta in one.betas)
+    wanted = [float(part) for part in value.split(",")]
+    for optimizer in own.optimizers:
+        if optimizer.betas:
+            same = len(optimizer.betas) == len(wanted) and all(map(isclose, optimizer.betas, wanted))
+            yield value if same else ",".join(f"{beta:g}" for beta in optimizer.betas)
 
 
 def _eps(own: Facts, value: float) -> Iterator[Any]:
-    return (value if isclose(one.eps, value) else one.eps for one in own.optimizers if one.eps is not None)
+    return (
+        value if isclose(optimizer.eps, value) else optimizer.eps
+        for optimizer in own.optimizers
+        if optimizer.eps is not None
+    )
 
 
 def _hook(own: Facts, value: str) -> Iterator[Any]:
@@ -231,11 +235,11 @@ def _autocast(own: Facts, value: str) -> Iterator[Any]:
 
 
 def _pins(own: Facts, value: bool) -> Iterator[Any]:
-    for one in own.loaders:
-        if one.batches_drawn and one.pins is not None and one.pins != one.pin_memory:
+    for loader in own.loaders:
+        if loader.batches_drawn and loader.pins is not None and loader.pins != loader.pin_memory:
             yield Explanation("the loader is told to pin its batches, and does not")
-        elif one.batches_drawn:
-            yield one.pin_memory
+        elif loader.batches_drawn:
+            yield loader.pin_memory
 
 
 def _checkpointed(own: Facts, value: bool) -> Iterator[Any]:

@@ -142,7 +142,7 @@ def _watch(
         record.ended, record.note = "interrupted", "a signal to dptune"
     elif process.returncode:
         record.ended, record.note = "failed", f"the ranks ended with {process.returncode}: see above"
-    elif any(one.left_out for one in record.kinds):
+    elif any(kind.left_out for kind in record.kinds):
         record.ended = "partial"
 
 
@@ -188,5 +188,5 @@ def _nothing(record: LinkRecord) -> CaptureError:
     """Why nothing was measured."""
     if record.ended == "interrupted":
         return CaptureError("interrupted before anything was measured", exit_status=130)
-    why = record.note or "; ".join(f"{one.kind}: {one.left_out}" for one in record.kinds)
+    why = record.note or "; ".join(f"{kind.kind}: {kind.left_out}" for kind in record.kinds)
     return CaptureError(f"nothing was measured: {why}", "--backend names another; --timeout lets a call take longer")

@@ -77,7 +77,9 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, show: Sh
 def _taken_share(folder: Path) -> float:
     """What of the cores' time was taken while steps were timed, where that was much; else 0."""
     windows = [one.window("unprofiled") for one in facts_in(folder)]
-    return max((one.taken_share or 0.0 for one in windows if one is not None and one.disturbed), default=0.0)
+    return max(
+        (window.taken_share or 0.0 for window in windows if window is not None and window.disturbed), default=0.0
+    )
 
 
 def shorten(output: Path) -> None:

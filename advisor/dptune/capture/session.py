@@ -202,7 +202,9 @@ class Session:
 
     def _wait_for_the_others(self, signals: Signals) -> None:
         deadline = time.monotonic() + _OTHERS_END_WITHIN_S
-        while time.monotonic() < deadline and any(one.ending.how == "recording" for one in self._folder.records()):
+        while time.monotonic() < deadline and any(
+            record.ending.how == "recording" for record in self._folder.records()
+        ):
             if signals.wait(0.2) is not None:
                 return
 

@@ -39,7 +39,7 @@ def waiting(live: Path, entry: str) -> list[Waiting]:
     claimed = {one.rank for one in said if one.claimed}
     speaks = {one.pid for one in said} & carrying
     ranks = [one for one in said if one.claimed or (one.rank not in claimed and one.pid in speaks)]
-    texts = _ask([one.pid for one in ranks if one.pid in speaks], live)
+    texts = _ask([rank.pid for rank in ranks if rank.pid in speaks], live)
     guesses = Counter(one.rank for one in ranks)
     found = [_waiting(one, texts.get(one.pid, ""), guesses) if one.pid in speaks else _gone(one) for one in ranks]
     silent = [_silent(pid) for pid in _leaves(carrying, speaks)]

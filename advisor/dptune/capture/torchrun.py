@@ -24,12 +24,12 @@ class Torchrun:
     @property
     def asked(self) -> list[str]:
         """The options that were given, as they are written."""
-        return [_option(one.name) for one in fields(self) if getattr(self, one.name) is not None]
+        return [_option(field.name) for field in fields(self) if getattr(self, field.name) is not None]
 
     @property
     def words(self) -> list[str]:
         """The options as words; `--standalone` where nothing is said of a rendezvous: it takes any free port."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["nproc_per_node"] = given["nproc_per_node"] or 1
         words = [f"{_option(name)}={value}" for name, value in given.items() if value is not None]
         alone = not self.several_nodes and not any(option.startswith(("--rdzv", "--master")) for option in self.asked)
@@ -68,7 +68,7 @@ def _visible_gpus() -> int:
     """GPUs of this machine that a process would see, without asking torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([one for one in visible.split(",") if one.strip() not in ("", "-1")])
+        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 

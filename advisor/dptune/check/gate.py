@@ -194,11 +194,11 @@ def _change(ratio: float) -> str:
     return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'}"
 
 
-def _reaches(one: Advice, terms: Terms) -> bool:
+def _reaches(advice: Advice, terms: Terms) -> bool:
     """Whether it has the impact and the confidence that trip the gate."""
-    if terms.fail_on == "never" or _level(one) < IMPACTS.index(terms.fail_on):
+    if terms.fail_on == "never" or _level(advice) < IMPACTS.index(terms.fail_on):
         return False
-    return CONFIDENCES.index(one.confidence) >= CONFIDENCES.index(terms.least_confidence)
+    return CONFIDENCES.index(advice.confidence) >= CONFIDENCES.index(terms.least_confidence)
 
 
 def _of_most(reports: Sequence[Report], terms: Terms | None = None) -> list[Advice]:
@@ -213,27 +213,27 @@ def _of_most(reports: Sequence[Report], terms: Terms | None = None) -> list[Advi
     order = {name: n for n, name in enumerate(dict.fromkeys(e.fingerprint for r in reports for e in r.advice))}
     middle = len(reports) // 2
 
-    def rank(one: Advice) -> tuple[bool, int]:
-        return terms is not None and _reaches(one, terms), _level(one)
+    def rank(advice: Advice) -> tuple[bool, int]:
+        return terms is not None and _reaches(advice, terms), _level(advice)
 
     kept = [sorted(own, key=rank, reverse=True)[middle] for own in of.values() if len(own) > middle]
     return sorted(kept, key=lambda one: order[one.fingerprint])
 
 
-def _covered(one: Advice, known: Mapping[str, str]) -> bool:
+def _covered(advice: Advice, known: Mapping[str, str]) -> bool:
     """Whether it is known at this impact or a worse one."""
-    at = known.get(one.fingerprint)
-    return at is not None and (at not in IMPACTS or _level(one) <= IMPACTS.index(at))
+    at = known.get(advice.fingerprint)
+    return at is not None and (at not in IMPACTS or _level(advice) <= IMPACTS.index(at))
 
 
-def _level(one: Advice) -> int:
-    return IMPACTS.index(one.impact)
+def _level(advice: Advice) -> int:
+    return IMPACTS.index(advice.impact)
 
 
 def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
     what, read = BUDGETS[name]
     try:
-        values = [float(read(one.measured)) for one in reports]
+        values = [float(read(report.measured)) for report in reports]
     except Missing as missing:
         return Budget(name=name, what=what, limit=limit, value=None, why_missing=missing.reason)
     except (ValueError, ArithmeticError):
@@ -247,7 +247,11 @@ def _outcome(gate: Gate) -> Outcome:
     slower = gate.regression.outcome if gate.regression is not None else "passed"
     if gate.trust.level == "unjudgeable":
         return "unjudgeable"
-    if gate.tripped or any(one.value is not None and not one.kept for one in gate.budgets) or gate.baseline_fails:
+    if (
+        gate.tripped
+        or any(budget.value is not None and not budget.kept for budget in gate.budgets)
+        or gate.baseline_fails
+    ):
         return "failed"
     if slower == "unjudgeable" or any(one.value is None for one in gate.budgets):
         return "unjudgeable"
@@ -256,7 +260,7 @@ def _outcome(gate: Gate) -> Outcome:
 
 def _reservations(worst: Report, unknown: int) -> list[str]:
     found = ["the run is partial"] if worst.trust.level == "partial" else []
-    broken = sum(one.code == "rule-pack" for one in worst.trust.findings)
+    broken = sum(finding.code == "rule-pack" for finding in worst.trust.findings)
     if broken:
         found.append(f"{broken} rule pack{'' if broken == 1 else 's'} did not load (see `dptune rules list`)")
     if not (worst.advice or worst.quiet or worst.skipped):

@@ -203,7 +203,7 @@ def _reservations(terms: Terms, proof: Proof) -> Iterator[str]:
     """What trials leave open."""
     if terms.budgets:
         yield "budgets are of recordings and were not judged"
-    failed = sum(one.status != "ran" for one in proof.trials)
+    failed = sum(trial.status != "ran" for trial in proof.trials)
     if failed:
         yield f"{failed} of {len(proof.trials)} trials did not run to the end"
     if proof.learning.outcome == "other":
@@ -268,13 +268,13 @@ def _read_accepted(path: Path) -> dict[str, Any]:
     entries = told.get("accepted") if isinstance(told, dict) else None
     if not isinstance(entries, list):
         raise UsageError(f"{path} is no file of accepted advice: it has no list `accepted`", hint)
-    for number, one in enumerate(entries, 1):
-        if not isinstance(one, dict) or not isinstance(one.get("fingerprint"), str):
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("fingerprint"), str):
             words = f"{path} is no file of accepted advice: entry {number} has no text `fingerprint`"
             raise UsageError(words, hint)
-        if "severity" in one and "impact" not in one:
-            one["impact"] = _impact_of(path, one["fingerprint"], one.pop("severity"))
-        _check_impact(path, one)
+        if "severity" in entry and "impact" not in entry:
+            entry["impact"] = _impact_of(path, entry["fingerprint"], entry.pop("severity"))
+        _check_impact(path, entry)
     return dict(told)
 
 
@@ -391,7 +391,7 @@ def _from_the_top(gate: Gate, started: Path) -> Gate:
         if change.at is None:
             return change
         places = [(folder / change.at.file).resolve() for folder in (started, Path())]
-        there = [one for one in places if one.is_relative_to(top)]
+        there = [place for place in places if place.is_relative_to(top)]
         found = next((one for one in there if one.is_file()), there[-1] if there else None)
         if found is None:
             return change

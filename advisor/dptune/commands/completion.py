@@ -68,7 +68,7 @@ class _Names(BaseCompleter):
             return [f"{before}={file}" for file in FilesCompleter()(after)]
         if action.dest in _OF_RULES:
             rules = [one.rule for one in packs.load_packs()]
-            return [one.name if prefix[:1].islower() else one.code for one in rules]
+            return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
         return FilesCompleter()(prefix)
 
 

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     named = shlex.join(args.paths)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
     trust = trust_in(found, measured)
-    why = next((one.text for one in trust.findings if one.level == "unjudgeable"), "")
+    why = next((finding.text for finding in trust.findings if finding.level == "unjudgeable"), "")
     if why:
         told = nothing(f"the run cannot be judged: {why}", wanted)
     elif args.strategies:
@@ -110,7 +110,13 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(told.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(told, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
-    return 0 if told.curve or told.strategies or any(one.known("low_ns") is not None for one in told.predictions) else 1
+    return (
+        0
+        if told.curve
+        or told.strategies
+        or any(prediction.known("low_ns") is not None for prediction in told.predictions)
+        else 1
+    )
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:

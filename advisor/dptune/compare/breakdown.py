@@ -16,13 +16,13 @@ def phases(sides: Sides, basis: Basis) -> tuple[list[PhaseDifference] | None, st
     try:
         if not all(run.measured.account.window_ns for _, run in sides.runs):
             return None, "the account of a run has no time"
-        names = list(dict.fromkeys(one.phase for _, run in sides.runs for one in run.measured.phases))
+        names = list(dict.fromkeys(phase.phase for _, run in sides.runs for phase in run.measured.phases))
     except Missing as missing:
         return None, missing.reason
 
     def spent(name: str, figure: str) -> Pair:
         def read(run: ReadRun) -> float:
-            own = sum(int(getattr(one, figure)) for one in run.measured.phases if one.phase == name)
+            own = sum(int(getattr(phase, figure)) for phase in run.measured.phases if phase.phase == name)
             return own / run.measured.account.window_ns * run.step_ns(basis)
 
         return sides.pair(read)

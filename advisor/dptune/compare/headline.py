@@ -90,7 +90,7 @@ def _difference(compared: Compared) -> str:
 
 
 def _batch_differs(compared: Compared) -> bool:
-    return any(one.differs for one in compared.conditions if one.name == "samples per step")
+    return any(condition.differs for condition in compared.conditions if condition.name == "samples per step")
 
 
 def _classes(compared: Compared) -> str:

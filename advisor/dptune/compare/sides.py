@@ -94,7 +94,7 @@ class Sides:
         """What limits what the runs can say together."""
         for side, run in self.runs:
             if run.report.trust.level == "partial":
-                first = [f": {one.text}" for one in run.report.trust.findings if one.level == "partial"][:1]
+                first = [f": {finding.text}" for finding in run.report.trust.findings if finding.level == "partial"][:1]
                 yield f"of {run.name} ({side}) only a part could be read{''.join(first)}"
         if len({tuple(rank.rank for rank in run.measured.ranks) for _, run in self.runs}) > 1:
             yield "not the same ranks were read in every run: their accounts are of different ranks"

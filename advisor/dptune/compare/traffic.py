@@ -55,8 +55,8 @@ def _steps(one: CollectiveFigures | CopyFigures) -> float:
     return one.calls / one.calls_per_step
 
 
-def _message_bytes(one: CollectiveFigures) -> float:
-    return one.message_bytes * one.calls_per_step
+def _message_bytes(row: CollectiveFigures) -> float:
+    return row.message_bytes * row.calls_per_step
 
 
 def _copied_bytes(one: CopyFigures) -> float:

@@ -111,14 +111,14 @@ class Knob:
 
     def _numbers(self, value: Value) -> list[float]:
         if self.list_of_numbers and isinstance(value, str):
-            return [float(one) for one in value.split(",")]
+            return [float(part) for part in value.split(",")]
         return [value] if isinstance(value, (int, float)) and value != float("inf") else []
 
     def _is_enough(self, value: Value) -> bool:
         if self.least is None:
             return True
         numbers = self._numbers(value)
-        return bool(numbers) and all(self.least <= one < float("inf") for one in numbers)
+        return bool(numbers) and all(self.least <= number < float("inf") for number in numbers)
 
 
 def _can_be_passed(text: str) -> bool:

@@ -56,7 +56,9 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     accounted = views if accounted is None else accounted
     traces = {rank.rank: rank for rank in run.ranks}
     ran = {
-        (own.rank, device.operations.device): collective_calls(own, device) for own in views for device in own.devices
+        (view.rank, device.operations.device): collective_calls(view, device)
+        for view in views
+        for device in view.devices
     }
     calls = [
         each

@@ -79,10 +79,10 @@ class _Ran:
 def _without_stream(ranks: list[_Ran]) -> dict[int, Loss]:
     ranks = [own for own in ranks if own.streams]
     found = {}
-    for own in ranks:
-        others = [other for other in ranks if other is not own]
-        if others and (text := _lacking(own, others)):
-            found[own.view.rank] = Loss(code="device-stream-missing", fatal=True, text=text)
+    for rank in ranks:
+        others = [other for other in ranks if other is not rank]
+        if others and (text := _lacking(rank, others)):
+            found[rank.view.rank] = Loss(code="device-stream-missing", fatal=True, text=text)
     return found
 
 

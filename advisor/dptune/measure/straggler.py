@@ -63,7 +63,10 @@ def by_shapes(arrival: ArrivalFigures, late: StragglerFigures) -> ArrivalFigures
     Durations alone do not separate the two where other processes disturb them.
     """
     moves = late.moves if late.known("work_ratio") is not None else None
-    cause, work = arrival.known("cause"), sum(one.share for one in late.differences if one.kind not in OF_SCRIPT)
+    cause, work = (
+        arrival.known("cause"),
+        sum(difference.share for difference in late.differences if difference.kind not in OF_SCRIPT),
+    )
     if moves and cause in (None, "slower compute", "host") and work >= _LEAST_WORK:
         share = max(work, arrival.known("cause_share") or 0.0)
         missing = {name: why for name, why in arrival.missing.items() if name not in ("cause", "cause_share")}
@@ -88,7 +91,8 @@ def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> Ar
     if arrival.known("cause") not in ("slower compute", "more compute"):
         return arrival
     script, work = (
-        sum(one.share for one in differences if (one.kind in OF_SCRIPT) == of_script) for of_script in (1, 0)
+        sum(difference.share for difference in differences if (difference.kind in OF_SCRIPT) == of_script)
+        for of_script in (1, 0)
     )
     if work >= max(_LEAST_WORK, script):
         return arrival

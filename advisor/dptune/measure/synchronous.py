@@ -37,13 +37,13 @@ _LEAST_STEPS = 8  # without the profiler: the median is over half of them
 def uneven_clocks(exchanges: Iterable[Exchange]) -> dict[int, Loss]:
     """By rank the clocks that no constant shift sets right. Of two ranks it is not known which; the second is named."""
     bounds: dict[tuple[int, int], list[int]] = {}
-    for one in exchanges:
-        if not one.splits or one.basis == "shift":
+    for exchange in exchanges:
+        if not exchange.splits or exchange.basis == "shift":
             continue
-        for first, other in _pairs(len(one.ranks)):
-            pair = int(one.ranks[first]), int(one.ranks[other])
-            least = int(one.start_ns[other] - one.end_ns[first])
-            most = int(one.end_ns[other] - one.start_ns[first])
+        for first, other in _pairs(len(exchange.ranks)):
+            pair = int(exchange.ranks[first]), int(exchange.ranks[other])
+            least = int(exchange.start_ns[other] - exchange.end_ns[first])
+            most = int(exchange.end_ns[other] - exchange.start_ns[first])
             low, high = bounds.get(pair, (least, most))
             bounds[pair] = [max(low, least), min(high, most)]
     off = {pair: low - high for pair, (low, high) in bounds.items() if low - high > SLACK_NS}

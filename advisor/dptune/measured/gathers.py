@@ -41,9 +41,11 @@ def shard_messages(measured: Measured) -> ShardMessages:
         groups = {row.known("group") for row in rows if row.known("purpose") == "sharding"}
         others = {row.known("group") for row in rows if row.known("purpose") != "sharding"}
         sent = [
-            one
-            for one in measured.collectives
-            if one.kind == kind and one.known("group") in groups and one.known("message_bytes") is not None
+            collective
+            for collective in measured.collectives
+            if collective.kind == kind
+            and collective.known("group") in groups
+            and collective.known("message_bytes") is not None
         ]
         if sent and not groups & others:
             return _of(measured, kind, sent)

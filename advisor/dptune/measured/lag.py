@@ -145,7 +145,7 @@ class StragglerFigures(Figures):
     @property
     def explained_share(self) -> float:
         """The share of its lag that the differences explain."""
-        return min(1.0, sum(one.share for one in self.differences))
+        return min(1.0, sum(difference.share for difference in self.differences))
 
     @property
     def moves(self) -> bool | None:
@@ -153,7 +153,7 @@ class StragglerFigures(Figures):
 
         False where it does something that the others do not, or the same work more slowly.
         """
-        work = [one.share for one in self.differences if one.kind not in OF_SCRIPT]
+        work = [difference.share for difference in self.differences if difference.kind not in OF_SCRIPT]
         script = [one.share for one in self.differences if one.kind in OF_SCRIPT and not _shared(one)]
         ratio = self.known("work_ratio")
         if sum(script) >= max(_LEAST_MOVED, sum(work)):
@@ -165,7 +165,9 @@ class StragglerFigures(Figures):
     @property
     def does_more(self) -> bool:
         """Whether it does more of the work that all ranks do, and nothing of its own that explains its delay."""
-        return bool(self.known("work_ratio") and self.moves) and all(_shared(one) for one in self.differences)
+        return bool(self.known("work_ratio") and self.moves) and all(
+            _shared(difference) for difference in self.differences
+        )
 
     def chance(self, steps: int, ranks: int) -> float:
         """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
@@ -174,9 +176,9 @@ class StragglerFigures(Figures):
         return min(1.0, ranks * tail)
 
 
-def _shared(one: LagDifference) -> bool:
+def _shared(difference: LagDifference) -> bool:
     """Whether the other ranks do the same for a considerable time."""
-    return one.others_ns >= _SHARED * one.rank_ns
+    return difference.others_ns >= _SHARED * difference.rank_ns
 
 
 def _ms(duration_ns: int) -> str:

@@ -25,7 +25,7 @@ def may_be_static(tree: ast.Module, made: ast.Call) -> bool:
     if any(isinstance(node, ast.Attribute) and node.attr == "_set_static_graph" for node in ast.walk(tree)):
         return True
     first = min(knob("ddp.static_graph").positions)
-    if len(made.args) > first or any(isinstance(one, ast.Starred) for one in made.args):
+    if len(made.args) > first or any(isinstance(arg, ast.Starred) for arg in made.args):
         return True
     given = [word.value for word in made.keywords if word.arg in ("static_graph", None)]
     return any(not (isinstance(value, ast.Constant) and not value.value) for value in given)

@@ -195,7 +195,7 @@ def _is_always(assignment: ast.Assign, name: str, path: Sequence[Place]) -> bool
 
 def _imports(statement: ast.Import | ast.ImportFrom) -> set[str]:
     """The names that it binds."""
-    return {one.asname or one.name.partition(".")[0] for one in statement.names}
+    return {name.asname or name.name.partition(".")[0] for name in statement.names}
 
 
 def _read(node: ast.AST) -> ast.expr:
@@ -270,13 +270,13 @@ def _before(condition: ast.expr, between: Sequence[ast.stmt], passed: Sequence[a
     }
     for node in ast.walk(condition):
         if _is_length(node):
-            roots |= {ast.unparse(one).partition(".")[0] for one in node.args}  # type: ignore[attr-defined]
+            roots |= {ast.unparse(arg).partition(".")[0] for arg in node.args}  # type: ignore[attr-defined]
     for statement in between:
         counted = _counted(statement) if statement not in passed else None
         if counted is not None and counted in names:
             condition = _read(_Counted(counted).visit(condition))
             continue
-        changed = {ast.unparse(one) for node in ast.walk(statement) for one in _targets(node)} & names
+        changed = {ast.unparse(target) for node in ast.walk(statement) for target in _targets(node)} & names
         if changed or any(_hands_over(node, roots) for node in ast.walk(statement)):
             raise EditError(f"line {statement.lineno} may change the value of `{ast.unparse(condition)}`")
     return condition
@@ -332,7 +332,7 @@ def _refuse_gradients(between: Sequence[ast.stmt]) -> None:
 
 
 def _holds(statements: Sequence[ast.stmt], call: ast.Call) -> bool:
-    return any(node is call for one in statements for node in ast.walk(one))
+    return any(node is call for statement in statements for node in ast.walk(statement))
 
 
 def _is_on(call: ast.Call, line: int) -> bool:

@@ -85,7 +85,10 @@ class Source:
         """The line, or the compound statement, that begins where a statement of the syntax tree does."""
         kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
         place = self.place(node)
-        return next((one for one in self._positions if isinstance(one, kinds) and self.begin(one) == place), None)
+        return next(
+            (position for position in self._positions if isinstance(position, kinds) and self.begin(position) == place),
+            None,
+        )
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode:
         """The node that holds this one."""

@@ -25,7 +25,7 @@ def read(path: Path) -> Proof:
     """A proof that was written. Raises RunError where there is none that can be read."""
     try:
         proof = Proof.model_validate_json(form.regular(path, _LARGEST_BYTES))
-        if any(one.status == "ran" and one.known("step_ns") is None for one in proof.trials):
+        if any(trial.status == "ran" and trial.known("step_ns") is None for trial in proof.trials):
             raise ValueError("a trial that ran has no time")
         if not judging.consistent(proof):
             raise ValueError("its figures are not those of its trials")

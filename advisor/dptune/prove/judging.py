@@ -25,7 +25,7 @@ ONE_BATCH = "the batch of only one side is known, so time per sample cannot be c
 
 def objective(trials: Sequence[Trial]) -> Objective | None:
     """What both sides can be compared by; None where the batch of one is known and that of the other is not."""
-    known = {one.side for one in trials if one.status == "ran" and one.known("samples_per_step")}
+    known = {trial.side for trial in trials if trial.status == "ran" and trial.known("samples_per_step")}
     ran = {one.side for one in trials if one.status == "ran"}
     if known == ran:
         return "time per sample" if known else "time per step"
@@ -51,7 +51,7 @@ def incomparable(trials: Sequence[Trial]) -> str:
 
 def ran(trials: Sequence[Trial], side: SideName) -> list[Trial]:
     """The trials of a side that were timed."""
-    return [one for one in trials if one.status == "ran" and one.side == side]
+    return [trial for trial in trials if trial.status == "ran" and trial.side == side]
 
 
 def times(trials: Sequence[Trial]) -> tuple[list[Times], list[Times]]:
@@ -72,8 +72,8 @@ def _seen(trials: Sequence[Trial], side: SideName) -> list[Trial]:
     return [one for one in ran(trials, side) if one.known("samples_per_step")]
 
 
-def _time(one: Trial, samples: float) -> Times:
-    return Times(one.step_ns / samples, one.fast_step_ns / samples)
+def _time(trial: Trial, samples: float) -> Times:
+    return Times(trial.step_ns / samples, trial.fast_step_ns / samples)
 
 
 def looks(trials: Sequence[Trial], level: float = sequential.LEVEL_OF_A_TEST) -> list[Look]:
@@ -158,7 +158,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
     failed = "".join(f"; {words}" for words in failures(trials))
     if ended == "cannot run":
         side: SideName = "A" if not ran(trials, "A") else "B"
-        first = next(one for one in trials if one.side == side and one.status != "ran")
+        first = next(trial for trial in trials if trial.side == side and trial.status != "ran")
         what = task.side(side).name
         return f"side {side} ({what}) cannot run: {first.status}: {first.note}{_elsewhere(task, side)}"
     if ended == "without effect":
@@ -206,7 +206,7 @@ def consistent(proof: Proof) -> bool:
     if level not in sequential.LEVELS_OF_TESTS:
         return False
     seen = looks(trials, level)
-    if [one.number for one in trials] != [*range(1, len(trials) + 1)] or len(seen) != len(proof.looks):
+    if [trial.number for trial in trials] != [*range(1, len(trials) + 1)] or len(seen) != len(proof.looks):
         return False
     if any(one.set_aside and not disturbed(one) for one in trials):
         return False
@@ -214,8 +214,8 @@ def consistent(proof: Proof) -> bool:
     comparable = bool(a) and not incomparable(trials)
     told = [(proof.known("ratio"), sequential.times_as_long(*_of(a, b, "mean")) if comparable else None)]
     told += [(proof.known("fast_ratio"), sequential.times_as_long(*_of(a, b, "fast")) if comparable else None)]
-    for one, other in zip(proof.looks, seen, strict=True):
-        told += zip(one.model_dump().values(), other.model_dump().values(), strict=True)
+    for look, other in zip(proof.looks, seen, strict=True):
+        told += zip(look.model_dump().values(), other.model_dump().values(), strict=True)
     if not all(x == y if x is None or y is None else isclose(x, y, rel_tol=1e-6) for x, y in told):
         return False
     by = sequential.decides(seen[-1]) if seen and proof.ended == "decided" else ""
@@ -229,7 +229,7 @@ def disturbed(trial: Trial) -> bool:
 
 def failures(trials: Sequence[Trial]) -> list[str]:
     """What trials came to that did not run, in words."""
-    made = Counter(one.side for one in trials)
+    made = Counter(trial.side for trial in trials)
     failed = Counter((one.side, one.status) for one in trials if one.status != "ran")
     return [f"{count} of {made[side]} trials of {side} came to: {status}" for (side, status), count in failed.items()]
 

@@ -78,7 +78,7 @@ def _judged(of_b: Sequence[float], spread: float, allowed: float, odd: int, pass
 def _apart(losses: Sequence[float], middle: Sequence[float]) -> float:
     """The largest distance over the passes, relative to the loss of the pass; infinite where one is no number."""
     least = _LEAST_LOSS * max(map(abs, middle)) or 1.0
-    apart = (abs(one - other) / max(abs(other), least) for one, other in zip(losses, middle, strict=False))
+    apart = (abs(loss - other) / max(abs(other), least) for loss, other in zip(losses, middle, strict=False))
     return max(each if math.isfinite(each) else math.inf for each in apart)
 
 

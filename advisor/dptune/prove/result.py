@@ -104,7 +104,7 @@ class Trial(Figures):
 
 def in_place(trials: Sequence[Trial]) -> list[Trial]:
     """Those that take a place in the order of A and B: none that was set aside."""
-    return [one for one in trials if not one.set_aside]
+    return [trial for trial in trials if not trial.set_aside]
 
 
 def pairs(trials: Sequence[Trial]) -> list[tuple[Trial, Trial]]:

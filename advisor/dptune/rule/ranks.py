@@ -69,7 +69,7 @@ class RanksView(RecordedView):
     def _busy_steps(self, *, with_input: bool) -> dict[int, list[float]] | None:
         """The busy times of each rank by step, ns: see `busy_ns`."""
         if self.measured.known("device_kind") != "cpu" or {one.rank for one in self.facts} != {
-            one.rank for one in self.measured.ranks
+            rank.rank for rank in self.measured.ranks
         }:
             return None
         busy = {}
@@ -90,8 +90,8 @@ class RanksView(RecordedView):
         Empty where devices compute, with one rank, or where ranks timed different steps.
         """
         steps = self._busy_steps(with_input=True) or {}
-        windows = [one.window("unprofiled") for one in self.facts]
-        if len(steps) < 2 or len({(one.first_step, one.steps) for one in windows if one is not None}) > 1:
+        windows = [facts.window("unprofiled") for facts in self.facts]
+        if len(steps) < 2 or len({(window.first_step, window.steps) for window in windows if window is not None}) > 1:
             return []
         found = []
         for busy in zip(*steps.values(), strict=True):
@@ -120,8 +120,8 @@ class RanksView(RecordedView):
         untraced = self.late_untraced(late.lag_ns)
         if untraced:
             return untraced.count(late.rank) >= LEADING * len(untraced)
-        ranks = {one.rank: one for one in self.measured.ranks}
-        lags = [one.lag_ns for one in ranks[late.rank].arrival.steps]
+        ranks = {rank.rank: rank for rank in self.measured.ranks}
+        lags = [step.lag_ns for step in ranks[late.rank].arrival.steps]
         least_ns = max(_STEADY * late.lag_ns, _LAG_SHARE * self.measured.traced_step_ns)
         steady = min(lags, default=0) >= least_ns
         often = steady or late.chance(len(lags), len(ranks)) <= most_chance
@@ -134,7 +134,7 @@ class RanksView(RecordedView):
         slow down. 0 for a rank that is alone on its machine, and where these times were not recorded.
         """
         waits = self._core_waits()
-        host = next((one.host for one in self.facts if one.rank == rank), None)
+        host = next((facts.host for facts in self.facts if facts.rank == rank), None)
         others = [waits[one.rank].wait_ns for one in self.facts if one.host == host and one.rank in waits]
         if rank not in waits or len(others) < 2:
             return 0.0
@@ -146,7 +146,9 @@ class RanksView(RecordedView):
 
         0 where this was not recorded.
         """
-        return max((min(one.wait_ns, one.others_ns) for one in self._core_waits().values()), default=0.0)
+        return max(
+            (min(core_wait.wait_ns, core_wait.others_ns) for core_wait in self._core_waits().values()), default=0.0
+        )
 
     def _core_waits(self) -> dict[int, _CoreWait]:
         """By rank, from the traced steps, whose lags are known; where they were too few to count, from the others."""

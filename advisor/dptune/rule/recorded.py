@@ -71,8 +71,8 @@ class RecordedView:
     def weights_agree(self) -> bool | None:
         """Whether all ranks had the same weights after the last window that all completed; None if not known."""
         for own in reversed(self.facts[0].windows) if len(self.facts) > 1 else ():
-            windows = [one.window(own.name) for one in self.facts]
-            whole = [one for one in windows if one is not None and one.complete and one.parameter_sums]
+            windows = [facts.window(own.name) for facts in self.facts]
+            whole = [window for window in windows if window is not None and window.complete and window.parameter_sums]
             shapes = {(one.first_step, one.steps, len(one.parameter_sums)) for one in whole}
             if len(whole) != len(self.facts) or len(shapes) > 1:
                 continue
@@ -117,7 +117,7 @@ class RecordedView:
         Raises Missing where no steps were timed without the profiler, for example in a run that dptune did not record.
         """
         self.any_facts()
-        if not any((window := one.window("unprofiled")) and window.steps for one in self.facts):
+        if not any((window := facts.window("unprofiled")) and window.steps for facts in self.facts):
             raise Missing("no steps were timed without the profiler")
         return slow_steps(self.facts, times)
 
@@ -127,7 +127,7 @@ class RecordedView:
         Raises Missing where the training thread was not sampled while steps were timed.
         """
         self.any_facts()
-        if not any((window := one.window("unprofiled")) and window.sampled for one in self.facts):
+        if not any((window := facts.window("unprofiled")) and window.sampled for facts in self.facts):
             raise Missing(
                 "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
             )
@@ -175,7 +175,7 @@ class RecordedView:
 
     def ranks_here(self) -> int:
         """The number of ranks on the host of the first recorded rank, as far as known."""
-        local = [1 + (one.local_rank or 0) for one in self.facts if one.host == self.facts[0].host]
+        local = [1 + (facts.local_rank or 0) for facts in self.facts if facts.host == self.facts[0].host]
         return max(len(local), *local)
 
     def dealt_batches(self, rank: int) -> DealtBatches | None:
@@ -192,7 +192,7 @@ class RecordedView:
             raise Missing("no steps were timed without the profiler")
         if self.measured.device_kind == "cpu":
             return min(1.0, spent_ns / sum(window.durations_ns))
-        phases = {one.phase: one for one in self.measured.phases}
+        phases = {phase.phase: phase for phase in self.measured.phases}
         if "backward" not in phases or not any(window.backward_ns):
             raise Missing("the traces do not separate the backward pass from the rest")
         part = min(1.0, spent_ns / sum(window.backward_ns))

@@ -91,7 +91,7 @@ class RunView(RanksView):
 
         `in_turn`: ranks may do the work one after another, and each may hold up all others.
         """
-        windows = {one.rank: one.window("unprofiled") for one in self.facts}
+        windows = {facts.rank: facts.window("unprofiled") for facts in self.facts}
         durations_ns = {rank: window.durations_ns for rank, window in windows.items() if window is not None}
         numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
         if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:

@@ -39,7 +39,7 @@ class CollectingLine:
 
 def collecting_line(ranks: Sequence[Facts]) -> CollectingLine | None:
     """In steps without the profiler; None where no line asks for most of the collection time."""
-    windows = [window for one in ranks if (window := one.window("unprofiled")) and window.steps]
+    windows = [window for rank in ranks if (window := rank.window("unprofiled")) and window.steps]
     spent_ns = defaultdict[tuple[str | None, str], int](int)
     for call in (call for window in windows for call in window.collect_calls):
         spent_ns[call.where, call.through] += call.spent_ns
@@ -51,4 +51,8 @@ def collecting_line(ranks: Sequence[Facts]) -> CollectingLine | None:
 
 
 def _calls(window: Window, where: str, through: str) -> int:
-    return sum(one.calls for one in window.collect_calls if (one.where, one.through) == (where, through))
+    return sum(
+        collect_call.calls
+        for collect_call in window.collect_calls
+        if (collect_call.where, collect_call.through) == (where, through)
+    )

@@ -46,7 +46,7 @@ class EpochStarts:
 
 def restarted(facts: Facts) -> LoaderFacts | None:
     """The one loader that batches are drawn from, where its workers are started anew for each epoch."""
-    drawn = [one for one in facts.loaders if one.batches_drawn]
+    drawn = [loader for loader in facts.loaders if loader.batches_drawn]
     return drawn[0] if len(drawn) == 1 and drawn[0].num_workers and drawn[0].persistent_workers is False else None
 
 
@@ -90,7 +90,7 @@ def enough_steps(steps: float) -> int:
 
 
 def _windows(facts: Facts) -> Iterator[Window]:
-    return (one for one in facts.windows if one.steps and len(one.loader_wait_ns) == one.steps)
+    return (window for window in facts.windows if window.steps and len(window.loader_wait_ns) == window.steps)
 
 
 def _starts(facts: Facts, steps: float, off: int) -> list[tuple[tuple[Window, int], int]]:

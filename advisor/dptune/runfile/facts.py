@@ -449,7 +449,7 @@ class Facts:
         itself. None where no loader tells how many batches a step has.
         """
         window = self.window("unprofiled")
-        if any(one.name in CLOSURES for one in self.optimizers):
+        if any(optimizer.name in CLOSURES for optimizer in self.optimizers):
             return False
         if window is None or not any(window.loader_batches) or not window.backwards:
             return None

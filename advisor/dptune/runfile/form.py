@@ -155,9 +155,9 @@ def _build(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, dict):
             raise _misfit(where, [dict], data)
         hints = typing.get_type_hints(kind)
-        for one in fields(kind):
-            if one.name not in data and one.default is MISSING and one.default_factory is MISSING:
-                raise ValueError(f"{f'`{where}`' if where else 'it'} has no `{one.name}`")
+        for field in fields(kind):
+            if field.name not in data and field.default is MISSING and field.default_factory is MISSING:
+                raise ValueError(f"{f'`{where}`' if where else 'it'} has no `{field.name}`")
         named = [f.name for f in fields(kind) if f.name in data]
         at = f"{where}." if where else ""
         return typing.cast(Any, kind)(**{n: _build(hints[n], data[n], f"{at}{n}") for n in named})

@@ -33,7 +33,7 @@ def saved_share(
     """
     shares = [*spent.values(), *[Share(0.0, 0.0, 0.0)] * (ranks - len(spent))]
     least, likely, most = (min(own) for own in zip(*shares, strict=True))
-    most = max(one.most for one in shares)
+    most = max(share.most for share in shares)
     if busy_ns is not None and ranks > 1 and len(busy_ns) == ranks:
         found = [_shorter({rank: one.likely for rank, one in spent.items()}, busy_ns, step_ns)]
         found.append(_shorter({rank: one.least for rank, one in spent.items()}, busy_ns, step_ns))

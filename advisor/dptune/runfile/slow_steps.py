@@ -161,7 +161,7 @@ def _made(rank: int, cause: Cause, extra: dict[int, float], durations_ns: Sequen
     if share < _LEAST_SHARE:
         return None
     name, where, kind = cause
-    every = tuple(one.every for one in periods(list(extra), len(durations_ns)))
+    every = tuple(period.every for period in periods(list(extra), len(durations_ns)))
     each = tuple(extra[at] for at in sorted(extra))
     return SlowSteps(rank, name, where, kind, tuple(sorted(extra)), every, share, median(each), each_ns=each)
 

@@ -37,7 +37,7 @@ class UnaveragedFacts:
 
 def unaveraged_agree(ranks: Sequence[Facts]) -> bool | None:
     """Whether the ranks hold the same values of these parameters all the same; None if not known."""
-    found = [one.unaveraged[0] for one in ranks if one.unaveraged]
+    found = [rank.unaveraged[0] for rank in ranks if rank.unaveraged]
     if len(found) < 2 or len(found) != len(ranks) or len({(one.sums_step, len(one.sums)) for one in found}) > 1:
         return None
     if not found[0].sums or not all(isfinite(total) for one in found for total in one.sums):

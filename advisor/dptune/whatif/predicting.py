@@ -137,7 +137,7 @@ class RunModel:
         wanted = traced / stretch  # of the mean step, which is what a program tells
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
-        halves = program.halves_ns([one.numbers for one in measured.steps.groups])
+        halves = program.halves_ns([group.numbers for group in measured.steps.groups])
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
@@ -390,7 +390,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return ground.result([ground.predict({name: value}) for name, value in asked])
     if ground.missed:
         return ground.result([])
-    accumulates = all(one.accumulates() for one in ground.facts)
+    accumulates = all(facts.accumulates() for facts in ground.facts)
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 

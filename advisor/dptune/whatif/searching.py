@@ -74,7 +74,7 @@ def _downhill(model: StepModel, best: tuple[int, ...]) -> tuple[int, ...]:
     took = _planned(model, best)
     tried = {best}
     while len(tried) < _MOST_TRIED:
-        moves = [one for one in _moves(best) if one not in tried][: _MOST_TRIED - len(tried)]
+        moves = [move for move in _moves(best) if move not in tried][: _MOST_TRIED - len(tried)]
         tried.update(moves)
         quickest = min(((_planned(model, one), one) for one in moves), default=None)
         if quickest is None or quickest[0] >= took:
@@ -87,7 +87,7 @@ def caps_text(gradient_bytes: Sequence[int], counts: Sequence[int]) -> str:
     """The sizes in MiB to ask for, so that buckets of so many gradients come of it, as short as they can be written."""
     borders = [0, *accumulate(counts)]
     sizes = [gradient_bytes[first:last] for first, last in pairwise(borders)]
-    return ",".join(_shortest(sum(own) - own[-1], sum(own)) for own in sizes)
+    return ",".join(_shortest(sum(size) - size[-1], sum(size)) for size in sizes)
 
 
 def best_sets(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:

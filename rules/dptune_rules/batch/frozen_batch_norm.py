@@ -55,7 +55,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name the frozen part, and the line after which it needs `.eval()`."""
     run.any_facts()
-    found = next((one.frozen_norms for one in run.facts if one.frozen_norms is not None), None)
+    found = next((facts.frozen_norms for facts in run.facts if facts.frozen_norms is not None), None)
     if found is None:
         return
     many = f"{found.layers} frozen BatchNorm layers run" if found.layers > 1 else "A frozen BatchNorm layer runs"

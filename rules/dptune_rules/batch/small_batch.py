@@ -289,7 +289,7 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     now = None if first is None else _rate(first.first_learning_rate, first.learning_rates, first.default_learning_rate)
     if first is None or not now or _is_set_otherwise(run, now, first.default_learning_rate):
         larger = f"The global batch is {times} times as large: scale the learning rate with it"
-        names = {one.name for one in optimizers}
+        names = {optimizer.name for optimizer in optimizers}
         return _Rate([], f"{larger}, where a scheduler or a group has its own, there ({_in_words(names, times)}).")
     fewer = f"Schedules that count steps count {times} times fewer."
     where = Location.parse(first.where)
@@ -301,7 +301,7 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
         return _Rate([], f"No rule is known for the learning rate of {first.name}: search it anew. {fewer}")
     then = _rounded(now * math.sqrt(times))
     changes = [Change(knob="optimizer.lr", now=now, then=then, at=where)]
-    betas = [1 - times * (1 - one) for one in first.betas]
+    betas = [1 - times * (1 - beta) for beta in first.betas]
     if betas and min(betas) < 0:
         words = f"The rule for {first.name} does not hold at {times} times the batch: its betas would be below 0"
         return _Rate([], f"{words}. Search the learning rate anew. {fewer}")
@@ -320,7 +320,7 @@ def _is_set_otherwise(run: RunView, now: float, made_with: float | None) -> bool
     """Whether a scheduler sets the rate, or the first group has another than the optimizer was made with."""
     if made_with and not math.isclose(now, made_with, rel_tol=1e-3):
         return True
-    return any(one.name in SETS_RATE for one in run.any_facts().schedulers)
+    return any(scheduler.name in SETS_RATE for scheduler in run.any_facts().schedulers)
 
 
 def _in_words(names: set[str], times: int) -> str:
@@ -342,7 +342,7 @@ def _rate(scheduled: float | None, present: Sequence[float], default: float | No
 
 
 def _listed(betas: Sequence[float]) -> str:
-    return ",".join(f"{one:.9f}".rstrip("0").rstrip(".") for one in betas)
+    return ",".join(f"{beta:.9f}".rstrip("0").rstrip(".") for beta in betas)
 
 
 def _rounded(rate: float) -> float:

@@ -70,7 +70,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Propose DDP where one line of the script all-reduces tensor by tensor what the optimizer updates."""
     facts = run.any_facts()
-    tensors = sum(one.parameter_tensors for one in facts.optimizers)
+    tensors = sum(optimizer.parameter_tensors for optimizer in facts.optimizers)
     parameters = sum(one.parameters for one in facts.optimizers)
     if facts.ddp or facts.fsdp or facts.engine or tensors < LEAST_TENSORS or facts.calls_steps < 1:
         return
@@ -132,14 +132,14 @@ def _saving(run: RunView, shares: list[float], sent_bytes: float) -> Saving:
 def _shares(run: RunView, function: str, where: str) -> list[float]:
     """What each rank spends in these calls without the profiler; on GPUs what nothing hides of such collectives."""
     if run.measured.device_kind != "cpu":
-        rows = [one for one in run.measured.overlap.rows if one.kind == function]
+        rows = [row for row in run.measured.overlap.rows if row.kind == function]
         exposed_ns = sum(one.exposed_ns for one in rows if one.known("phase") in ("forward", "optimizer"))
         return [run.unstretched(exposed_ns / run.measured.account.window_ns)]
     found = []
-    for own in run.facts:
-        window = own.window("unprofiled")
+    for facts in run.facts:
+        window = facts.window("unprofiled")
         if window is None or not window.steps:
             raise Missing("no steps were timed without the profiler")
-        spent_ns = sum(one.unprofiled_ns for one in own.calls if (one.function, one.where) == (function, where))
+        spent_ns = sum(call.unprofiled_ns for call in facts.calls if (call.function, call.where) == (function, where))
         found.append(min(1.0, spent_ns / sum(window.durations_ns)))
     return found

@@ -64,7 +64,7 @@ def check(run: RunView) -> Iterator[Advice]:
     sending = [one for one in run.any_facts().ddp if one.broadcast_buffers and one.buffer_bytes]
     if not sending:
         return
-    rows = [one for one in run.measured.overlap.rows if one.kind == "broadcast" and one.known("phase") == "forward"]
+    rows = [row for row in run.measured.overlap.rows if row.kind == "broadcast" and row.known("phase") == "forward"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _sent(run: RunView) -> float:
     """Bytes of all broadcasts of a step."""
-    sent = [one for one in run.measured.collectives if one.kind == "broadcast"]
+    sent = [collective for collective in run.measured.collectives if collective.kind == "broadcast"]
     return sum(one.calls_per_step * (one.known("message_bytes") or 0) for one in sent)
 
 

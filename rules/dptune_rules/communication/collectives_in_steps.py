@@ -131,11 +131,11 @@ def check(run: RunView) -> Iterator[Advice]:
     facts = run.any_facts()
     if facts.engine or not (facts.ddp or facts.fsdp):
         return  # others' groups are not known
-    rows = [one for one in run.measured.overlap.rows if one.known("phase") in ("forward", "optimizer")]
+    rows = [row for row in run.measured.overlap.rows if row.known("phase") in ("forward", "optimizer")]
     rows = [one for one in rows if not _of_a_wrapper(run, one)]
     if any(one.kind in OF_A_MODEL for one in rows):
         return  # pipelines and experts exchange activations: the step needs them
-    counted = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    counted = [call for call in facts.calls if call.calls >= EACH_STEP * facts.calls_steps > 0]
     called = _by_line(run) if counted else []
     if not called and (counted or facts.fsdp):
         return
@@ -192,7 +192,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _longest_wait(run: RunView) -> float:
     """The share of a step that the rank with most of it waits for its data loader; 0 where that is not known."""
-    waits = [one.known("loader_wait_share") for one in run.measured.ranks]
+    waits = [rank.known("loader_wait_share") for rank in run.measured.ranks]
     return max((share for share in waits if share is not None), default=0.0)
 
 
@@ -204,23 +204,23 @@ def _by_line(run: RunView) -> list[_Called]:
 def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
     """The same of the rank whose facts stand at that place, by name and line."""
     facts, found = run.facts[at], dict[tuple[str, str], _Called]()
-    for one in facts.calls:
-        package, _, function = one.through.partition(".")
-        setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if one.library else ""
-        if one.calls < EACH_STEP * facts.calls_steps or (one.library and not setting):
+    for call in facts.calls:
+        package, _, function = call.through.partition(".")
+        setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if call.library else ""
+        if call.calls < EACH_STEP * facts.calls_steps or (call.library and not setting):
             continue
-        if one.function in TENSORS:
+        if call.function in TENSORS:
             setting = setting or _OF_SHARDS
         called = _Called(
-            function if one.library else TENSORS.get(one.function, one.function),
-            one.where or "",
-            one.calls,
-            one.host_ns,
+            function if call.library else TENSORS.get(call.function, call.function),
+            call.where or "",
+            call.calls,
+            call.host_ns,
             setting,
-            one.unprofiled_calls,
-            one.unprofiled_ns,
+            call.unprofiled_calls,
+            call.unprofiled_ns,
         )
-        before = found.get((called.name, called.where)) if one.library else None
+        before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)
     return found
 
@@ -244,7 +244,7 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
 def _share_a_model(run: RunView) -> bool:
     """Whether ranks of other groups than those that share gradients communicate, or not all ranks shard one model."""
     facts = run.any_facts()
-    counted = [one for one in facts.calls if one.calls >= EACH_STEP * facts.calls_steps > 0]
+    counted = [call for call in facts.calls if call.calls >= EACH_STEP * facts.calls_steps > 0]
     if any(one.ranks != ddp.ranks for one in counted for ddp in facts.ddp if ddp.ranks):
         return True
     return any(prod(one.mesh) != run.measured.world_size for one in facts.fsdp if one.mesh)
@@ -258,14 +258,16 @@ def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:
     facts = run.any_facts()
     if row.known("purpose") in ("gradients", "sharding") or (facts.fsdp and row.known("purpose") is None):
         return True
-    if row.kind == "all_reduce" and any(one.through == CLIPPING for one in facts.calls):
+    if row.kind == "all_reduce" and any(call.through == CLIPPING for call in facts.calls):
         return True
     if row.known("phase") == "forward" and any(one.sync_batch_norm for one in facts.ddp):
         return True  # statistics of batches, gathered by the module
     if row.kind == "broadcast" and row.known("phase") == "forward":
         return any(one.broadcast_buffers and one.buffer_bytes for one in facts.ddp)
-    return row.known("phase") == "optimizer" and any(one.name == "ZeroRedundancyOptimizer" for one in facts.optimizers)
+    return row.known("phase") == "optimizer" and any(
+        optimizer.name == "ZeroRedundancyOptimizer" for optimizer in facts.optimizers
+    )
 
 
 def _exposed_ns(rows: list[CommunicationFigures], kind: str) -> int:
-    return sum(one.exposed_ns for one in rows if one.kind == kind)
+    return sum(row.exposed_ns for row in rows if row.kind == kind)

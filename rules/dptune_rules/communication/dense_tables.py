@@ -73,7 +73,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Propose sparse gradients, or a sharded table, where unused rows take a large enough share of a step."""
     facts = run.any_facts()
-    tables = [one for one in facts.dense_tables if one.unused_share >= run.limit(UNUSED_SHARE)]
+    tables = [dense_table for dense_table in facts.dense_tables if dense_table.unused_share >= run.limit(UNUSED_SHARE)]
     if not tables or facts.fsdp or facts.engine:
         return
     sending, updating = _sending(run, tables), _updating(run, tables)
@@ -82,7 +82,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     largest = tables[0]
-    rows, used = sum(one.rows for one in tables), sum(one.used_rows for one in tables)
+    rows, used = sum(table.rows for table in tables), sum(one.used_rows for one in tables)
     on_nccl = any(one.backend == "nccl" for one in facts.ddp)
     yield Advice(
         rule=RULE.code,
@@ -139,26 +139,26 @@ def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
     whole = sum(one.gradient_bytes or 0 for one in wrapped)
     if not whole or run.measured.world_size == 1:
         return 0.0
-    rows = [one for one in run.measured.overlap.rows if one.kind == "all_reduce"]
+    rows = [row for row in run.measured.overlap.rows if row.kind == "all_reduce"]
     if rows and all(one.known("purpose") is None for one in rows):
         raise Missing("the traces do not show which all-reduces carry gradients")
     rows = [one for one in rows if one.known("purpose") == "gradients"]
     cpu = run.measured.device_kind == "cpu"
     spent_ns = sum(one.communication_ns if cpu else one.exposed_transfer_ns for one in rows)
-    unused = sum(one.unused_share * one.gradient_bytes for one in tables)
+    unused = sum(table.unused_share * table.gradient_bytes for table in tables)
     return min(1.0, unused / whole) * spent_ns / run.measured.account.window_ns
 
 
 def _updating(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
     """The share of a step that optimizers spend on unused rows: of host time on a CPU, else of device time."""
-    parameters = sum(one.parameters for one in run.any_facts().optimizers)
+    parameters = sum(optimizer.parameters for optimizer in run.any_facts().optimizers)
     if not parameters:
         return 0.0
-    phases = [one for one in run.measured.phases if one.phase != "unknown"]
+    phases = [phase for phase in run.measured.phases if phase.phase != "unknown"]
     updates = [one for one in phases if one.phase == "optimizer"]
     if run.measured.device_kind == "cpu":
-        spent, whole = sum(one.host_ns for one in updates), sum(one.host_ns for one in phases)
+        spent, whole = sum(update.host_ns for update in updates), sum(one.host_ns for one in phases)
     else:
         spent, whole = sum(one.compute_ns for one in updates), run.measured.account.window_ns
-    unused = sum(one.unused_share * one.rows * one.columns for one in tables)
+    unused = sum(table.unused_share * table.rows * table.columns for table in tables)
     return min(1.0, unused / parameters) * spent / whole if whole else 0.0

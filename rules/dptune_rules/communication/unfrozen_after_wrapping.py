@@ -73,7 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if agree:
         return
     for found in facts.unaveraged:
-        sent = sum(one.sent_bytes for one in facts.calls) / max(1, facts.calls_steps)
+        sent = sum(call.sent_bytes for call in facts.calls) / max(1, facts.calls_steps)
         if agree is None and sent >= run.limit(AVERAGED_SHARE) * found.size_bytes:
             continue
         wrapped = f" ({found.where})" if found.where else ""

@@ -123,5 +123,5 @@ def _averaged_by_the_script(run: RunView) -> bool:
     """Whether its own collectives carry so much that they may be gradients or parameters."""
     facts = run.any_facts()
     gradients = sum(one.gradient_bytes or 0 for one in facts.ddp)
-    sent = sum(one.sent_bytes for one in facts.calls)
+    sent = sum(call.sent_bytes for call in facts.calls)
     return sent > 0 and sent / max(1, facts.calls_steps) >= run.limit(AVERAGED_SHARE) * gradients

@@ -107,7 +107,7 @@ def _exchanged_bytes(run: RunView) -> float:
     """
     called = calls = 0.0
     for facts in run.facts:
-        objects = any(one.function in _OF_OBJECTS for one in facts.calls)
+        objects = any(call.function in _OF_OBJECTS for call in facts.calls)
         steps = max(1, facts.calls_steps)
         called = max(called, inf if objects else sum(one.sent_bytes for one in facts.calls) / steps)
         calls = max(calls, sum(one.calls for one in facts.calls) / steps)
@@ -122,5 +122,8 @@ def _exchanged_bytes(run: RunView) -> float:
 
 def _train_alike(run: RunView) -> bool:
     """Whether the ranks have the same optimizers, learning rates and numbers of parameters."""
-    trained = [[(one.name, one.learning_rates, one.parameters) for one in facts.optimizers] for facts in run.facts]
+    trained = [
+        [(optimizer.name, optimizer.learning_rates, optimizer.parameters) for optimizer in facts.optimizers]
+        for facts in run.facts
+    ]
     return all(one == trained[0] for one in trained)

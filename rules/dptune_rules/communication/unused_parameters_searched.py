@@ -69,8 +69,12 @@ def check(run: RunView) -> Iterator[Advice]:
     if any(unused):
         return
     tensors = sum(one.parameter_tensors or 0 for one in looking)
-    marks = [one for one in run.measured.collectives if _is_of_marks(one, {one.parameter_tensors for one in looking})]
-    exchange = sum(one.calls_per_step * one.shortest_ns for one in marks) / run.measured.traced_step_ns
+    marks = [
+        collective
+        for collective in run.measured.collectives
+        if _is_of_marks(collective, {one.parameter_tensors for one in looking})
+    ]
+    exchange = sum(mark.calls_per_step * mark.shortest_ns for mark in marks) / run.measured.traced_step_ns
     marking = MARKING_NS * tensors / run.measured.step.time_ns
     share = min(1.0, run.unstretched(exchange) + marking)
     impact = run.impact(share, WORTH_SHARE)
@@ -110,7 +114,7 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _is_of_marks(one: CollectiveFigures, tensors: set[int | None]) -> bool:
+def _is_of_marks(row: CollectiveFigures, tensors: set[int | None]) -> bool:
     """A whole number for each parameter tensor."""
-    whole = one.kind == "all_reduce" and one.known("dtype") in ("int32", "int")
-    return whole and one.known("message_bytes") in {4 * (count or 0) for count in tensors}
+    whole = row.kind == "all_reduce" and row.known("dtype") in ("int32", "int")
+    return whole and row.known("message_bytes") in {4 * (count or 0) for count in tensors}

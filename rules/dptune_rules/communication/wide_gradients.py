@@ -89,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     account = run.measured.account
     rows = _reduced(run)
-    exposed = min(sum(one.exposed_transfer_ns for one in rows), account.exchange_ns) / account.window_ns
+    exposed = min(sum(row.exposed_transfer_ns for row in rows), account.exchange_ns) / account.window_ns
     if exposed < run.limit(EXPOSED_SHARE):
         return
     sizes = _bucket_sizes(run, rows)
@@ -154,7 +154,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _reduced(run: RunView) -> list[CommunicationFigures]:
     """The all-reduces of gradients; raises Missing where the traces do not show which those are."""
-    rows = [one for one in run.measured.overlap.rows if one.kind == "all_reduce"]
+    rows = [row for row in run.measured.overlap.rows if row.kind == "all_reduce"]
     if rows and all(one.known("purpose") is None for one in rows):
         raise Missing("the traces do not show which all-reduces carry gradients")
     return [one for one in rows if one.known("purpose") == "gradients"]
@@ -167,7 +167,7 @@ def _bucket_sizes(run: RunView, rows: list[CommunicationFigures]) -> list[float]
     if known:
         return [float(size) for size in known]
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
-    calls = max(1, round(sum(one.calls for one in rows) / max(1, steps)))
+    calls = max(1, round(sum(row.calls for row in rows) / max(1, steps)))
     return [sum(one.gradient_bytes or 0 for one in wrapped) / calls] * calls
 
 

@@ -52,7 +52,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name the switches that are on, on any rank."""
     run.any_facts()
-    on = {name: value for one in run.facts for name, value in one.debug_switches.items()}
+    on = {name: value for facts in run.facts for name, value in facts.debug_switches.items()}
     anomaly = any(one.settings.get("anomaly_mode") for one in run.facts)
     if not on and not anomaly:
         return

@@ -119,7 +119,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _predicted(run: RunView) -> Saving | None:
-    windows = {one.rank: one.window("unprofiled") for one in run.facts}
+    windows = {facts.rank: facts.window("unprofiled") for facts in run.facts}
     spent_ns = {rank: window.gc_ns for rank, window in windows.items() if window and len(window.gc_ns) == window.steps}
     how = "the time in the garbage collector, from what the busiest rank saves to the sum over all ranks"
     return run.removed_of_steps(spent_ns, how, in_turn=True)
@@ -127,7 +127,7 @@ def _predicted(run: RunView) -> Saving | None:
 
 def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:
     """How long each step that all ranks timed took, and how long of that each collected: by step, then by rank, ns."""
-    timed = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    timed = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
     windows = [window for window in timed if len(window.gc_ns) == window.steps]
     if not windows:
         raise Missing("no steps were timed without the profiler")
@@ -143,7 +143,7 @@ def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:
 
 def _full(run: RunView) -> Iterator[Evidence]:
     """How many full collections the rank made that collected longest."""
-    windows = [window for one in run.facts if (window := one.window("unprofiled"))]
+    windows = [window for facts in run.facts if (window := facts.window("unprofiled"))]
     window = max(windows, key=lambda one: sum(one.gc_ns))
     if window.collections_ns:
         yield Evidence(label="full collections", value=len(window.collections_ns), unit=f"in {window.steps} steps")

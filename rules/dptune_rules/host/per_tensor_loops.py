@@ -77,7 +77,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose a foreach call for each function that loops over the parameters for a share of the step worth it."""
-    tensors = max((one.parameter_tensors for one in run.any_facts().optimizers), default=0)
+    tensors = max((optimizer.parameter_tensors for optimizer in run.any_facts().optimizers), default=0)
     if tensors < LEAST_TENSORS:
         return
     found = run.measured.user_code

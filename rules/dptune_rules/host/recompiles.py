@@ -118,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _predicted(run: RunView, share: float, of_all: float) -> Saving | None:
     """On a CPU the time that the busiest rank saves; None where later steps compile less: compiling may soon stop."""
-    windows = {one.rank: one.window("unprofiled") for one in run.facts}
+    windows = {facts.rank: facts.window("unprofiled") for facts in run.facts}
     timed = {rank: window for rank, window in windows.items() if window and len(window.compile_ns) == window.steps}
     if share < STEADY * of_all:
         return None
@@ -128,7 +128,7 @@ def _predicted(run: RunView, share: float, of_all: float) -> Saving | None:
 
 def _by_step(run: RunView) -> tuple[list[float], list[float]]:
     """How long each timed step took, and how long of that the rank compiled that compiled longest, ns."""
-    windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
     windows = [window for window in windows if len(window.compile_ns) == window.steps]
     if not windows:
         raise Missing("how long torch.compile compiled was not recorded")
@@ -140,7 +140,7 @@ def _by_step(run: RunView) -> tuple[list[float], list[float]]:
 
 def _again(run: RunView) -> _Again | None:
     """The function that was compiled again most often, the user's before those of libraries."""
-    listed = [again for one in run.facts if one.compiled for again in one.compiled.recompiles]
+    listed = [again for facts in run.facts if facts.compiled for again in facts.compiled.recompiles]
     found = [_Again(each.function, each.where or "", each.reason, each.times) for each in listed]
     return max(found, key=lambda again: (bool(again.where), again.times), default=None)
 

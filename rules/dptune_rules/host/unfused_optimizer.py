@@ -79,15 +79,18 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose the fused implementation where the optimizer loops, and takes a share of the step worth it."""
     cpu = run.measured.device_kind == "cpu"
     looping = [
-        one
-        for one in run.any_facts().optimizers
-        if one.name in CAN_BE_FUSED and not one.fused and not one.foreach and (cpu or one.foreach is False)
+        optimizer
+        for optimizer in run.any_facts().optimizers
+        if optimizer.name in CAN_BE_FUSED
+        and not optimizer.fused
+        and not optimizer.foreach
+        and (cpu or optimizer.foreach is False)
     ]
     if not looping:
         return
     if len(looping) < len(run.any_facts().optimizers):
         raise Missing("several optimizers step; their time cannot be separated")
-    phases = [one for one in run.measured.phases if one.phase != "unknown"]
+    phases = [phase for phase in run.measured.phases if phase.phase != "unknown"]
     host_ns = sum(one.host_ns for one in phases)
     own = [one for one in phases if one.phase == "optimizer"]
     tensors = sum(one.parameter_tensors for one in looping)
@@ -132,8 +135,8 @@ def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
     An SGD step on large tensors is memory-bound, and the fused step still reads and writes all of them.
     """
     parameters = sum(one.parameters for one in looping)
-    tables = [one for one in run.any_facts().dense_tables if one.unused_share >= UNUSED_SHARE]
-    dense = sum(one.unused_share * one.rows * one.columns for one in tables)
+    tables = [dense_table for dense_table in run.any_facts().dense_tables if dense_table.unused_share >= UNUSED_SHARE]
+    dense = sum(table.unused_share * table.rows * table.columns for table in tables)
     rest = max(0.0, 1 - dense / parameters) if parameters else 1.0
     return rest * (SGD_LARGE if large and all(one.name == "SGD" for one in looping) else 1.0)
 

@@ -205,7 +205,7 @@ def _is_at_epoch_starts(run: RunView) -> bool:
 
 def _is_of_iterators(run: RunView, wait: float) -> bool:
     """Whether most of the wait is for iterators that steps make anew, which another rule is for."""
-    share = max((one.share for one in run.new_iterators()), default=0.0)
+    share = max((new_iterator.share for new_iterator in run.new_iterators()), default=0.0)
     return 2 * share >= wait
 
 
@@ -262,7 +262,7 @@ def _impact(run: RunView, share: float) -> Impact:
 
 def _longest(run: RunView) -> float:
     """Share of the unprofiled steps in which some rank waits: per step the longest wait, for the others wait for it."""
-    windows = [window for window in (one.window("unprofiled") for one in run.facts) if window and window.steps]
+    windows = [window for window in (facts.window("unprofiled") for facts in run.facts) if window and window.steps]
     if not windows or any(len(window.loader_wait_ns) != window.steps for window in windows):
         return 0.0
     usual = set.intersection(*(set(window.usual_steps or range(window.steps)) for window in windows))

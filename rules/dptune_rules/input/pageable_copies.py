@@ -57,7 +57,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose page-locked memory where copies from pageable memory hold up a step."""
     if run.measured.device_kind == "cpu":
         return
-    pageable = [one for one in run.measured.copies if one.direction == "h2d" and one.known("pinned") is False]
+    pageable = [copy for copy in run.measured.copies if copy.direction == "h2d" and copy.known("pinned") is False]
     share = sum(one.most_share for one in pageable)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:

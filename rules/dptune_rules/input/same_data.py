@@ -101,7 +101,7 @@ def _same_order(run: RunView) -> Iterator[Advice]:
 def _each_for_itself(run: RunView) -> Iterator[Advice]:
     """Loaders that shuffle all samples on each rank: where a script has parted them before, that is no fault."""
     for loader in run.any_facts().loaders:
-        alike = [one for own in run.facts for one in own.loaders if one.where == loader.where]
+        alike = [one for facts in run.facts for one in facts.loaders if one.where == loader.where]
         whole = len({(one.dataset, one.dataset_samples) for one in alike}) == 1
         shuffles = loader.sampler == "RandomSampler" and loader.distributed_sampler is False
         if len(run.facts) < 2 or not shuffles or not loader.batches_drawn or not whole:
@@ -132,9 +132,9 @@ def _makes_one_loss(row: CommunicationFigures) -> bool:
 
 
 def _same_batches(run: RunView) -> Iterator[Advice]:
-    losses = [one.losses for one in run.facts]
+    losses = [facts.losses for facts in run.facts]
     least = min(map(len, losses))
-    together = {tuple(own[:least]) for own in losses}
+    together = {tuple(loss[:least]) for loss in losses}
     if (
         len(losses) < 2
         or least < max(1, run.limit(LEAST_LOSSES))
@@ -145,9 +145,9 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
     if run.measured.known("world_size") != len(losses):
         return  # of the ranks that were not read it is not known
     overlap = run.measured.known("overlap")
-    if overlap is not None and any(_makes_one_loss(one) for one in overlap.rows):
+    if overlap is not None and any(_makes_one_loss(row) for row in overlap.rows):
         return  # the loss may be one of all ranks' samples
-    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    loaders = [loader for loader in run.any_facts().loaders if loader.batches_drawn]
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -126,7 +126,9 @@ def _held(run: RunView, memory: MemoryFigures) -> float:
 
 def _idle(run: RunView, memory: MemoryFigures) -> float | None:
     """The share of the steps in which the GPU is idle; None where the trace does not tell."""
-    devices = [one for rank in run.measured.ranks if rank.rank == memory.rank for one in rank.devices if one.steps]
+    devices = [
+        device for rank in run.measured.ranks if rank.rank == memory.rank for device in rank.devices if device.steps
+    ]
     return next((one.total.share("idle_ns") for one in devices if one.device == memory.device), None)
 
 

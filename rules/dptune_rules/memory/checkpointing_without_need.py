@@ -80,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    kept_bytes = max((one.checkpointing.kept_bytes or 0 for one in run.facts if one.checkpointing), default=0)
+    kept_bytes = max((facts.checkpointing.kept_bytes or 0 for facts in run.facts if facts.checkpointing), default=0)
     if not kept_bytes:
         raise Missing("how much memory the activations would take was not measured: record with --warmup 2 or more")
     if not (_fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)):
@@ -113,7 +113,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _recomputed(run: RunView) -> float:
     """The share of a step in which the host runs forward passes again: medians over steps, then ranks."""
-    windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
     shares = [
         median(again / took for again, took in zip(window.recomputed_ns, window.durations_ns, strict=True))
         for window in windows
@@ -126,7 +126,7 @@ def _recomputed(run: RunView) -> float:
 
 def _recomputed_on_device(run: RunView) -> float:
     """Of the forward pass's compute the part that the host spends recomputing, against its own forward pass."""
-    phases = {one.phase: one for one in run.measured.phases}
+    phases = {phase.phase: phase for phase in run.measured.phases}
     host_ns = sum(one.known("host_ns") or 0 for one in phases.values())
     if "forward" not in phases or not host_ns:
         raise Missing("the traces do not separate the forward pass from the rest")
@@ -137,19 +137,21 @@ def _recomputed_on_device(run: RunView) -> float:
 
 def _fits_host(run: RunView, kept_bytes: int) -> bool:
     """Whether the activations of all ranks on a host take only a part of what it could still give."""
-    for one in run.facts:
-        available = one.device.available_bytes if one.device else None
+    for facts in run.facts:
+        available = facts.device.available_bytes if facts.device else None
         if available is None:
             raise Missing("how much memory the host has left was not recorded")
-        ranks = sum(other.host == one.host for other in run.facts)
+        ranks = sum(other.host == facts.host for other in run.facts)
         if ranks * kept_bytes > run.limit(HOST_SHARE) * available:
             return False
     return True
 
 
 def _fits_device(run: RunView, kept_bytes: int) -> bool:
-    for one in run.facts:
-        peak, capacity = (one.device.peak_allocated_bytes, one.device.memory_bytes) if one.device else (None, None)
+    for facts in run.facts:
+        peak, capacity = (
+            (facts.device.peak_allocated_bytes, facts.device.memory_bytes) if facts.device else (None, None)
+        )
         if peak is None or not capacity:
             raise Missing("the peak of allocated memory was not recorded")
         if peak + kept_bytes > run.limit(FULL_SHARE) * capacity:
@@ -162,7 +164,7 @@ def _predicted(run: RunView, share: float) -> Saving | None:
 
     A shorter backward pass hides less communication: at most in proportion.
     """
-    windows = [window for one in run.facts if (window := one.window("unprofiled")) and window.steps]
+    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
     backward = median(sum(one.backward_ns) / sum(one.durations_ns) for one in windows) if windows else 0.0
     least = LEAST * share
     if run.measured.world_size > 1:

@@ -61,7 +61,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name the line that put the model into evaluation mode."""
     run.any_facts()
-    found = next((one.evaluation_mode for one in run.facts if one.evaluation_mode), [])
+    found = next((facts.evaluation_mode for facts in run.facts if facts.evaluation_mode), [])
     for one in found:
         yield Advice(
             rule=RULE.code,

@@ -75,13 +75,13 @@ def check(run: RunView) -> Iterator[Advice]:
     if traced is not None:
         yield _advice(run, traced.growth_bytes_per_step, traced, counted)
     elif counted is not None and counted.bytes_per_step >= run.limit(LEAST_KIB) * 1024:
-        own = next((one for one in figures if one.rank == counted.rank), None)
+        own = next((figure for figure in figures if figure.rank == counted.rank), None)
         yield _advice(run, counted.bytes_per_step, own, counted)
 
 
 def _traced(run: RunView, figures: Sequence[MemoryFigures]) -> MemoryFigures | None:
     """The device on which it grows by the allocations of the detailed window."""
-    known = [one for one in figures if one.known("least_growth_bytes") is not None]
+    known = [figure for figure in figures if figure.known("least_growth_bytes") is not None]
     worst = max(known, key=lambda one: one.growth_bytes_per_step, default=None)
     if worst is None:
         return None

@@ -98,7 +98,7 @@ def _wide(run: RunView) -> tuple[str, str, Sequence[str]] | None:
         if module.gradient_dtypes and set(module.gradient_dtypes) <= set(WIDE):
             return f"of {module.module}", "gradients are", module.gradient_dtypes
     parameters = sum(one.parameters for one in facts.optimizers)
-    for one in facts.optimizers:
-        if one.dtypes and set(one.dtypes) <= set(WIDE) and one.parameters >= parameters / 2:
-            return f"that {one.name} updates", "parameters are", one.dtypes
+    for optimizer in facts.optimizers:
+        if optimizer.dtypes and set(optimizer.dtypes) <= set(WIDE) and optimizer.parameters >= parameters / 2:
+            return f"that {optimizer.name} updates", "parameters are", optimizer.dtypes
     return None

@@ -82,9 +82,9 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
     if not facts.dtype_speeds:
         raise Missing(f"how fast this CPU computes in {' and '.join(sorted(used))} was not measured")
     slow = [
-        one
-        for one in facts.dtype_speeds
-        if one.dtype in used and one.took_ns >= run.limit(SLOWER) * max(1, one.float32_ns)
+        dtype_speed
+        for dtype_speed in facts.dtype_speeds
+        if dtype_speed.dtype in used and dtype_speed.took_ns >= run.limit(SLOWER) * max(1, dtype_speed.float32_ns)
     ]
     if not slow:
         return
@@ -197,7 +197,9 @@ def _dtypes(facts: Any, device: str) -> set[str]:
     """Those of autocast on that device, and of parameters."""
     kind, _, autocast = (facts.autocast or "").partition(":")
     found = {autocast} if kind == device else set()
-    return found.union(*(one.dtypes for one in facts.optimizers), *(one.gradient_dtypes for one in facts.ddp))
+    return found.union(
+        *(optimizer.dtypes for optimizer in facts.optimizers), *(one.gradient_dtypes for one in facts.ddp)
+    )
 
 
 def _speeds(slow: Sequence[Any]) -> Iterator[Evidence]:

@@ -172,7 +172,7 @@ def check(run: RunView) -> Iterator[Advice]:
     of_script = explained and late.differences[0].kind in OF_SCRIPT
     if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
         return  # it was late while it was traced
-    why = [one.words(late.rank) for one in late.differences[:1]] if explained else []
+    why = [difference.words(late.rank) for difference in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []
     measured_gain = late.waiting_share if gain is None else gain
     if saves.may_be_nothing and why and measured_gain >= run.limit(WARNING_SHARE):
@@ -204,7 +204,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, moves: bool) -> Saving:
     """What the step saves at most: without its delay, or where its work `moves` to the others, with that spread."""
     arrival = next(one.arrival for one in run.measured.ranks if one.rank == late.rank)
-    most, bound_by = _most(run, late, [one.lag_ns for one in arrival.steps])
+    most, bound_by = _most(run, late, [step.lag_ns for step in arrival.steps])
     left = (len(run.measured.ranks) - 1) / len(run.measured.ranks) if moves else 1.0
     bound = run.bound(0.0, left * run.unstretched(most), bound_by)
     others = [ns for rank, ns in busy.items() if rank != late.rank]
@@ -229,7 +229,7 @@ def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
     dealt = run.dealt_batches(late.rank) if late.does_more else None
     if dealt is None:
         return None
-    devices = [device for one in run.measured.ranks if one.rank == late.rank for device in one.devices]
+    devices = [device for rank in run.measured.ranks if rank.rank == late.rank for device in rank.devices]
     steps = [step.account.compute_ns for device in devices for step in device.steps]
     computed_ns = sum(steps) * len(devices) / max(1, len(steps))
     if computed_ns * (1 - 1 / late.work_ratio) < run.limit(EXPLAINED_SHARE) * late.lag_ns:
@@ -266,8 +266,10 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
 
 def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> Iterator[Evidence]:
     """The causes of its lag, with the share that each explains."""
-    for one in late.differences:
-        yield Evidence(label=f"`{one.short}` explains", value=one.share, unit="of its lag", rank=late.rank)
+    for difference in late.differences:
+        yield Evidence(
+            label=f"`{difference.short}` explains", value=difference.share, unit="of its lag", rank=late.rank
+        )
     if cause:
         yield Evidence(label=LAG_CLASSES[cause], value=covered, unit="of its lag", rank=late.rank)
 

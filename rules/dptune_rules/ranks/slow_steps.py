@@ -149,7 +149,7 @@ def _is_pass(cause: SlowSteps, what: str) -> bool:
 def _meanwhile(cause: SlowSteps, causes: Sequence[SlowSteps]) -> bool:
     """Whether another rank does something else in most of these steps, which then stay slow."""
     others = [one for one in causes if one.rank != cause.rank]
-    return any(2 * len(set(cause.steps) & set(one.steps)) > len(cause.steps) for one in others)
+    return any(2 * len(set(cause.steps) & set(other.steps)) > len(cause.steps) for other in others)
 
 
 def _often(periods: Sequence[int]) -> str:
@@ -161,7 +161,7 @@ def _often(periods: Sequence[int]) -> str:
 
 def _epochs(run: RunView, batches_a_step: int) -> set[int]:
     """Steps of an epoch of the one loader that is drawn from, where its workers are started anew; give or take one."""
-    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    loaders = [loader for loader in run.any_facts().loaders if loader.batches_drawn]
     if len(loaders) != 1 or not loaders[0].num_workers or loaders[0].persistent_workers is not False:
         return set()
     batches = loaders[0].epoch_batches(run.measured.world_size)

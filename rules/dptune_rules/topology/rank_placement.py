@@ -92,7 +92,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     partings = _partings(run)
     _check_counted(run)
-    across = max((one for one in partings if one.crossing(hosts)), key=lambda one: one.sent_bytes, default=None)
+    across = max(
+        (parting for parting in partings if parting.crossing(hosts)), key=lambda one: one.sent_bytes, default=None
+    )
     within = min((one for one in partings if not one.crossing(hosts)), key=lambda one: one.sent_bytes, default=None)
     room = min(len(ranks) for ranks in on_each.values())
     if across is None or within is None or room % across.size:
@@ -169,7 +171,7 @@ def _check_counted(run: RunView) -> None:
     """Raises Missing where the trace has many more collectives than were counted."""
     seen = sum(one.calls_per_step for one in run.measured.known("collectives") or [] if one.kind != "barrier")
     facts = run.any_facts()
-    named = sum(one.calls for one in facts.calls) / max(facts.calls_steps, 1)
+    named = sum(call.calls for call in facts.calls) / max(facts.calls_steps, 1)
     buckets = sum(len(one.rebuilt_bucket_sizes or one.bucket_sizes) for one in facts.ddp)
     passes = run.measured.accumulation.known("backwards_per_step") or 1
     if seen > MORE * (named + buckets * passes) + 1:

@@ -57,10 +57,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the plain optimizer where sharding costs a step time and its state would fit."""
-    sharded = next((one for one in run.any_facts().optimizers if one.name == SHARDED), None)
+    sharded = next((optimizer for optimizer in run.any_facts().optimizers if optimizer.name == SHARDED), None)
     if sharded is None:
         return
-    rows = [one for one in run.measured.overlap.rows if one.known("phase") == "optimizer"]
+    rows = [row for row in run.measured.overlap.rows if row.known("phase") == "optimizer"]
     share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or not _fits(run):

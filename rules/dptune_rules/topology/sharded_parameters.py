@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if less is None:
         return
     if less == ONCE:  # spares those of backward passes alone
-        rows = [one for one in rows if one.known("phase") == "backward"]
+        rows = [row for row in rows if row.known("phase") == "backward"]
         share = _transfer_ns(rows) / run.measured.account.window_ns
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or _of_script_ns(run) > _transfer_ns(rows):
@@ -133,7 +133,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _gathers(run: RunView) -> list[CommunicationFigures]:
     """The all-gathers of FSDP's hooks; raises Missing where the traces do not show which those are."""
-    rows = [one for one in run.measured.overlap.rows if one.kind == "all_gather"]
+    rows = [row for row in run.measured.overlap.rows if row.kind == "all_gather"]
     if rows and all(one.known("purpose") != "sharding" for one in rows):
         raise Missing("the traces do not show which all-gathers FSDP issued")
     return [one for one in rows if one.known("purpose") == "sharding"]
@@ -142,7 +142,7 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
 def _of_script_ns(run: RunView) -> int:
     """Exposed transfer of all-gathers that the script or a library issues itself."""
     rows = run.measured.overlap.rows
-    return _transfer_ns([one for one in rows if one.kind == "all_gather" and one.known("purpose") != "sharding"])
+    return _transfer_ns([row for row in rows if row.kind == "all_gather" and row.known("purpose") != "sharding"])
 
 
 def _check_load(run: RunView) -> None:
@@ -167,13 +167,13 @@ def _small_units(run: RunView) -> bool:
 
 def _transfer_ns(rows: list[CommunicationFigures]) -> int:
     """Exposed, without the wait for late ranks: they are late whatever is gathered."""
-    return sum(one.exposed_transfer_ns for one in rows)
+    return sum(row.exposed_transfer_ns for row in rows)
 
 
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
     whole = "DistributedDataParallel needs no gathering"
-    shard_bytes = sum(one.parameters for one in run.any_facts().optimizers) * 4  # of this rank, as floats
+    shard_bytes = sum(optimizer.parameters for optimizer in run.any_facts().optimizers) * 4  # of this rank, as floats
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)

@@ -74,8 +74,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     by_transport = Counter[str]()
     for log in logs:
-        for one in log.channels:
-            by_transport[one.via] += one.channels
+        for channel in log.channels:
+            by_transport[channel.via] += channel.channels
     networks = list(dict.fromkeys(network for log in logs for network in log.networks))
     found = _slow(run, by_transport, networks)
     if found is None:

@@ -73,7 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
     units = sum(one.units for one in sharded)
     if units < run.limit(LEAST_UNITS) or run.measured.world_size == 1:
         return
-    rows = [one for one in run.measured.overlap.rows if one.known("purpose") == "sharding"]
+    rows = [row for row in run.measured.overlap.rows if row.known("purpose") == "sharding"]
     if not rows and any(one.kind == "all_gather" for one in run.measured.overlap.rows):
         raise Missing("the traces do not show which all-gathers FSDP issued")
     share = sum(one.exposed_transfer_ns for one in rows) / run.measured.account.window_ns

@@ -37,4 +37,4 @@ def torchrun_of(args: argparse.Namespace) -> Torchrun:
     """What was asked of torchrun."""
     from dptune.capture.torchrun import Torchrun
 
-    return Torchrun(**{one.name: getattr(args, one.name) for one in fields(Torchrun)})
+    return Torchrun(**{field.name: getattr(args, field.name) for field in fields(Torchrun)})

@@ -86,7 +86,7 @@ def gain(
     windows: Mapping[Key, Sequence[Step]],
 ) -> Gain | None:
     """What the steps gain without the delays of one rank; None where it shares no collective with another."""
-    members = {key for one in exchanges for key in zip(one.ranks.tolist(), one.devices, strict=True)}
+    members = {key for exchange in exchanges for key in zip(exchange.ranks.tolist(), exchange.devices, strict=True)}
     keys = sorted(key for key in members if windows.get(key))
     if len({key[0] for key in keys}) < 2 or all(key[0] != rank for key in keys):
         return None
@@ -110,7 +110,9 @@ def gain(
         span_ns = recorded.begun_ns[until] - recorded.begun_ns[since]
         gain_ns = span_ns - (mended.begun_ns[until] - mended.begun_ns[since])
     else:
-        first = [next((one.time_ns for one in each.events if one.kind == "arrival"), 0) for each in ranks.values()]
+        first = [
+            next((event.time_ns for event in each.events if event.kind == "arrival"), 0) for each in ranks.values()
+        ]
         span_ns, gain_ns = recorded.end_ns - max(first), recorded.end_ns - mended.end_ns
     return Gain(max(0, round(gain_ns)), round(span_ns)) if round(span_ns) > 0 else None
 
@@ -144,10 +146,10 @@ def _rank(
     shift = track.base_ns - ahead_ns
     begin, end = steps[0].start_ns + shift, steps[-1].end_ns + shift
     spans: dict[int, tuple[int, int]] = {}
-    for number, one in enumerate(exchanges):
-        for at in np.flatnonzero(one.ranks == key[0]).tolist():
-            start, stop = int(one.start_ns[at]) - ahead_ns, int(one.end_ns[at]) - ahead_ns
-            if one.devices[at] == key[1] and begin <= start and stop <= end:
+    for number, exchange in enumerate(exchanges):
+        for at in np.flatnonzero(exchange.ranks == key[0]).tolist():
+            start, stop = int(exchange.start_ns[at]) - ahead_ns, int(exchange.end_ns[at]) - ahead_ns
+            if exchange.devices[at] == key[1] and begin <= start and stop <= end:
                 spans[number] = start, stop
     numbers = sorted(spans, key=lambda number: spans[number][1])
     ends = np.array([spans[number][1] for number in numbers], dtype=np.int64)
@@ -207,11 +209,11 @@ def _work(rank: _Rank) -> dict[int, int]:
     """By collective the work since the arrival before; without the first, as ranks start apart."""
     found: dict[int, int] = {}
     before = None
-    for one in rank.events:
-        if one.kind != "block":
+    for event in rank.events:
+        if event.kind != "block":
             if before is not None:
-                found[one.number] = one.worked_ns - before
-            before = one.worked_ns
+                found[event.number] = event.worked_ns - before
+            before = event.worked_ns
     return found
 
 
@@ -236,9 +238,9 @@ class _Walk:
 def _factors(events: Sequence[_Event], scaled: Mapping[int, float]) -> list[float]:
     """For each event by how much the work before the next arrival is scaled."""
     factors, factor = [], 1.0
-    for one in reversed(events):
-        if one.kind != "block":
-            factor = scaled.get(one.number, 1.0)
+    for event in reversed(events):
+        if event.kind != "block":
+            factor = scaled.get(event.number, 1.0)
         factors.append(factor)
     return factors[::-1]
 
@@ -260,10 +262,10 @@ def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]
     missing: dict[int, int] = defaultdict(int)
     begun_ns: dict[int, int] = {}
     for each in ranks.values():
-        for one in each.events:
-            if one.kind == "arrival":
-                missing[one.number] += 1
-                begun_ns[one.number] = max(one.time_ns, begun_ns.get(one.number, one.time_ns))
+        for event in each.events:
+            if event.kind == "arrival":
+                missing[event.number] += 1
+                begun_ns[event.number] = max(event.time_ns, begun_ns.get(event.number, event.time_ns))
     earlier_ns: dict[int, float] = dict.fromkeys(missing, float("inf"))  # how much earlier each collective starts
     held: dict[int, list[Key]] = defaultdict(list)
     ready, ended = list(walks), 0
@@ -271,21 +273,21 @@ def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]
         key = ready.pop()
         walk = walks[key]
         while walk.at < len(walk.events):
-            one = walk.events[walk.at]
-            needs = one.number if one.kind == "block" else one.behind
+            event = walk.events[walk.at]
+            needs = event.number if event.kind == "block" else event.behind
             if needs >= 0 and missing[needs]:
                 held[needs].append(key)
                 break
-            own_ns = walk.at_ns + walk.factors[walk.at] * (one.worked_ns - walk.worked_ns)
-            if one.kind == "block":
-                own_ns = max(own_ns, one.time_ns - earlier_ns[needs])
-            elif one.kind == "arrival":
-                arrival_ns = own_ns + one.blocked_ns if needs < 0 else one.time_ns - earlier_ns[needs]
-                earlier_ns[one.number] = min(earlier_ns[one.number], begun_ns[one.number] - arrival_ns)
-                missing[one.number] -= 1
-                if not missing[one.number]:
-                    ready += held.pop(one.number, [])
-            walk.at_ns, walk.worked_ns = own_ns, one.worked_ns
+            own_ns = walk.at_ns + walk.factors[walk.at] * (event.worked_ns - walk.worked_ns)
+            if event.kind == "block":
+                own_ns = max(own_ns, event.time_ns - earlier_ns[needs])
+            elif event.kind == "arrival":
+                arrival_ns = own_ns + event.blocked_ns if needs < 0 else event.time_ns - earlier_ns[needs]
+                earlier_ns[event.number] = min(earlier_ns[event.number], begun_ns[event.number] - arrival_ns)
+                missing[event.number] -= 1
+                if not missing[event.number]:
+                    ready += held.pop(event.number, [])
+            walk.at_ns, walk.worked_ns = own_ns, event.worked_ns
             walk.at += 1
         else:
             ended += 1

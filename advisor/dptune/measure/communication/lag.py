@@ -62,7 +62,11 @@ def comparable(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> li
 
     A rank that was not read may arrive later still: then lateness and waiting are lower bounds.
     """
-    return [one for one in exchanges if one.symmetric and all(rank in clocks for rank in one.ranks.tolist())]
+    return [
+        exchange
+        for exchange in exchanges
+        if exchange.symmetric and all(rank in clocks for rank in exchange.ranks.tolist())
+    ]
 
 
 def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
@@ -71,7 +75,7 @@ def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks:
     A rank whose lag in a step is no longer than its clock may be off is not late in it.
     """
     found = []
-    off_ns = max((clocks[rank].off_ns for one in exchanges for rank in one.ranks.tolist()), default=0)
+    off_ns = max((clocks[rank].off_ns for exchange in exchanges for rank in exchange.ranks.tolist()), default=0)
     for same in _by_members(exchanges):
         found += _of_group(same, clocks, tracks)
     by_step = lags(found)

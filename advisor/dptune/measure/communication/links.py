@@ -96,20 +96,20 @@ def from_sweep(sweep: Sweep) -> list[LinkFigures]:
     """The same from what `dptune links` measured."""
     record = sweep.record
     found = []
-    for one in record.kinds:
-        sizes = swept(one)
+    for kind in record.kinds:
+        sizes = swept(kind)
         found.append(
             _figures(
-                one.kind,
+                kind.kind,
                 None,
-                one.ranks,
-                [_at(record.hosts, rank) for rank in one.ranks],
-                [_at(record.devices, rank) for rank in one.ranks],
+                kind.ranks,
+                [_at(record.hosts, rank) for rank in kind.ranks],
+                [_at(record.devices, rank) for rank in kind.ranks],
                 sizes,
                 *fit(sizes),
                 shared_calls=0,
                 basis="sweep",
-                queued=_times(one.queued),
+                queued=_times(kind.queued),
                 source=sweep.source,
                 measured=record.measured,
             )
@@ -214,7 +214,7 @@ def _figures(
         measured=measured,
         sizes=_sizes(sizes),
         queued=_sizes(queued),
-        calls=sum(one.calls for one in sizes),
+        calls=sum(size.calls for size in sizes),
         shared_calls=shared_calls,
     )
 
@@ -222,13 +222,13 @@ def _figures(
 def _sizes(times: Sequence[Times]) -> list[LinkSize]:
     return [
         LinkSize(
-            message_bytes=one.message_bytes,
-            calls=one.calls,
-            median_ns=round(one.median_ns),
-            q1_ns=round(one.q1_ns),
-            q3_ns=round(one.q3_ns),
+            message_bytes=time.message_bytes,
+            calls=time.calls,
+            median_ns=round(time.median_ns),
+            q1_ns=round(time.q1_ns),
+            q3_ns=round(time.q3_ns),
         )
-        for one in times
+        for time in times
     ]
 
 
@@ -244,10 +244,10 @@ def _peak(where: Scope, names: Sequence[str | None]) -> tuple[float | None, str]
 def fitted(record: LinkRecord) -> LinkRecord:
     """The record of a sweep with the fit of each kind in it, or why there is none."""
     kinds = []
-    for one in record.kinds:
-        found, why = fit(swept(one))
-        factor = collective(one.kind).bus_factor(len(one.ranks))
-        kinds.append(replace(one, fit=_kept(found, factor) if found and factor else None, no_fit=why))
+    for kind in record.kinds:
+        found, why = fit(swept(kind))
+        factor = collective(kind.kind).bus_factor(len(kind.ranks))
+        kinds.append(replace(kind, fit=_kept(found, factor) if found and factor else None, no_fit=why))
     return replace(record, kinds=kinds)
 
 

@@ -104,14 +104,14 @@ def match(
     """The exchanges of a run, in the order of the first rank's calls; `clocks` are those known so far, by rank."""
     pools: dict[tuple[int, str | None, str | None], list[_Part]] = defaultdict(list)
     present = set()
-    for own in ranks:
-        present.add(own.rank)
+    for rank in ranks:
+        present.add(rank.rank)
         split: dict[tuple[int, str | None, str | None], list[Call]] = defaultdict(list)
-        for call in own.calls:
+        for call in rank.calls:
             if not call.ambiguous:
-                split[own.numbers[call.step], call.group, call.members].append(call)
+                split[rank.numbers[call.step], call.group, call.members].append(call)
         for key, calls in split.items():
-            pools[key].append((own, calls))
+            pools[key].append((rank, calls))
     found = []
     for (step, _, _), pool in sorted(pools.items(), key=lambda item: item[0][0]):
         size = pool[0][1][0].group_size or world_size or len(present)

@@ -41,7 +41,7 @@ LEAST = 3  # lost: no fewer say that the recording is damaged
 def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[Loss]:
     """What is lost or misdated in the trace of one rank; nothing of a rank that computes on a CPU."""
     columns = trace.columns
-    if not devices or any(own.on_cpu for own in devices):
+    if not devices or any(device.on_cpu for device in devices):
         return []
     found = _misdated(columns)
     damaged = any(finding.code in DAMAGED for finding in trace.findings)
@@ -82,7 +82,7 @@ def _without_operation(
     calls = calls[~_nested(columns, calls) & ~_captured(columns, calls)]
     if not len(calls):
         return None
-    ran = np.concatenate([own.rows for own in devices])
+    ran = np.concatenate([device.rows for device in devices])
     without = ~np.isin(columns.correlation[calls], columns.correlation[ran])
     lost = without & ~_after_the_end(columns, devices, calls) & ~_at_the_edge(without)
     count = int(lost.sum())
@@ -107,7 +107,7 @@ def _mislabelled(columns: Columns, devices: list[Operations], calls: Ints, noun:
         categories = sorted({columns.categories[at] for at in columns.category_id[others].tolist()})
         return f"events with their correlation IDs have the category {', '.join(map(repr, categories[:3]))} instead"
     kinds = KERNEL_CATEGORIES if noun == "kernel" else COPY_CATEGORIES
-    unlaunched = np.concatenate([own.rows[own.launch == UNLAUNCHED] for own in devices])
+    unlaunched = np.concatenate([device.rows[device.launch == UNLAUNCHED] for device in devices])
     count = int(columns.of_category(kinds, unlaunched).sum())
     if count * 2 > len(calls):
         have = f"{noun} has" if count == 1 else ("kernels have" if noun == "kernel" else "copies have")
@@ -156,15 +156,15 @@ def _after_the_end(columns: Columns, devices: list[Operations], calls: Ints) -> 
     """
     after = np.ones(len(calls), dtype=np.bool_)
     begin, end = int(columns.ts_ns.min()), int(columns.end_ns.max())
-    for own in devices:
-        known = own.launch != UNLAUNCHED
-        left_ns = end - own.span_ns[1]
-        longest_ns = int(columns.dur_ns[own.rows].max())
+    for device in devices:
+        known = device.launch != UNLAUNCHED
+        left_ns = end - device.span_ns[1]
+        longest_ns = int(columns.dur_ns[device.rows].max())
         if not known.any() or left_ns > max(longest_ns, (end - begin) // 100):
             return np.zeros(len(calls), dtype=np.bool_)
-        queues, count = np.unique(columns.queue[own.rows[known]], return_counts=True)
-        busiest = known & (columns.queue[own.rows] == queues[np.argmax(count)])
-        after &= columns.ts_ns[calls] > columns.ts_ns[own.launch[busiest]].max()
+        queues, count = np.unique(columns.queue[device.rows[known]], return_counts=True)
+        busiest = known & (columns.queue[device.rows] == queues[np.argmax(count)])
+        after &= columns.ts_ns[calls] > columns.ts_ns[device.launch[busiest]].max()
     return after
 
 
@@ -176,11 +176,11 @@ def _outside_steps(columns: Columns, devices: list[Operations], steps: list[Step
         return None
     begin, end = steps[0].start_ns, steps[-1].end_ns
     launched = outside = 0
-    for own in devices:
-        known = own.launch != UNLAUNCHED
-        called = columns.ts_ns[own.launch]
+    for device in devices:
+        known = device.launch != UNLAUNCHED
+        called = columns.ts_ns[device.launch]
         inside = known & (called >= begin) & (called < end)
-        start, over = columns.ts_ns[own.rows], columns.ends(own.rows)
+        start, over = columns.ts_ns[device.rows], columns.ends(device.rows)
         launched += int(inside.sum())
         if not ((start < end) & (over > begin)).any():
             pending = start[inside] - called[inside]

@@ -52,11 +52,11 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
 def _time(view: RankView, wanted: Callable[[str], bool]) -> int:
     columns = view.columns
     total = 0
-    for own in view.devices:
-        ran = own.operations.rows
+    for device in view.devices:
+        ran = device.operations.rows
         rows = ran[columns.of_category(KERNEL_CATEGORIES, ran) & columns.named(wanted, ran)]
         time = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
-        total += sum(time.within(window.start_ns, window.end_ns).total_ns for window in own.windows)
+        total += sum(time.within(window.start_ns, window.end_ns).total_ns for window in device.windows)
     return total
 
 

@@ -178,7 +178,7 @@ class _Events:
     def per_step(self) -> dict[str, Any]:
         """How many allocations a step makes and how large they are together, the medians."""
         sizes = [self.size[self._inside(step)] for step in self.steps]
-        asked = [own[own > 0] for own in sizes]
+        asked = [size[size > 0] for size in sizes]
         return {
             "allocations_per_step": float(np.median([len(own) for own in asked])),
             "allocated_bytes_per_step": round(median(sum(own.tolist()) for own in asked)),

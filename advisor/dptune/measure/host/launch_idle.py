@@ -45,11 +45,11 @@ def launch_idle(spent: Sequence[DeviceTimeline], told: Phased | str) -> LaunchId
     operators: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     gaps: Counter[str] = Counter()
-    for one, phase in zip(waits, [] if isinstance(told, str) else told.operations, strict=False):
-        _add(phases, phase_gaps, [PHASES[number] for number in phase[one.operations].tolist()], one.lengths)
-    for one in waits:
-        _add(operations, gaps, [one.columns.name(row) for row in one.rows.tolist()], one.lengths)
-        operators.update(one.by_operator())
+    for wait, phase in zip(waits, [] if isinstance(told, str) else told.operations, strict=False):
+        _add(phases, phase_gaps, [PHASES[number] for number in phase[wait.operations].tolist()], wait.lengths)
+    for wait in waits:
+        _add(operations, gaps, [wait.columns.name(row) for row in wait.rows.tolist()], wait.lengths)
+        operators.update(wait.by_operator())
     calls = _calls(waits, [name for name, _ in operators.most_common(MOST)])
     queued = next((found for one in spent if (found := queued_steps(*one)) is not None), None)
     optimizer = _optimizer(waits, idle_ns, steps)
@@ -80,7 +80,7 @@ def _add(idle: Counter[str], gaps: Counter[str], names: Sequence[str], lengths: 
 
 
 def _parts(idle: Mapping[str, int], many: Mapping[str, int], idle_ns: int, steps: int) -> list[IdlePart]:
-    longest = sorted((one for one in idle.items() if one[1]), key=lambda one: (-one[1], one[0]))[:MOST]
+    longest = sorted((item for item in idle.items() if item[1]), key=lambda one: (-one[1], one[0]))[:MOST]
     return [
         IdlePart(name=name, idle_ns=ns, share=ns / idle_ns, per_step=many[name] / max(1, steps)) for name, ns in longest
     ]
@@ -158,7 +158,7 @@ class _Waits:
 def _calls(waits: Sequence[_Waits], names: Sequence[str]) -> Counter[str]:
     """How often each operator is called in the steps; of a rank with several devices once."""
     found: Counter[str] = Counter()
-    for one in {one.view.rank: one for one in waits}.values():
+    for one in {wait.view.rank: wait for wait in waits}.values():
         operators = one.inside[one.columns.of_category(OPERATOR_CATEGORIES, one.inside)]
         for name in names:
             found[name] += int(one.columns.named(partial(eq, name), operators).sum())
@@ -169,16 +169,16 @@ def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLa
     launches = launched = waited_ns = 0
     names: Counter[str] = Counter()
     together = False
-    for one in waits:
-        columns, own = one.columns, one.device.operations
+    for wait in waits:
+        columns, own = wait.columns, wait.device.operations
         ranges = columns.rows(RANGE_CATEGORIES, _OPTIMIZER.match)
         if not len(ranges):
             continue
-        counted = (own.launch != UNLAUNCHED) & (one.device.launched_in != OUTSIDE) & (own.work <= Work.COMMUNICATION)
+        counted = (own.launch != UNLAUNCHED) & (wait.device.launched_in != OUTSIDE) & (own.work <= Work.COMMUNICATION)
         calls = np.unique(own.launch[counted])
         inside = _inside(columns, ranges, calls)
         launched, launches = launched + len(calls), launches + int(inside.sum())
-        waited_ns += int(one.lengths[np.isin(own.launch[one.operations], calls[inside])].sum())
+        waited_ns += int(wait.lengths[np.isin(own.launch[wait.operations], calls[inside])].sum())
         names.update(match[1] for row in ranges.tolist() if (match := _OPTIMIZER.match(columns.name(row))))
         kernels = own.rows[np.isin(own.launch, calls[inside])]
         operators = columns.rows(OPERATOR_CATEGORIES, _TOGETHER.search)

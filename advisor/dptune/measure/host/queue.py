@@ -61,13 +61,13 @@ def blocked_calls(columns: Columns, devices: Sequence[Operations]) -> tuple[Ints
     rows = columns.rows(LAUNCH_CATEGORIES, lambda name: not waits("cuda_runtime", name))
     start, took = columns.ts_ns[rows], columns.dur_ns[rows]
     outstanding = np.zeros(len(rows), dtype=np.int64)
-    for own in devices:
-        if own.on_cpu:
+    for device in devices:
+        if device.on_cpu:
             continue
         # What was launched before recording began is in the queue, too, until it begins.
-        before = np.sort(columns.ts_ns[own.rows[own.launch == UNLAUNCHED]])
+        before = np.sort(columns.ts_ns[device.rows[device.launch == UNLAUNCHED]])
         unbegun = len(before) - np.searchsorted(before, start, side="right")
-        outstanding = np.maximum(outstanding, Launches.of(columns, own).outstanding(start) + unbegun)
+        outstanding = np.maximum(outstanding, Launches.of(columns, device).outstanding(start) + unbegun)
     full = outstanding >= _NEARLY_FULL
     if not full.any():
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

@@ -49,7 +49,9 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
     columns = trace.columns
     thread = columns.thread
     marks = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
-    threads = np.unique(np.concatenate([thread[marks], *(thread[_launches(own)] for own in devices if not own.on_cpu)]))
+    threads = np.unique(
+        np.concatenate([thread[marks], *(thread[_launches(device)] for device in devices if not device.on_cpu)])
+    )
     found = NEVER
     if any(own.on_cpu for own in devices):
         held = _union(columns, columns.rows(OPERATOR_CATEGORIES, COLLECTIVE_CALL.match))

@@ -62,8 +62,8 @@ def other_share(facts: Iterable[Facts]) -> float:
 def drawn_from(facts: Sequence[Facts]) -> LoaderFacts | None:
     """The loader that steps drew most from, on the rank that waited longest for it."""
 
-    def waited(one: Facts) -> int:
-        window = one.window("unprofiled")
+    def waited(facts: Facts) -> int:
+        window = facts.window("unprofiled")
         return sum(window.loader_wait_ns) if window else 0
 
     loaders = max(facts, key=waited).loaders if facts else []

@@ -35,7 +35,7 @@ class Sequence:
 
 def sequence(columns: Columns, devices: Listed[Operations]) -> Sequence:
     """The sequence of all devices of a trace."""
-    rows = np.concatenate([own.rows for own in devices]) if devices else np.empty(0, dtype=np.int64)
+    rows = np.concatenate([device.rows for device in devices]) if devices else np.empty(0, dtype=np.int64)
     if any(own.on_cpu for own in devices):
         rows = rows[columns.of_category(OPERATOR_CATEGORIES, rows)]
         rows = _outermost(columns, rows)

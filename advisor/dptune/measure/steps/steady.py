@@ -30,8 +30,8 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
     """
     views = _numbered_alike(views)
     lengths: dict[int, list[int]] = defaultdict(list)
-    for own in views:
-        for window in busiest(own):
+    for view in views:
+        for window in busiest(view):
             lengths[window.number].append(window.length_ns)
     numbers = sorted(lengths)
     took = [round(float(np.median(lengths[number]))) for number in numbers]
@@ -65,7 +65,7 @@ def _median(times_ns: Iterable[int | None]) -> int:
 
 def _host_ns(view: RankView, number: int) -> int | None:
     """How long the host's step took; None where the rank has no such step."""
-    return next((one.length_ns for one in view.steps if one.number == number), None)
+    return next((step.length_ns for step in view.steps if step.number == number), None)
 
 
 def _loading_ns(view: RankView, number: int) -> int | None:
@@ -94,7 +94,7 @@ def figures(
 
     `cut` and `queued_before_ns` are what `tails` finds.
     """
-    stepped = [own for own in views if not own.no_steps]
+    stepped = [view for view in views if not view.no_steps]
     if not stepped:
         return None
     basis = next(
@@ -141,7 +141,7 @@ def _numbered_alike(views: Sequence[RankView]) -> list[RankView]:
     That rank is the first whose steps are marked, else the first. Where the steps of the two do not begin within a
     quarter of a step (the median), as when the clocks differ, the first steps are taken to be the same.
     """
-    stepped = [own for own in views if own.steps]
+    stepped = [view for view in views if view.steps]
     model = next((own for own in stepped if own.basis == "profiler_step"), stepped[0] if stepped else None)
     if model is None:
         return list(views)

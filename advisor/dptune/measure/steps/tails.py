@@ -30,9 +30,9 @@ def cut_short(views: Sequence[RankView]) -> tuple[list[RankView], list[int]]:
     Ranks may end with different steps. The median over the ranks that end with a step says how much it lacks.
     """
     ending: dict[int, list[RankView]] = {}
-    for own in views:
-        if windows := busiest(own):
-            ending.setdefault(windows[-1].number, []).append(own)
+    for view in views:
+        if windows := busiest(view):
+            ending.setdefault(windows[-1].number, []).append(view)
     cut = {last for last, ranks in ending.items() if median(map(_lacking_share, ranks)) > _OFF_SHARE}
     return [without(own, {windows[-1].number} & cut) if (windows := busiest(own)) else own for own in views], sorted(
         cut

@@ -98,10 +98,10 @@ def _begins(launching: list[int], starts: list[Ints]) -> dict[int, int]:
     """Per step, in order, its first operation's start after the step before has begun; without those that have none."""
     begins: dict[int, int] = {}
     before = np.iinfo(np.int64).min
-    for step, own in zip(launching, starts, strict=True):
-        first = int(np.searchsorted(own, before, side="right"))
-        if first < len(own):
-            before = begins[step] = int(own[first])
+    for step, start in zip(launching, starts, strict=True):
+        first = int(np.searchsorted(start, before, side="right"))
+        if first < len(start):
+            before = begins[step] = int(start[first])
     return begins
 
 

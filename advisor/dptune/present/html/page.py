@@ -96,15 +96,16 @@ def _advice(report: Report) -> Iterator[str]:
         yield f"<h2>What to change</h2><p>{text(nothing_to_say(report))}</p>"
     for title, cards in sections(report.advice):
         yield f"<h2>{text(title)}</h2>"
-        for one in cards:
-            yield from _card(one, report)
+        for card in cards:
+            yield from _card(card, report)
     others = list(other_proofs(report, _WIDE))
     yield from (f"<p>{text(_joined(line))}</p>" for line in others if line)
 
 
-def _card(one: Advice, report: Report) -> Iterator[str]:
-    yield f'<article class="card {one.impact}"><div class="tag">{text(tag(one))}</div><h3>{text(one.title)}</h3>'
-    yield from _labelled([*proven(report, one.rule, _WIDE), *body(one, report.measured, _WIDE)])
+def _card(advice: Advice, report: Report) -> Iterator[str]:
+    title = f"<h3>{text(advice.title)}</h3>"
+    yield f'<article class="card {advice.impact}"><div class="tag">{text(tag(advice))}</div>{title}'
+    yield from _labelled([*proven(report, advice.rule, _WIDE), *body(advice, report.measured, _WIDE)])
     yield "</article>"
 
 

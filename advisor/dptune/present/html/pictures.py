@@ -159,12 +159,12 @@ def curve(sizes: Sequence[BucketSize]) -> str:
     """The step by bucket size."""
     longest = max(one.step_ns for one in sizes)
     parts = []
-    for place, one in enumerate(sizes):
-        top, wide = place * _ROW, one.step_ns / longest * (WIDTH - _LEFT - 160)
-        name = "default" if one.cap_mb is None else f"{one.cap_mb:g} MiB"
+    for place, size in enumerate(sizes):
+        top, wide = place * _ROW, size.step_ns / longest * (WIDTH - _LEFT - 160)
+        name = "default" if size.cap_mb is None else f"{size.cap_mb:g} MiB"
         parts.append(f'<text x="0" y="{top + 16}">{text(name)}</text>')
-        parts.append(_box(_LEFT, top + 3, wide, _ROW - 7, COLOURS["copy"], f"{name}: {ns_as_ms(one.step_ns)} ms"))
-        told = f"{ns_as_ms(one.step_ns)} ms, {one.buckets} bucket{'' if one.buckets == 1 else 's'}"
+        parts.append(_box(_LEFT, top + 3, wide, _ROW - 7, COLOURS["copy"], f"{name}: {ns_as_ms(size.step_ns)} ms"))
+        told = f"{ns_as_ms(size.step_ns)} ms, {size.buckets} bucket{'' if size.buckets == 1 else 's'}"
         parts.append(f'<text x="{_LEFT + wide + 6:.1f}" y="{top + 16}">{told}</text>')
     return _svg(WIDTH, len(sizes) * _ROW, parts, "Predicted step by bucket size")
 

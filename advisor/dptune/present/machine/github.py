@@ -37,7 +37,7 @@ def text(gate: Gate) -> str:
 
 
 def _capped(gate: Gate, level: str) -> Iterator[str]:
-    own = [one for one in _annotations(gate) if one.level == level]
+    own = [annotation for annotation in _annotations(gate) if annotation.level == level]
     kept = own if len(own) <= MOST else own[: MOST - 1]
     yield from map(_command, kept)
     if len(own) > len(kept):
@@ -69,10 +69,10 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         yield _Annotation(_LEVELS[one.impact], f"{one.rule} {one.slug}", told, *where)
 
 
-def _place(one: Advice) -> Location | None:
+def _place(advice: Advice) -> Location | None:
     """The script line for the annotation: that of the first change, else the first line that title or evidence name."""
-    of_change = next((change.at for change in one.changes if change.at), None)
-    named = _LINE.search(" ".join([one.title, *(f"{each.label} {each.value}" for each in one.evidence)]))
+    of_change = next((change.at for change in advice.changes if change.at), None)
+    named = _LINE.search(" ".join([advice.title, *(f"{each.label} {each.value}" for each in advice.evidence)]))
     return of_change or Location.parse(named[0] if named else None)
 
 

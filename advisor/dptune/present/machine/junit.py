@@ -80,12 +80,12 @@ def _failure(case: ElementTree.Element, message: str, body: Sequence[str] = ()) 
     made.text = "\n".join(_COMMAND.sub(r"\1: :", visible(row)) for row in body or [message])
 
 
-def _rows(one: Advice, gate: Gate) -> list[str]:
-    rows = [one.title, one.why]
-    if one.saves:
-        rows.append(f"{promise(one.saves, gate.step_ns)}.")
-    rows += proofs(one, gate)
-    for change in one.changes:
+def _rows(advice: Advice, gate: Gate) -> list[str]:
+    rows = [advice.title, advice.why]
+    if advice.saves:
+        rows.append(f"{promise(advice.saves, gate.step_ns)}.")
+    rows += proofs(advice, gate)
+    for change in advice.changes:
         *before, last = change.paste.split("\n")
         rows += [*before, f"{last}  ({change.at})" if change.at else last]
     return rows

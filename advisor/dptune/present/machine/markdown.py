@@ -33,7 +33,9 @@ def _rows(gate: Gate) -> Iterator[str]:
     yield ""
     yield from _capped([f"run: {_plain(run)}" for run in gate.runs])
     yield from _capped([f"baseline: {_plain(run)}" for run in gate.baseline])
-    yield from _capped([f"{one.level}: {_plain(one.text)}" for one in gate.trust.findings if one.level != "info"])
+    yield from _capped(
+        [f"{finding.level}: {_plain(finding.text)}" for finding in gate.trust.findings if finding.level != "info"]
+    )
     if gate.tripped:
         yield from ("", "| impact | confidence | rule | what | saves | where |", "|---|---|---|---|---|---|")
         yield from (_advice(one, gate) for one in gate.tripped[:MOST])
@@ -41,14 +43,15 @@ def _rows(gate: Gate) -> Iterator[str]:
             yield from ("", f"and {len(gate.tripped) - MOST} more")
     if gate.budgets:
         yield from ("", "| budget | now | at most | kept |", "|---|---:|---:|---|")
-        for one in gate.budgets:
-            kept = "not judged" if one.value is None else "yes" if one.kept else "**no**"
-            yield f"| {_plain(one.name)}, {_plain(one.what)} | {budget_value(one)} | {one.limit:g} | {kept} |"
+        for budget in gate.budgets:
+            kept = "not judged" if budget.value is None else "yes" if budget.kept else "**no**"
+            name = f"{_plain(budget.name)}, {_plain(budget.what)}"
+            yield f"| {name} | {budget_value(budget)} | {budget.limit:g} | {kept} |"
     if gate.regression is not None:
         yield from ("", f"Against the baseline: **{gate.regression.outcome}**. {_plain(gate.regression.text)}")
     if gate.outcome != "passed" and gate.reservations:
         yield ""
-        yield from (f"- but: {_plain(one)}" for one in gate.reservations)
+        yield from (f"- but: {_plain(reservation)}" for reservation in gate.reservations)
     if gate.passed_over:
         yield ""
         told = [(over.why, over.advice) for over in gate.passed_over]
@@ -56,18 +59,18 @@ def _rows(gate: Gate) -> Iterator[str]:
 
 
 def _capped(points: Sequence[str]) -> Iterator[str]:
-    yield from (f"- {one}" for one in points[:MOST])
+    yield from (f"- {point}" for point in points[:MOST])
     if len(points) > MOST:
         yield f"- and {len(points) - MOST} more"
 
 
-def _advice(one: Advice, gate: Gate) -> str:
-    at = next((str(change.at) for change in one.changes if change.at), "")
+def _advice(advice: Advice, gate: Gate) -> str:
+    at = next((str(change.at) for change in advice.changes if change.at), "")
     saves = "<br>".join(
-        _plain(words) for words in ([saving(one.saves, gate.step_ns)] if one.saves else []) + proofs(one, gate)
+        _plain(words) for words in ([saving(advice.saves, gate.step_ns)] if advice.saves else []) + proofs(advice, gate)
     )
-    rule = f"{_plain(one.rule)} {_plain(one.slug)}"
-    return f"| {one.impact} | {one.confidence} | {rule} | {_plain(one.title)} | {saves} | {_plain(at)} |"
+    rule = f"{_plain(advice.rule)} {_plain(advice.slug)}"
+    return f"| {advice.impact} | {advice.confidence} | {rule} | {_plain(advice.title)} | {saves} | {_plain(at)} |"
 
 
 def _plain(words: str) -> str:

@@ -41,11 +41,11 @@ def advice(report: Report, width: int) -> Iterator[Line]:
     number_of = 0
     for title, cards in sections(report.advice):
         yield from heading(title, width)
-        for one in cards:
+        for card in cards:
             number_of += 1
-            yield from _first(number_of, one, width)
-            yield from proven(report, one.rule, width, "   ")
-            yield from body(one, report.measured, width, "   ")
+            yield from _first(number_of, card, width)
+            yield from proven(report, card.rule, width, "   ")
+            yield from body(card, report.measured, width, "   ")
     yield from other_proofs(report, width)
 
 
@@ -87,8 +87,8 @@ def other_proofs(report: Report, width: int) -> Iterator[Line]:
     others = [one for one in report.verified if one.advice not in advised]
     if others:
         yield from heading("What else was run", width)
-    for one in others:
-        yield from wrapped(f"{one.name}: {in_words(one)}", width, "  ", "    ")
+    for other in others:
+        yield from wrapped(f"{other.name}: {in_words(other)}", width, "  ", "    ")
 
 
 def in_words(one: Verified) -> str:

@@ -18,7 +18,7 @@ _SIGNS = "abcdefghijkl"
 
 def points(link: LinkFigures) -> list[Point]:
     """The sizes that were measured, ascending, with the rate of each."""
-    found = ((float(one.message_bytes), _rate(link, one.median_ns, one.message_bytes)) for one in link.sizes)
+    found = ((float(size.message_bytes), _rate(link, size.median_ns, size.message_bytes)) for size in link.sizes)
     return sorted(point for point in found if point[0] > 0 and point[1] > 0)
 
 
@@ -70,10 +70,10 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     for sign, link in zip(_SIGNS, drawn, strict=False):
         for size, rate in points(link):
             cells[row(rate)][column(size)] = sign
-    for place, own in enumerate(cells):
+    for place, cell in enumerate(cells):
         rate = 10 ** (low_y + (high_y - low_y) * (_ROWS - 1 - place) / (_ROWS - 1))
         label = f"{rate:.3g} GB/s" if place % 3 == 0 or place == _ROWS - 1 else ""
-        yield Span(f"{label:>{_LEFT}} |", "dim"), Span("".join(own))
+        yield Span(f"{label:>{_LEFT}} |", "dim"), Span("".join(cell))
     least, most = data(round(10**low_x)), data(round(10**high_x))
     yield line(f"{'':{_LEFT}} +{'-' * room}", "dim")
     yield line(f"{'':{_LEFT}}  {least}{most:>{max(room - len(least), len(most) + 1)}}", "dim")

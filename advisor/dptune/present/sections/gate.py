@@ -58,9 +58,9 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
                 yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
 
 
-def proofs(one: Advice, gate: Gate) -> list[str]:
+def proofs(advice: Advice, gate: Gate) -> list[str]:
     """What running the change gave, where it was run: `proven: better: time per sample 34 % less (...)`."""
-    return [f"proven: {in_words(proof)}" for proof in gate.verified if proof.advice == one.rule]
+    return [f"proven: {in_words(proof)}" for proof in gate.verified if proof.advice == advice.rule]
 
 
 def budget_in_words(budget: Budget) -> str:
@@ -94,7 +94,7 @@ def at_level(gate: Gate) -> str:
 def _why(gate: Gate) -> str:
     if gate.outcome == "inconclusive":
         return "whether it is slower than the baseline is not known"
-    broken = [one for one in gate.budgets if one.value is not None and not one.kept]
+    broken = [budget for budget in gate.budgets if budget.value is not None and not budget.kept]
     unknown = [one for one in gate.budgets if one.value is None]
     if gate.outcome == "unjudgeable":
         if gate.trust.level == "unjudgeable":
@@ -117,5 +117,5 @@ def _nothing(gate: Gate) -> str:
     return told + (", no slower than the baseline by more than is allowed" if gate.regression is not None else "")
 
 
-def _at(one: Advice) -> str:
-    return next((f" ({change.at})" for change in one.changes if change.at), "")
+def _at(advice: Advice) -> str:
+    return next((f" ({change.at})" for change in advice.changes if change.at), "")

@@ -64,11 +64,11 @@ def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, st
     yield "Host runs", str(queue)
 
 
-def _row(one: KernelTime) -> list[Cell]:
+def _row(kernel: KernelTime) -> list[Cell]:
     return [
-        _SPACES.sub("", one.name),
-        shown(lambda: one.kind),
-        times(one.calls_per_step),
-        shown(lambda: one.median_ns, lambda ns: number(ns / 1e3)),
-        percent(one.step_share),
+        _SPACES.sub("", kernel.name),
+        shown(lambda: kernel.kind),
+        times(kernel.calls_per_step),
+        shown(lambda: kernel.median_ns, lambda ns: number(ns / 1e3)),
+        percent(kernel.step_share),
     ]

@@ -86,9 +86,9 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
         yield from _legend(width)
     else:
         yield from wrapped(_unfitted(measured), width, "  ")
-    for one in record.kinds:
-        if one.left_out:
-            yield from wrapped(f"{one.kind}: {one.left_out}", width, "  ", role="warning")
+    for kind in record.kinds:
+        if kind.left_out:
+            yield from wrapped(f"{kind.kind}: {kind.left_out}", width, "  ", role="warning")
 
 
 def _age(measured: str, recorded: str | None) -> str:
@@ -132,19 +132,19 @@ def _legend(width: int) -> Iterator[Line]:
     yield from wrapped(words, width, "  ", role="dim")
 
 
-def _row(one: LinkFigures) -> list[Cell]:
+def _row(link: LinkFigures) -> list[Cell]:
     return [
-        one.kind,
-        shown(lambda: one.group),
-        _ranks(one.ranks),
-        _HOSTS[one.scope],
-        f"{len(one.sizes)}",
-        shown(lambda: one.alpha_us, number),
-        shown(lambda: one.busbw_gb_per_s, _bandwidth),
-        shown(lambda: one.busbw_low_gb_per_s, _bandwidth),
-        shown(lambda: one.busbw_high_gb_per_s, _bandwidth),
-        shown(lambda: one.peak_gb_per_s, number),
-        shown(lambda: one.confidence),
+        link.kind,
+        shown(lambda: link.group),
+        _ranks(link.ranks),
+        _HOSTS[link.scope],
+        f"{len(link.sizes)}",
+        shown(lambda: link.alpha_us, number),
+        shown(lambda: link.busbw_gb_per_s, _bandwidth),
+        shown(lambda: link.busbw_low_gb_per_s, _bandwidth),
+        shown(lambda: link.busbw_high_gb_per_s, _bandwidth),
+        shown(lambda: link.peak_gb_per_s, number),
+        shown(lambda: link.confidence),
     ]
 
 

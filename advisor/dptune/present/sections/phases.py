@@ -62,8 +62,8 @@ def phases(report: Report, width: int) -> Iterator[Line]:
         return
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in measured.ranks)
     rows = [
-        _communication(one, _kind(one, overlap.rows), measured.account.window_ns, steps)
-        for one in overlap.rows[:_AT_MOST]
+        _communication(row, _kind(row, overlap.rows), measured.account.window_ns, steps)
+        for row in overlap.rows[:_AT_MOST]
     ]
     yield from table(_COMMUNICATION, rows, width)
     if len(overlap.rows) > _AT_MOST:
@@ -71,13 +71,13 @@ def phases(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(_together(overlap), width, "  ")
 
 
-def _phase(one: PhaseFigures, window_ns: int, host_ns: int) -> list[Cell]:
+def _phase(phase: PhaseFigures, window_ns: int, host_ns: int) -> list[Cell]:
     return [
-        _NAMES[one.phase],
-        percent(one.compute_ns / window_ns),
-        percent(one.hidden_communication_ns / window_ns),
-        percent(one.exposed_communication_ns / window_ns),
-        shown(lambda: one.host_ns / host_ns, percent),
+        _NAMES[phase.phase],
+        percent(phase.compute_ns / window_ns),
+        percent(phase.hidden_communication_ns / window_ns),
+        percent(phase.exposed_communication_ns / window_ns),
+        shown(lambda: phase.host_ns / host_ns, percent),
     ]
 
 
@@ -92,15 +92,15 @@ def _kind(one: CommunicationFigures, rows: Sequence[CommunicationFigures]) -> st
     return f"{one.kind} ({issuer})" if issuer and len(alike) > 1 else one.kind
 
 
-def _communication(one: CommunicationFigures, kind: str, window_ns: int, steps: int) -> list[Cell]:
+def _communication(row: CommunicationFigures, kind: str, window_ns: int, steps: int) -> list[Cell]:
     return [
         kind,
-        shown(lambda: one.group),
-        shown(lambda: _NAMES[one.phase]),
-        times(one.calls / steps) if one.calls else Hole(_UNLAUNCHED),
-        percent(one.hidden_ns / window_ns),
-        percent(one.exposed_ns / window_ns),
-        percent(one.hidden_ns / one.communication_ns) if one.communication_ns else "",
+        shown(lambda: row.group),
+        shown(lambda: _NAMES[row.phase]),
+        times(row.calls / steps) if row.calls else Hole(_UNLAUNCHED),
+        percent(row.hidden_ns / window_ns),
+        percent(row.exposed_ns / window_ns),
+        percent(row.hidden_ns / row.communication_ns) if row.communication_ns else "",
     ]
 
 

@@ -68,7 +68,7 @@ def knobs(width: int) -> Iterator[Line]:
 
 def figures(word: str, width: int) -> Iterator[Line]:
     """Every figure that a rule may read, by where it stands; of those whose place or meaning holds a word."""
-    found = [one for one in _figures(Measured, "run.measured") if word.lower() in " ".join(one).lower()]
+    found = [figure for figure in _figures(Measured, "run.measured") if word.lower() in " ".join(figure).lower()]
     for place, what in found:
         yield line(place, "code")
         yield from wrapped(what, width, "    ")

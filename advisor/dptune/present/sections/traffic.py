@@ -132,18 +132,18 @@ def _noise(noise: NoiseFigures) -> str:
     return f"{scale} ({between}): beyond about that many a larger global batch teaches little more"
 
 
-def _collective(one: CollectiveFigures) -> list[Cell]:
-    about = "~" if one.known("matched") == "shift" else ""
+def _collective(row: CollectiveFigures) -> list[Cell]:
+    about = "~" if row.known("matched") == "shift" else ""
     return [
-        one.kind,
-        shown(lambda: one.group),
-        shown(lambda: one.group_size),
-        shown(lambda: one.dtype),
-        shown(lambda: one.message_bytes, data),
-        times(one.calls_per_step),
-        ns_as_ms(one.median_ns),
-        shown(lambda: one.transfer_ns, lambda ns: about + ns_as_ms(ns)),
-        shown(lambda: one.busbw_gb_per_s, lambda rate: about + number(rate)),
+        row.kind,
+        shown(lambda: row.group),
+        shown(lambda: row.group_size),
+        shown(lambda: row.dtype),
+        shown(lambda: row.message_bytes, data),
+        times(row.calls_per_step),
+        ns_as_ms(row.median_ns),
+        shown(lambda: row.transfer_ns, lambda ns: about + ns_as_ms(ns)),
+        shown(lambda: row.busbw_gb_per_s, lambda rate: about + number(rate)),
     ]
 
 

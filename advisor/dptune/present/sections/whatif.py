@@ -73,7 +73,7 @@ def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         hint = "Record more traced steps (--lean 20) and more processes (--repeat 3)."
         yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
         return
-    if not any(one.known("low_ns") is not None for one in told.predictions):
+    if not any(prediction.known("low_ns") is not None for prediction in told.predictions):
         for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
             yield from labelled("Prediction", f"Not available: {why}.", width, role="warning")
         return
@@ -86,7 +86,8 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
     if alike:
         yield from labelled("Each with", _settings(alike), width)
     names = [
-        _settings({knob: value for knob, value in one.changes.items() if knob not in alike}) for one in told.predictions
+        _settings({knob: value for knob, value in prediction.changes.items() if knob not in alike})
+        for prediction in told.predictions
     ]
     short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
     yield from table(_COLUMNS, [_row(*both, told) for both in zip(short, told.predictions, strict=True)], width)
@@ -94,7 +95,7 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
         if own != name:
             yield from labelled(own.capitalize(), name, width)
     bounds = [one for one in told.predictions if one.known("step_ns") is None and one.known("low_ns") is not None]
-    for why in dict.fromkeys(one.missing["step_ns"] for one in bounds):
+    for why in dict.fromkeys(bound.missing["step_ns"] for bound in bounds):
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
     if bounds and missed(told.error_share, told.held_out_share):
         share = percent(told.error_share + told.held_out_share)
@@ -115,8 +116,8 @@ def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:
     """What a sweep has beside its knob: settings that several sets of the same knobs have in common."""
-    first, *others = (one.changes for one in predictions)
-    if not others or any(one.keys() != first.keys() for one in others):
+    first, *others = (prediction.changes for prediction in predictions)
+    if not others or any(other.keys() != first.keys() for other in others):
         return {}
     return {knob: value for knob, value in first.items() if all(one[knob] == value for one in others)}
 
@@ -155,7 +156,7 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
     """Other ways to share the work, and their bounds."""
     words = "Memory per rank, an upper bound, and bounds of the step, with the measured link:"
     yield from labelled("Strategies", words, width)
-    yield from table(_STRATEGIES, [_strategy(one, told) for one in told.strategies], width)
+    yield from table(_STRATEGIES, [_strategy(strategy, told) for strategy in told.strategies], width)
     notes = [
         "State: parameters that are trained, gradients, buckets and what the optimizer keeps, on each rank; frozen "
         "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging "
@@ -190,24 +191,24 @@ def _strategy(one: Strategy, told: WhatIf) -> list[Cell]:
 
 def _saving(told: WhatIf) -> list[Prediction]:
     """Predictions whose whole interval is below the step as it is."""
-    predicted = [one for one in told.predictions if one.known("step_ns") is not None]
+    predicted = [prediction for prediction in told.predictions if prediction.known("step_ns") is not None]
     return [one for one in predicted if _times(one, told, one.high_ns) < 1]
 
 
-def _times(one: Prediction, told: WhatIf, step_ns: float | None = None) -> float:
+def _times(prediction: Prediction, told: WhatIf, step_ns: float | None = None) -> float:
     """The time per sample with the changes / without; per step where the batch is not known."""
-    times = (one.step_ns if step_ns is None else step_ns) / told.measured_ns
-    before, after = told.known("global_batch"), one.known("global_batch")
+    times = (prediction.step_ns if step_ns is None else step_ns) / told.measured_ns
+    before, after = told.known("global_batch"), prediction.known("global_batch")
     return times * before / after if before and after else times
 
 
-def _row(name: str, one: Prediction, told: WhatIf) -> list[Cell]:
-    batch = one.known("global_batch")
-    if one.known("step_ns") is None:
-        why, least = Hole(one.missing["step_ns"], "not predicted"), one.known("low_ns")
+def _row(name: str, prediction: Prediction, told: WhatIf) -> list[Cell]:
+    batch = prediction.known("global_batch")
+    if prediction.known("step_ns") is None:
+        why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
             return [name, why, why, why, why, why]
         return [name, f"at least {ns_as_ms(least)}", "", "", "" if batch is None else str(batch), ""]
-    samples = Hole(one.missing["global_batch"]) if batch is None else str(batch)
-    times = [ns_as_ms(one.step_ns), ns_as_ms(one.low_ns), ns_as_ms(one.high_ns)]
-    return [name, *times, samples, change(_times(one, told))]
+    samples = Hole(prediction.missing["global_batch"]) if batch is None else str(batch)
+    times = [ns_as_ms(prediction.step_ns), ns_as_ms(prediction.low_ns), ns_as_ms(prediction.high_ns)]
+    return [name, *times, samples, change(_times(prediction, told))]

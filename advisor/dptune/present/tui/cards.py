@@ -51,7 +51,7 @@ class Cards(Container):
     def __init__(self, report: Report, explain: Callable[[str], Layout]) -> None:
         super().__init__(id="cards")
         self._report, self._explain = report, explain
-        self._ranked = [one for _, cards in sections(report.advice) for one in cards]
+        self._ranked = [card for _, cards in sections(report.advice) for card in cards]
         self._advice = self._ranked
         self._order, self._words = "as ranked", ""
         self._looked_at = 0
@@ -120,8 +120,8 @@ class Cards(Container):
         self._card.show(self._lines_of(0))
         self._title()
 
-    def _all_words(self, one: Advice) -> str:
-        return painted(_card(one, self._report, _ALL)).plain.lower() if self._words else ""
+    def _all_words(self, advice: Advice) -> str:
+        return painted(_card(advice, self._report, _ALL)).plain.lower() if self._words else ""
 
     def _title(self) -> None:
         only = f", with '{visible(self._words)}'" if self._words else ""
@@ -144,10 +144,10 @@ class Cards(Container):
         return lambda width: _rest(self._report, width)
 
 
-def _entry(one: Advice) -> Text:
-    unsure = ", low confidence" if one.confidence == "low" else ""
-    text = Text(f"{one.impact} impact{unsure}, {_SHORT[one.kind]}: {visible(one.rule)}\n", style="bold")
-    return text.append(visible(one.title), style="not bold")
+def _entry(advice: Advice) -> Text:
+    unsure = ", low confidence" if advice.confidence == "low" else ""
+    text = Text(f"{advice.impact} impact{unsure}, {_SHORT[advice.kind]}: {visible(advice.rule)}\n", style="bold")
+    return text.append(visible(advice.title), style="not bold")
 
 
 def _going(evidence: Evidence) -> GoTo:
@@ -155,12 +155,12 @@ def _going(evidence: Evidence) -> GoTo:
     return GoTo(evidence.rank or 0, start, start if evidence.end_ns is None else evidence.end_ns)
 
 
-def _card(one: Advice, report: Report, width: int) -> Iterator[Line]:
-    yield line(tag(one), "dim")
-    yield from wrapped(one.title, width, role="strong")
-    yield from proven(report, one.rule, width)
+def _card(advice: Advice, report: Report, width: int) -> Iterator[Line]:
+    yield line(tag(advice), "dim")
+    yield from wrapped(advice.title, width, role="strong")
+    yield from proven(report, advice.rule, width)
     yield BLANK
-    yield from body(one, report.measured, width, fold_code=True)
+    yield from body(advice, report.measured, width, fold_code=True)
 
 
 def _rest(report: Report, width: int) -> Iterator[Line]:

@@ -40,7 +40,7 @@ class Idle(Container):
         """The list, then the words."""
         why = self._report.measured.missing.get("gaps")
         none = "No gap was found." if why is None else f"Not known: {visible(why)}"
-        options = [Option(Text(where(one))) for one in self._gaps] or [Option(Text(none, "dim"))]
+        options = [Option(Text(where(gap))) for gap in self._gaps] or [Option(Text(none, "dim"))]
         self._list = Places(*options, id="gap-list", markup=False)
         self._list.border_title = "Longest gaps, traced times: Enter shows one in the timeline"
         yield self._list

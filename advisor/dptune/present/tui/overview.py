@@ -25,7 +25,7 @@ _MOST_ADVICE = 3
 
 def top_advice(report: Report, width: int) -> Iterator[Line]:
     """The first pieces of advice, with what each promises and what came of running it."""
-    ranked = [one for _, cards in sections(report.advice) for one in cards]
+    ranked = [card for _, cards in sections(report.advice) for card in cards]
     if ranked:
         yield from heading("What to change", width)
     for one in ranked[:_MOST_ADVICE]:

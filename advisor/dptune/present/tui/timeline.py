@@ -104,7 +104,7 @@ class Timeline(Container, can_focus=True):
         moment = at - self._begin
 
         def busy(lane: Lane) -> bool:
-            return any(one.start_ns <= moment < one.start_ns + one.length_ns for one in lane.pieces)
+            return any(piece.start_ns <= moment < piece.start_ns + piece.length_ns for piece in lane.pieces)
 
         order = [*range(1, len(self._lanes)), 0]
         return next((place for place in order if busy(self._lanes[place])), min(1, len(self._lanes) - 1))
@@ -238,7 +238,7 @@ class Timeline(Container, can_focus=True):
         lane = self._lanes[self._lane]
         length = (self._end - self._begin) / self._columns
         low, high = self._column * length, (self._column + 1) * length
-        touching = [one for one in lane.pieces if one.start_ns < high and one.start_ns + one.length_ns > low]
+        touching = [piece for piece in lane.pieces if piece.start_ns < high and piece.start_ns + piece.length_ns > low]
         return lane, max(touching, key=lambda one: _common(one, low, high), default=None)
 
     def _words(self, width: int) -> list[Line]:

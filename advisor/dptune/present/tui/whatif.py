@@ -84,7 +84,7 @@ def _of_links(measured: Measured) -> Iterator[Dial]:
 
 def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
     """Values in order of size, with what it is now at its place among them, or in place of one that is the same."""
-    below = [one for one in values if one < now and not isclose(one, now, rel_tol=_SAME)]
+    below = [value for value in values if value < now and not isclose(value, now, rel_tol=_SAME)]
     above = [one for one in values if one > now and not isclose(one, now, rel_tol=_SAME)]
     return (*below, AS_IT_IS, *above)
 
@@ -122,10 +122,10 @@ class WhatIfPane(Container, can_focus=True):
         self._named = " ".join(map(shlex.quote, report.run.sources)) if len(report.run.sources) <= _NAMED else ""
         self._recorded = report.run.command is not None
         self._dials = dials(run, report.measured)
-        self._at = [one.values.index(AS_IT_IS) for one in self._dials]
+        self._at = [dial.values.index(AS_IT_IS) for dial in self._dials]
         self._chosen = 0
         self._ground: RunModel | None = None
-        no_trust = (one.text for one in report.trust.findings if one.level == "unjudgeable")
+        no_trust = (finding.text for finding in report.trust.findings if finding.level == "unjudgeable")
         self._lack = next((f"the run cannot be judged: {why}" for why in no_trust), "")
         self._making = self._replaying = False
         self._last: tuple[dict[str, Value], Prediction] | None = None
@@ -168,9 +168,9 @@ class WhatIfPane(Container, can_focus=True):
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._keep, changes, told)
 
-    def _keep(self, changes: dict[str, Value], told: Prediction) -> None:
+    def _keep(self, changes: dict[str, Value], prediction: Prediction) -> None:
         """Show it; where other keys came meanwhile, what they set is next."""
-        self._last, self._replaying = (changes, told), False
+        self._last, self._replaying = (changes, prediction), False
         if changes == self.changes:
             self._draw()
         else:
@@ -179,7 +179,7 @@ class WhatIfPane(Container, can_focus=True):
     @property
     def changes(self) -> dict[str, Value]:
         """What is set otherwise than it is."""
-        picked = ((one.knob, one.values[at]) for one, at in zip(self._dials, self._at, strict=True))
+        picked = ((dial.knob, dial.values[at]) for dial, at in zip(self._dials, self._at, strict=True))
         return {knob: value for knob, value in picked if value != AS_IT_IS}
 
     @property
@@ -206,7 +206,7 @@ class WhatIfPane(Container, can_focus=True):
 
     def action_reset(self) -> None:
         """All as it is."""
-        self._at = [one.values.index(AS_IT_IS) for one in self._dials]
+        self._at = [dial.values.index(AS_IT_IS) for dial in self._dials]
         self._draw()
 
     def _draw(self) -> None:
@@ -216,14 +216,13 @@ class WhatIfPane(Container, can_focus=True):
 
     def _settings(self) -> Text:
         text = Text()
-        for place, (one, at) in enumerate(zip(self._dials, self._at, strict=True)):
-            value = one.values[at]
-            shown = (one.now or AS_IT_IS) if value == AS_IT_IS else written(value)
-            was = f"  (now {one.now})" if one.now and value != AS_IT_IS else ""
-            less, more = "<" if at else " ", ">" if at < len(one.values) - 1 else " "
-            row = (
-                f"{'>' if place == self._chosen else ' '} {one.what:<20} {less} {shown:^11} {more}   {one.knob}{was}\n"
-            )
+        for place, (dial, at) in enumerate(zip(self._dials, self._at, strict=True)):
+            value = dial.values[at]
+            shown = (dial.now or AS_IT_IS) if value == AS_IT_IS else written(value)
+            was = f"  (now {dial.now})" if dial.now and value != AS_IT_IS else ""
+            less, more = "<" if at else " ", ">" if at < len(dial.values) - 1 else " "
+            mark = ">" if place == self._chosen else " "
+            row = f"{mark} {dial.what:<20} {less} {shown:^11} {more}   {dial.knob}{was}\n"
             text.append(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim")
         return text
 
@@ -244,23 +243,23 @@ class WhatIfPane(Container, can_focus=True):
             return
         yield from self._predicted(told, measured_ns, width)
 
-    def _predicted(self, told: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
-        step_ns = told.known("step_ns")
+    def _predicted(self, prediction: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
+        step_ns = prediction.known("step_ns")
         if step_ns is None:
-            why, least = told.missing["step_ns"], told.known("low_ns")
+            why, least = prediction.missing["step_ns"], prediction.known("low_ns")
             words = f"not predicted: {why}" if least is None else f"at least {ns_as_ms(least)} ms: {why}"
             yield from labelled("Then", words, width, role="warning")
         else:
-            between = f"{ns_as_ms(told.low_ns)} to {ns_as_ms(told.high_ns)}"
+            between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)}"
             yield from labelled("Then", f"{ns_as_ms(step_ns)} ms {_bar(step_ns, measured_ns)}", width, role="strong")
             yield from labelled("Interval", f"{between} ms", width)
-            before, after = self._measured.known("samples_per_step"), told.known("global_batch")
+            before, after = self._measured.known("samples_per_step"), prediction.known("global_batch")
             times = step_ns / measured_ns * (before / after if before and after else 1.0)
             yield from labelled("Per sample", change(times), width)
         for label, command in self.commands.items():
             yield from labelled(label, command, width, role="code")
         yield BLANK
-        for words in told.assumptions:
+        for words in prediction.assumptions:
             yield from labelled("Assumed", words, width, role="dim")
 
 

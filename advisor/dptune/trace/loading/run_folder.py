@@ -120,8 +120,8 @@ def _not_counted(once: Contents, found: Contents) -> str:
     if not all(own.ended == "complete" and own.window("unprofiled") for own in once.facts.values()):
         return "it did not come to all its steps"
     for what, of in _SAME.items():
-        for rank, own in once.facts.items():
-            theirs, ours = (set(of(one)) - {None, ""} for one in (own, found.facts[rank]))
+        for rank, facts in once.facts.items():
+            theirs, ours = (set(of(one)) - {None, ""} for one in (facts, found.facts[rank]))
             if theirs and ours and theirs.isdisjoint(ours):  # what is still alive at the end may differ
                 return f"it is of another script: {what} {_listed(theirs)}, and the run's {_listed(ours)}"
     return ""
@@ -132,8 +132,8 @@ _SAME: dict[str, Callable[[Facts], Iterable[object]]] = {
     "its torch is": lambda facts: [facts.torch],
     "its device is": lambda facts: [facts.device.kind] if facts.device else [],
     "bytes of its gradients are": lambda facts: [one.gradient_bytes for one in facts.ddp],
-    "its optimizer is": lambda facts: [one.name for one in facts.optimizers],
-    "its batch size is": lambda facts: [one.batch_size for one in facts.loaders],
+    "its optimizer is": lambda facts: [optimizer.name for optimizer in facts.optimizers],
+    "its batch size is": lambda facts: [loader.batch_size for loader in facts.loaders],
 }
 
 
@@ -144,7 +144,7 @@ def _listed(values: set[object]) -> str:
 def _durations(found: Contents) -> list[list[int]]:
     """Of each rank the steps without the profiler."""
     windows = [facts.window("unprofiled") for _, facts in sorted(found.facts.items())]
-    return [] if None in windows else [one.durations_ns for one in windows if one]
+    return [] if None in windows else [window.durations_ns for window in windows if window]
 
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:

@@ -114,7 +114,7 @@ class Recorded:
             copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
             slowdown=median(one.slowdown for one in own),
             latency=self.latency,
-            least_cap_bytes=max((one.least_bucket_bytes for one in self.facts.values()), default=0),
+            least_cap_bytes=max((facts.least_bucket_bytes for facts in self.facts.values()), default=0),
         )
         if not self.crowded:
             return replace(model, beside=_BESIDE)
@@ -186,7 +186,7 @@ def _crowded(facts: Mapping[int, Facts]) -> bool:
     devices = [own.device for own in facts.values() if own.device is not None and own.device.usable_cores]
     if len(hosts) != 1 or len(facts) < 2 or len(devices) < len(facts):
         return False
-    bound = any(one.usable_cores != one.cores for one in devices)
+    bound = any(device.usable_cores != device.cores for device in devices)
     cores = min(one.usable_cores or 0 for one in devices)
     return cores <= (1 if bound else len(facts))
 
@@ -211,7 +211,7 @@ def built(run: Run, measured: Measured) -> Program:
 
 def _batch(facts: Mapping[int, Facts]) -> int | None:
     """The samples that the loader of each rank gives at once; None where they differ, or come from several."""
-    sizes = {tuple(one.batch_size for one in own.loaders if one.batches_drawn) for own in facts.values()}
+    sizes = {tuple(loader.batch_size for loader in own.loaders if loader.batches_drawn) for own in facts.values()}
     if len(sizes) != 1:
         return None
     (own,) = sizes
@@ -220,7 +220,9 @@ def _batch(facts: Mapping[int, Facts]) -> int | None:
 
 def _part(facts: Facts, part: slice) -> Facts:
     """The facts with only a part of the steps of their unprofiled window."""
-    return replace(facts, windows=[_cut(one, part) if one.name == "unprofiled" else one for one in facts.windows])
+    return replace(
+        facts, windows=[_cut(window, part) if window.name == "unprofiled" else window for window in facts.windows]
+    )
 
 
 def _cut(window: Window, part: slice) -> Window:
@@ -383,7 +385,7 @@ def _link(figures: LinkFigures, backend: str) -> Link:
 
 def link_figures(measured: Measured) -> LinkFigures:
     """The link that all-reduces go over: by `dptune links`, else by what the trace shows."""
-    fitted = [one for one in measured.links if one.kind == "all_reduce" and one.known("algbw_gb_per_s")]
+    fitted = [link for link in measured.links if link.kind == "all_reduce" and link.known("algbw_gb_per_s")]
     if measured.known("world_size") == 1:
         raise Missing(ALONE)
     if not fitted:

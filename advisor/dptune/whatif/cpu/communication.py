@@ -34,7 +34,7 @@ def bucket_cap(model: StepModel, value: Value) -> StepModel:
 
 def bucket_caps(model: StepModel, value: Value) -> StepModel:
     """Buckets of these MiB, the last size for all that follow."""
-    return _with(model, Caps.of(each_mb=[float(one) for one in str(value).split(",")]))
+    return _with(model, Caps.of(each_mb=[float(part) for part in str(value).split(",")]))
 
 
 def accepted(model: StepModel, caps: Caps) -> bool:
@@ -95,7 +95,7 @@ def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
         ]
         return replace(after, passes=tuple(passes))
 
-    moved = {rank: [*map(of, repeat(rank), model.steps[rank], own)] for rank, own in steps.items()}
+    moved = {rank: [*map(of, repeat(rank), model.steps[rank], step)] for rank, step in steps.items()}
     was, now = (sum(sends(next(iter(one.values()))[0])) for one in (model.steps, steps))
     others_ns = {rank: ns * now / was for rank, ns in model.others_ns.items()}
     return replace(model, steps=moved, others=round(model.others * now / was), others_ns=others_ns)

@@ -68,13 +68,13 @@ def seen(timelines: Mapping[int, Timeline], sizes: Sequence[int], link: Link) ->
     Of the rank that sees the least of it: the others wait for one that still computes.
     """
     seen = []
-    for own in timelines.values():
+    for timeline in timelines.values():
         each = []
-        for count, took_ns in own.tails:
+        for count, took_ns in timeline.tails:
             moving_ns = sum(sizes[-count:]) / link.bytes_per_ns
             if _QUEUED <= count <= len(sizes) and took_ns - moving_ns >= _QUEUED_SHARE * took_ns:
                 each.append((link.lanes * (took_ns - moving_ns) / count, sum(sizes[-count:]) / count))
-        if len(each) > len(own.tails) / 2:
+        if len(each) > len(timeline.tails) / 2:
             seen.append(tuple(median(column) for column in zip(*each, strict=True)))
     if len(seen) < len(timelines):
         return None

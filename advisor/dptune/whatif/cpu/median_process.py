@@ -38,8 +38,8 @@ def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> Ste
     return replace(
         model,
         steps={
-            rank: [RankStep(tuple(of(one, own) for one in step.passes), step.after_ns * own.rest) for step in steps]
-            for (rank, steps), own in zip(model.steps.items(), times.values(), strict=True)
+            rank: [RankStep(tuple(of(one, time) for one in step.passes), step.after_ns * time.rest) for step in steps]
+            for (rank, steps), time in zip(model.steps.items(), times.values(), strict=True)
         },
         others_ns={rank: ns * times[rank].rest for rank, ns in model.others_ns.items()},
         buffers_ns={rank: ns * times[rank].rest for rank, ns in model.buffers_ns.items()},

@@ -34,7 +34,7 @@ def unsure_ns(windows: Sequence[Window], own_ns: float, repeats_ns: Sequence[flo
     ]
     within: float = stdev(middles) * max(_PROCESSES, count**-0.5)
     processes = [own_ns, *repeats_ns]
-    apart = [min(abs(one - median(processes)), _ODD * within) ** 2 for one in processes]
+    apart = [min(abs(process - median(processes)), _ODD * within) ** 2 for process in processes]
     sure = min(count - 1, _AS_SURE) if repeats_ns else count - 1
     degrees = sure + len(repeats_ns)
     spread = ((sum(apart) + sure * within**2) / degrees) ** 0.5

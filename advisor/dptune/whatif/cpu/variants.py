@@ -33,8 +33,8 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
     """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
     alone = model.latency.alone
     yield tuple(
-        replace(model, link=replace(model.link, alpha_ns=alone * one.alpha_ns, bytes_per_ns=one.bytes_per_ns))
-        for one in _links(measured)
+        replace(model, link=replace(model.link, alpha_ns=alone * link.alpha_ns, bytes_per_ns=link.bytes_per_ns))
+        for link in _links(measured)
     )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
     yield tuple(

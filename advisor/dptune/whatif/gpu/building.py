@@ -56,15 +56,15 @@ def build(
     messages: list[Message] = []
     exchanged = _exchanged(across.exchanges, messages)
     items: list[_Item] = []
-    for own in views:
-        if own.rank not in devices:
+    for view in views:
+        if view.rank not in devices:
             continue
-        if own.rank not in across.clocks:
-            raise Missing(f"the clock of rank {own.rank} cannot be read by that of the first rank")
-        shift = own.base_ns - across.clocks[own.rank].ahead_ns
-        items += _of_rank(own, devices[own.rank], shift, exchanged)
+        if view.rank not in across.clocks:
+            raise Missing(f"the clock of rank {view.rank} cannot be read by that of the first rank")
+        shift = view.base_ns - across.clocks[view.rank].ahead_ns
+        items += _of_rank(view, devices[view.rank], shift, exchanged)
     items.sort(key=lambda one: (one.at, one.sort))
-    places = {one.key: place for place, one in enumerate(items)}
+    places = {item.key: place for place, item in enumerate(items)}
     recorded = [one.at - items[0].at for one in items]
     steps = [step for own in views if own.rank in devices for step in _steps(own, devices[own.rank], places)]
     begun_in = [one.rank for one in steps]
@@ -90,12 +90,12 @@ class _Sent:
 def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], _Sent]:
     """By rank and row of a collective the exchange that it is part of, where all its ranks were read."""
     found = {}
-    for one in exchanges:
-        if not one.splits or not one.message_bytes:
+    for exchange in exchanges:
+        if not exchange.splits or not exchange.message_bytes:
             continue
-        operations = tuple((rank, call.row) for rank, call in zip(one.ranks.tolist(), one.calls, strict=True))
+        operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
         sent = _Sent(operations, len(messages))
-        messages.append(Message(one.kind, one.message_bytes, one.dtype))
+        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype))
         found.update(dict.fromkeys(operations, sent))
     return found
 

@@ -33,7 +33,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
         program = _topology(program, settings)
     order = [*CHANGES, *settings]
     made = {*_BEFORE_TOPOLOGY, *TOPOLOGY}
-    rest = [one for one in settings.items() if one[0] not in made and not _comes_with_workers(one[0], settings)]
+    rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
     for name, value in sorted(rest, key=lambda one: order.index(one[0])):
         if name in bounded({name: value}):
             program = BOUNDS[name](program)
@@ -130,9 +130,9 @@ def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Pr
     if not program.messages:
         raise Missing("no collective of known size was read on all its ranks")
 
-    def times(one: Message) -> float:
-        after = link if one.kind == "all_reduce" else of_others or link
-        return after.alone_ns(one.message_bytes) / before.alone_ns(one.message_bytes)
+    def times(message: Message) -> float:
+        after = link if message.kind == "all_reduce" else of_others or link
+        return after.alone_ns(message.message_bytes) / before.alone_ns(message.message_bytes)
 
     return replace(_messages(program, times), link=link)
 
@@ -154,11 +154,13 @@ def _comm_hook(program: Program, value: Value) -> Program:
 
     link = _link(program)
 
-    def halved(one: Message) -> bool:
-        return one.kind == "all_reduce" and one.dtype in _HALVED
+    def halved(message: Message) -> bool:
+        return message.kind == "all_reduce" and message.dtype in _HALVED
 
-    def times(one: Message) -> float:
-        return link.alone_ns(one.message_bytes / 2) / link.alone_ns(one.message_bytes) if halved(one) else 1.0
+    def times(message: Message) -> float:
+        return (
+            link.alone_ns(message.message_bytes / 2) / link.alone_ns(message.message_bytes) if halved(message) else 1.0
+        )
 
     if not any(map(halved, program.messages)):
         raise Missing("no all-reduce of 32-bit floats was read on all its ranks")

@@ -118,15 +118,15 @@ class Program:
         """The places of every second step of each rank and group, and those of the others."""
         count: Counter[tuple[int, int]] = Counter()
         halves: tuple[set[int], set[int]] = set(), set()
-        for place, one in enumerate(self.steps):
-            key = one.rank, group.get(one.number, -1)
+        for place, step in enumerate(self.steps):
+            key = step.rank, group.get(step.number, -1)
             halves[count[key] % 2].add(place)
             count[key] += 1
         return halves
 
     def _mean_step(self, times: Sequence[float], part: AbstractSet[int] | None) -> float:
         took: dict[int, list[float]] = defaultdict(list)
-        for place, one in enumerate(self.steps):
+        for place, step in enumerate(self.steps):
             if part is None or place in part:
-                took[one.rank].append(times[one.last] - times[one.first])
+                took[step.rank].append(times[step.last] - times[step.first])
         return float(median(mean(own) for own in took.values()))

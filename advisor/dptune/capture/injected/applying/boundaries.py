@@ -55,10 +55,10 @@ def _hook_steps(listeners: Sequence[Listener]) -> None:
             return
         parameters = _parameters(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        for one in listeners:
+        for listener in listeners:
             if callable(closure):
-                one.given_closure(parameters)
-            one.before_reading(parameters)
+                listener.given_closure(parameters)
+            listener.before_reading(parameters)
 
     def after(optimizer: Any, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -106,8 +106,8 @@ def _after_telling(read: Any, listeners: Sequence[Listener], of_parameters: bool
         first = "" if args else next((name for name in ("parameters", "tensors") if name in kwargs), "")
         if args or first:
             things, items = _kept(args[0] if args else kwargs[first])
-            for one in listeners:
-                one.before_reading({id(item) for item in items} if of_parameters else None)
+            for listener in listeners:
+                listener.before_reading({id(item) for item in items} if of_parameters else None)
             args = (things, *args[1:]) if args else ()
             kwargs = {**kwargs, first: things} if first else kwargs
         return read(*args, **kwargs)
@@ -131,23 +131,25 @@ def _hook_zeroing(kind: Any, listeners: Sequence[Listener]) -> None:
         clear(this, *args, **kwargs)
         if torch.compiler.is_compiling() or not any(one.waits for one in listeners):
             return
-        cleared = _parameters(this) if isinstance(this, Optimizer) else {id(one) for one in this.parameters()}
-        for one in listeners:
-            one.cleared(cleared)
+        cleared = (
+            _parameters(this) if isinstance(this, Optimizer) else {id(parameter) for parameter in this.parameters()}
+        )
+        for listener in listeners:
+            listener.cleared(cleared)
 
     kind.zero_grad = clearing
 
 
 def _tell_reading(listeners: Sequence[Listener], optimizer: Any) -> None:
     parameters = _parameters(optimizer)
-    for one in listeners:
-        one.before_reading(parameters)
+    for listener in listeners:
+        listener.before_reading(parameters)
 
 
 def _tell_end(listeners: Sequence[Listener], optimizer: Any) -> None:
     parameters = _parameters(optimizer)
-    for one in listeners:
-        one.ended(parameters)
+    for listener in listeners:
+        listener.ended(parameters)
 
 
 def _parameters(optimizer: Any) -> set[int]:

@@ -29,13 +29,13 @@ def _without(module: ModuleType) -> None:
     checkpoint = module.checkpoint
     options = {
         name
-        for name, one in inspect.signature(checkpoint).parameters.items()
-        if one.kind is inspect.Parameter.KEYWORD_ONLY or name in ("use_reentrant", "preserve_rng_state")
+        for name, parameter in inspect.signature(checkpoint).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY or name in ("use_reentrant", "preserve_rng_state")
     }
 
     @functools.wraps(checkpoint)
     def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{name: one for name, one in kwargs.items() if name not in options})
+        return function(*args, **{name: kwarg for name, kwarg in kwargs.items() if name not in options})
 
     setattr(module, "checkpoint", called)  # noqa: B010 - of a module of that name only
 

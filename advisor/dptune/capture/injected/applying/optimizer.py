@@ -135,7 +135,7 @@ def _scaled(saved: dict[str, Any], times: float) -> dict[str, Any]:
 
 
 def _betas(text: str) -> None:
-    betas = tuple(float(one) for one in text.split(","))
+    betas = tuple(float(part) for part in text.split(","))
     if len(betas) != 2 or max(betas) >= 1:
         asked.refuse("optimizer.betas", "betas are two numbers below 1")
         return

@@ -40,7 +40,7 @@ class _Replica:
     def versions(self) -> list[tuple[int, int]]:
         """What differs once a backward pass has added to a gradient."""
         gradients = (parameter.grad for parameter in (one() for one in self.watched) if parameter is not None)
-        return [(-1, 0) if one is None else (id(one), one._version) for one in gradients]
+        return [(-1, 0) if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
 
 class Averaging:

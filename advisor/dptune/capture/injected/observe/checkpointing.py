@@ -109,7 +109,7 @@ class Checkpointing:
             optimizers = self._places.alive(Optimizer)
             groups = (group for optimizer in optimizers for group in optimizer.param_groups)
             self._parameters = {one.data_ptr() for group in groups for one in group["params"]}
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(size for at, size in storages.items() if at not in self._parameters)
 
     def _note(self, reentrant: bool) -> None:

@@ -70,7 +70,12 @@ class EvaluationMode:
         with contextlib.suppress(Exception):  # modules may be anything
             modules = all_modules()
             known = parents(modules)
-            holders = {id(one): module for module in modules for one in module._parameters.values() if one is not None}
+            holders = {
+                id(parameter): module
+                for module in modules
+                for parameter in module._parameters.values()
+                if parameter is not None
+            }
             for optimizer in self._places.alive(Optimizer):
                 updated = _updated(optimizer, holders, known)
                 if updated is not None:
@@ -109,7 +114,7 @@ class EvaluationMode:
 def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Updated | None:
     """None where evaluation mode changes nothing of the model, or where no module holds the parameters."""
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-    trained = {id(one) for one in parameters}
+    trained = {id(parameter) for parameter in parameters}
     holding = {id(module): module for one in parameters if (module := holders.get(id(one))) is not None}
     if not holding:
         return None
@@ -124,7 +129,7 @@ def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Update
         return None
     layers = [*dropouts, *norms]
     facts = EvaluationModeFacts(type(model).__name__, len(dropouts), len(norms))
-    facts.names = [path_of(one, known) for one in layers[:_NAMED]]
+    facts.names = [path_of(layer, known) for layer in layers[:_NAMED]]
     around = frozenset(map(id, (*inside, *paths[0][: paths[0].index(model)])))
     looked_at = {id(one): one for one in (*holding.values(), *layers)}.values()
     return _Updated(weakref.ref(optimizer), [weakref.ref(one) for one in looked_at], around, facts)

@@ -21,7 +21,7 @@ class GradientNoise:
     """Watches backward passes from `begin` to `end`. `after_pass` and `end_step` are told to it."""
 
     def __init__(self, places: Places) -> None:
-        self._parameters = [one for one in _parameters(places) if one.requires_grad]
+        self._parameters = [parameter for parameter in _parameters(places) if parameter.requires_grad]
         self._hooks: list[Any] = []
         self._pass: torch.Tensor | None = None
         self._passes: list[torch.Tensor] = []
@@ -32,7 +32,10 @@ class GradientNoise:
         """Hook into the parameters. Raises ValueError where the gradients of this script cannot be read."""
         if not self._parameters:
             raise ValueError("no parameters were found that a gradient is computed for")
-        if any(hasattr(one, "_local_tensor") or hasattr(one, "_is_flat_param") for one in self._parameters):
+        if any(
+            hasattr(parameter, "_local_tensor") or hasattr(parameter, "_is_flat_param")
+            for parameter in self._parameters
+        ):
             raise ValueError("the parameters are sharded, and so are their gradients")
         self._hooks = [one.register_hook(self._added) for one in self._parameters]  # type: ignore[no-untyped-call]
 
@@ -46,7 +49,7 @@ class GradientNoise:
             return
         self._passes.append(self._pass)
         self._pass = None
-        squares = [_square(one.grad) for one in self._parameters if one.grad is not None]
+        squares = [_square(parameter.grad) for parameter in self._parameters if parameter.grad is not None]
         self._large = sum((one.to(squares[0].device) for one in squares[1:]), squares[0]) if squares else None
 
     def end_step(self) -> None:
@@ -72,7 +75,7 @@ def _square(gradient: torch.Tensor) -> torch.Tensor:
 def _parameters(places: Places) -> Iterator[torch.Tensor]:
     """Those that DDP exchanges; of a script without it those of its optimizers, each once."""
     modules = places.ddp()
-    found = [one for module in modules for one in module.parameters()]
+    found = [parameter for module in modules for parameter in module.parameters()]
     if not modules:
         groups = [group for optimizer in places.alive(Optimizer) for group in optimizer.param_groups]
         found = [one for group in groups for one in group["params"]]

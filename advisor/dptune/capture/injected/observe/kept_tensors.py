@@ -48,7 +48,7 @@ class Kept:
         """None before the second look."""
         if len(self._looks) < 2:
             return None
-        self._found.looks = [one.facts for one in self._looks]
+        self._found.looks = [look.facts for look in self._looks]
         return self._found
 
     def _look(self, step: int, ours: set[int]) -> None:

@@ -241,7 +241,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
 
 def _arguments(call: str, facts: type, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a call that are knobs and no field of the facts, by what the object keeps of them."""
-    fields = {one.name for one in dataclasses.fields(facts)}
+    fields = {field.name for field in dataclasses.fields(facts)}
     wanted = (knob.argument for knob in of_call(call) if knob.argument not in fields)
     return {name: attributes[name] for name in wanted if isinstance(attributes.get(name), bool | int | float | str)}
 

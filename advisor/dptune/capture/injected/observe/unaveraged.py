@@ -59,9 +59,9 @@ class Unaveraged:
             with contextlib.suppress(Exception):
                 self._line = None
                 self._wrapped[id(this)] = weakref.ref(this)
-                for one in this.module.parameters():
-                    if one.requires_grad:
-                        self._known[id(one)] = weakref.ref(one)
+                for parameter in this.module.parameters():
+                    if parameter.requires_grad:
+                        self._known[id(parameter)] = weakref.ref(parameter)
 
         DistributedDataParallel.__init__ = constructed  # type: ignore[method-assign, assignment]
         switch = nn.Module.requires_grad_
@@ -136,7 +136,7 @@ class Unaveraged:
 @torch.no_grad()
 def _sums(parameters: list[weakref.ref[Any]]) -> list[float]:
     """Of parameters that are ordinary dense tensors; one transfer from the device."""
-    alive = [one for one in (one() for one in parameters) if one is not None]
+    alive = [one for one in (parameter() for parameter in parameters) if one is not None]
     whole = [one for one in alive if one.layout == torch.strided and one.is_contiguous()]
     sums = [one.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for one in whole]
     return [float(total) for total in torch.stack(sums).tolist()] if sums else []

@@ -46,13 +46,13 @@ def _inside(node: ast.AST, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _sets(statement: ast.Assign) -> bool:
-    named = any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in statement.targets)
+    named = any(isinstance(target, ast.Attribute) and target.attr == "requires_grad" for target in statement.targets)
     return named and not _is_false(statement.value)
 
 
 def _calls(call: ast.Call) -> bool:
     switches = isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_"
-    given = [*call.args, *(one.value for one in call.keywords)]
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
     return switches and not any(_is_false(one) for one in given)
 
 

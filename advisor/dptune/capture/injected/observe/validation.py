@@ -56,7 +56,7 @@ def _loops(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
     name = frame.f_code.co_name
     body = tree if name == "<module>" else _definition(tree, name, frame.f_code.co_firstlineno)
     loops = [one for one in _inside(body) if isinstance(one, (ast.For, ast.AsyncFor, ast.While))]
-    around = [one for one in loops if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)]
+    around = [loop for loop in loops if loop.lineno <= frame.f_lineno <= (loop.end_lineno or 0)]
     return sorted(around, key=lambda one: -one.lineno)
 
 
@@ -134,11 +134,11 @@ def _scope(call: ast.Call, found: Any, function: FunctionType, scope: Mapping[st
     """What names stand for in a function that is called so; its local variables but the parameters are not known."""
     code = function.__code__
     given = [found.__self__] if isinstance(found, MethodType) else []
-    given += [_value(one, scope) for one in call.args]
+    given += [_value(arg, scope) for arg in call.args]
     inner = {name: value for name, value in function.__globals__.items() if name not in code.co_varnames}
     inner.update(zip(code.co_freevars, (_content(cell) for cell in function.__closure__ or ()), strict=False))
     inner.update(zip(code.co_varnames[: code.co_argcount], given, strict=False))
-    inner.update({one.arg: _value(one.value, scope) for one in call.keywords if one.arg})
+    inner.update({keyword.arg: _value(keyword.value, scope) for keyword in call.keywords if keyword.arg})
     return inner
 
 
