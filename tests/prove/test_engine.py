@@ -112,21 +112,15 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     process.communicate(timeout=60)
     assert process.returncode == 130
     (folder,) = (path for path in (project / "base" / "verified").iterdir() if path.is_dir())
-    proof = json.loads((folder / "proof.json").read_text())
-    made = proof["trials"]
+    made = json.loads((folder / "proof.json").read_text())["trials"]
     assert len(made) == 2
     assert left_in(project) == []
-    # eight more as these two would have been made: two more, and it is decided
-    made = [{**made[n % 2], "number": n + 1, "step_ns": made[n % 2]["step_ns"] + n // 2} for n in range(10)]
-    (folder / "proof.json").write_text(json.dumps({**proof, "trials": made}))
 
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert done.returncode == 0, done.stderr
-    assert "dptune: trials taken over: 10" in done.stderr
-    assert "dptune: trial 10:" not in done.stderr
-    assert "dptune: trial 11: " in done.stderr
+    assert "dptune: trial 1:" not in done.stderr
     proof = json.loads((folder / "proof.json").read_text())
-    assert proof["trials"][:10] == made
+    assert proof["trials"][:2] == made
     assert (proof["outcome"], proof["ended"]) == ("worse", "decided")
     counted = [t["side"] for t in proof["trials"] if not t["set_aside"]]
     assert [counted.count(side) for side in "AB"] == [6, 6]
@@ -138,10 +132,10 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
 
     assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
     assert not (folder / "scratch").exists()
-    report = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    report = run("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
     assert (project / "dptune-runs" / "latest").read_text() == latest  # no trial is a recording of the user's
-    bare = in_process.dptune("report", "--no-tui", cwd=project)
+    bare = run("report", "--no-tui", cwd=project)
     assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
     assert "dptune: it takes 6, 9, 13, 18, 25 or 35 trials a side, and 1800 s at most" in done.stderr
@@ -155,7 +149,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert "dptune: written after the run was recorded: train.py; both sides run the current code," in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
-    again = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    again = run("report", "base", "--no-tui", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(
         again.stdout.split()
     )  # few trials of other code hide it not
@@ -164,8 +158,8 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert f"dptune: trials taken over: {ran}" in done.stderr
     assert f"dptune: trial {ran + 1}" not in done.stderr
 
-    seconds = [trial["seconds"] for trial in proof["trials"]]
-    more = ("--within", "0.01%", "--time-limit", f"{sum(seconds) + max(seconds) + 0.1:.1f}")  # one more
+    spent = sum(trial["seconds"] for trial in proof["trials"])
+    more = ("--within", "0.01%", "--time-limit", f"{spent + 15:.0f}")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, *more, cwd=project)
     assert f"dptune: trial {ran + 1}: " in done.stderr
     assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")
