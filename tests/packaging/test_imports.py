@@ -52,8 +52,13 @@ def test_the_run_folders_format_needs_the_standard_library_only() -> None:
     assert strays(DPTUNE / "runfile", "dptune.runfile") == {}
 
 
-def test_what_runs_in_the_users_process_needs_torch_and_the_run_folders_format_only() -> None:
-    assert strays(DPTUNE / "capture" / "injected", "dptune.capture.injected", "dptune.runfile", "torch") == {}
+def test_what_runs_in_the_users_process_needs_torch_knobs_and_the_run_folders_format_only() -> None:
+    here = DPTUNE / "capture" / "injected"
+    assert strays(here, "dptune.capture.injected", "dptune.runfile", "dptune.knobs", "torch") == {}
+
+
+def test_knobs_need_the_standard_library_only() -> None:
+    assert strays(DPTUNE / "knobs", "dptune.knobs", "dptune.errors") == {}
 
 
 def test_a_rule_knows_four_words_of_dptune_and_no_other_package() -> None:
