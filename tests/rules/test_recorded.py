@@ -157,7 +157,7 @@ def test_the_line_that_keeps_evaluation_mode():
 
 def test_the_lines_that_wrap_and_unfreeze():
     (advice,) = [one for one in told(RUNS / "unfrozen-after-wrapping").advice if one.rule == "DP112"]
-    assert "DistributedDataParallel (train.py:" in advice.title
+    assert "DDP (train.py:" in advice.title
     assert "main (train.py:" in advice.title
 
 
