@@ -62,6 +62,20 @@ def test_of_two_ranks_one_is_always_late_in_half_of_the_steps_or_more(ask, make_
     assert len(ask("DP702", make_measured(account=waiting(hand_made, 0.2), **turns), limits={"most_chance": 1.0})) == 0
 
 
+def test_one_rank_that_is_late_in_all_of_few_steps_takes_no_turns(ask, make_measured, hand_made):
+    """Of two equal ranks one is late in 4 of 4 steps in 12.5 % of runs: neither a straggler nor turns."""
+    late = StragglerFigures(
+        rank=1,
+        lag_ns=1_700_000,
+        steps_share=1.0,
+        waiting_share=0.2,
+        missing=dict.fromkeys(("gain_share", "work_ratio"), "not replayed"),
+    )
+    run = make_measured(account=waiting(hand_made, 0.2), straggler=late, lags_ms=[[0] * 4, [2.2, 0.02, 1.8, 1.6]])
+    with pytest.raises(Missing, match=r"rank 1 is late in 4 of 4 traced steps, too few to tell .*`--lean 10`"):
+        ask("DP702", run)
+
+
 @pytest.mark.parametrize("lags", [[4, 4, 4, 4, 4], [4, 3, 5, 4, 4]])
 def test_one_that_is_late_in_most_steps_is_named_itself(ask, make_measured, hand_made, lags):
     late = StragglerFigures(

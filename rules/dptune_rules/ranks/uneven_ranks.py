@@ -126,8 +126,14 @@ def check(run: RunView) -> Iterator[Advice]:
     saves = run.saving({"straggler.balanced": True}, bound) if moves else bound
     steps = untraced or list(latest.values())
     turns = Counter(steps).most_common(MOST_NAMED)
-    if untraced and turns[0][1] >= LEADING * len(untraced):
-        return  # it is one rank, and not that which was late while it was traced
+    rank, count = turns[0]
+    if count >= LEADING * len(steps):  # they do not take turns
+        if untraced:
+            return  # it is one rank, and not that which was late while it was traced
+        raise Missing(
+            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to tell whether it always is: record "
+            "at least 10 (`--lean 10`)"
+        )
     who = ", ".join(f"rank {rank} in {count}" for rank, count in turns)
     yield Advice(
         rule=RULE.code,
