@@ -37,7 +37,7 @@ FUNCTIONS = {
     "item": "read_back",
     "transform": "augmented",
 }
-DRAW = "second"  # another word draws other ranks and stalls; results/stragglers_first.json is the draw before
+DRAW = "third"  # another word draws other ranks and stalls; results/stragglers_*.json are the draws before
 ROUNDS = 4  # of each kind, on 2 and 4 ranks in turn
 HEALTHY = 10
 WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "5", "--rich", "3", "--no-links")
