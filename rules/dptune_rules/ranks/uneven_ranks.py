@@ -131,8 +131,8 @@ def check(run: RunView) -> Iterator[Advice]:
         if untraced:
             return  # it is one rank, and not that which was late while it was traced
         raise Missing(
-            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to tell whether it always is: record "
-            "at least 10 (`--lean 10`)"
+            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to tell whether it always is: "
+            "record at least 10 (`--lean 10`)"
         )
     who = ", ".join(f"rank {rank} in {count}" for rank, count in turns)
     yield Advice(
